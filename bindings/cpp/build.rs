@@ -1,4 +1,4 @@
-//! Compiles the bridge's C++ into the library. The text is checked in; nothing is generated here.
+//! Compiles the C++ side of the bridge into the library. Its source is checked in; nothing is generated here.
 
 fn main() {
     let mut build = cc::Build::new();

@@ -209,7 +209,7 @@ fn calls_are_taken_whole_or_not_at_all() {
     let wrong =
         [("deterministic".to_owned(), Given::Bool(true)), ("memory_headroom_mb".to_owned(), Given::Int(-3))];
     let error = stack.configure(wrong, "lz.configure").unwrap_err();
-    assert_eq!(error.to_string(), "`memory_headroom_mb` needs a whole number from 0, found `-3`");
+    assert_eq!(error.to_string(), "`memory_headroom_mb` needs an integer >= 0, found `-3`");
     assert!(!stack.policy().deterministic.value);
     let error =
         stack.configure([("determinstic".to_owned(), Given::Bool(true))], "lz.configure").unwrap_err();

@@ -77,7 +77,7 @@ fn a_kernel_says_all_its_reasons() {
         [LAYOUT_UNSUPPORTED]      requires BSHD, found BHSD
         [NOT_CONTIGUOUS]          q: requires dense row-major memory, found other strides
         [ALIGNMENT_REQUIRED]      q: requires an address that is a multiple of 16 bytes, found a multiple of 4
-        [PACKED_WEIGHTS_REQUIRED] The kernel needs weights that were packed beforehand.
+        [PACKED_WEIGHTS_REQUIRED] The kernel requires packed weights.
         [HEAD_DIM_TOO_LARGE]      requires head_dim <= 32, found head_dim = 64
         [AXIS_LIMIT]              requires heads % 3 == 0, found heads = 8
     ");

@@ -1,6 +1,40 @@
-//! Every operation of the catalogue: generated types, checks and dispatch, and the hand-written reference of each.
+//! All operations: generated types, validation and dispatch, and a hand-written reference implementation of each.
 //!
-//! `lz_ops::norm_rms(&engine, NormRms::new(x).weight(w))` is the way in; [`OPERATIONS`] lists them all.
+//! Each operation is a function that takes an engine and its arguments; [`OPERATIONS`] lists all of them.
+//!
+//! ```
+//! use lz_core::TensorView;
+//! use lz_ops::{NormRms, norm_rms, reference_engine};
+//!
+//! let engine = reference_engine();
+//! let (x, weight) = ([3.0f32, 4.0], [2.0f32, 1.0]);
+//! let args = NormRms::new(TensorView::from_slice(&x, &[1, 2])?)
+//!     .weight(TensorView::from_slice(&weight, &[2])?)
+//!     .eps(1e-6);
+//! let result = norm_rms(&engine, args)?;
+//! let output = result.output.view();
+//! assert!((output.at(&[0, 0]) - 1.697056).abs() < 1e-5);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! An engine with a configuration is created by its builder. Settings are checked when it is opened:
+//!
+//! ```
+//! use lz_core::Engine;
+//! use lz_core::policy::layer::Given;
+//!
+//! let engine = Engine::builder()
+//!     .operations(lz_ops::OPERATIONS)
+//!     .set("deterministic", Given::Bool(true))
+//!     .set("perfdb.enabled", Given::Bool(false))
+//!     .open()?;
+//! engine.register(lz_ops::reference_kernels::kernels())?;
+//! assert!(engine.config().iter().any(|entry| entry.key == "deterministic" && entry.value == "true"));
+//!
+//! let error = Engine::builder().set("determinstic", Given::Bool(true)).open().unwrap_err();
+//! assert!(error.to_string().contains("did you mean `deterministic`?"));
+//! # Ok::<(), lz_core::Error>(())
+//! ```
 
 #[rustfmt::skip]
 mod generated;
@@ -12,12 +46,12 @@ pub mod tokenizer;
 
 use lz_core::Engine;
 
-/// An engine that knows the reference of every operation.
+/// An engine with the reference kernels of all operations.
 pub fn reference_engine() -> Engine {
     let engine = Engine::new();
     if let Err(error) = engine.register(generated::reference_kernels::kernels()) {
-        // The same entries are registered by the tests of this crate.
-        unreachable!("the reference kernels fit their operations: {error}");
+        // The tests of this crate register the same entries.
+        unreachable!("the reference kernels match their operations: {error}");
     }
     engine
 }

@@ -1,7 +1,7 @@
-//! From the language as written to the checked model, reporting everything that is wrong in one go.
+//! Validates a parsed schema and builds the model, reporting all errors at once.
 //!
-//! Each file below holds one section of the language. A later section is checked even if an earlier one is wrong;
-//! what could not be read is left out of the tables and never reported a second time.
+//! Each submodule validates one section of the language. A section is validated even if an earlier one has errors. Entries
+//! with errors are left out of the symbol tables and are not reported twice.
 
 mod aliases;
 mod arguments;
@@ -28,14 +28,14 @@ use crate::raw::language::{RawConstraint, RawOperation};
 use crate::reasons::Reasons;
 use crate::source::Span;
 
-use expressions::Place;
+use expressions::ExprContext;
 use symbols::Symbols;
 use workloads::Sections;
 
 pub(crate) use names::is_dotted_name;
 pub use names::is_free_name;
 
-/// Checks one operation. The model is there only if nothing at all is wrong with the file.
+/// Validates one operation. Returns the model only if the file has no errors.
 pub(crate) fn operation(raw: &RawOperation, reasons: &Reasons, sink: &mut Sink) -> Option<Operation> {
     let mut checker = Checker { sink, reasons, symbols: Symbols::default() };
     checker.operation(raw)
@@ -89,7 +89,7 @@ impl Checker<'_> {
             definition: None,
             digest: digest(&self.sink.source.text),
         };
-        // Workloads are evaluated, so they need an operation that is otherwise right.
+        // Evaluating the workloads requires an operation that is otherwise valid.
         self.evaluate_workloads(raw, &operation);
         if let Some(definition) = &raw.definition {
             operation.definition = self.definition(definition, &operation);
@@ -102,18 +102,18 @@ impl Checker<'_> {
             && !is_dotted_name(&name.value)
         {
             self.sink
-                .error(Code::BadName, name.span, format!("`{}` is not a name of an operation", name.value))
-                .note("words of lower-case letters, digits and underscores, joined by dots: `attention.mla.decode`");
+                .error(Code::BadName, name.span, format!("`{}` is not a valid operation name", name.value))
+                .note("expected words of lower-case letters, digits and underscores, joined by dots: `attention.mla.decode`");
         }
         if let Some(version) = &raw.version
             && !(1..=i64::from(u32::MAX)).contains(&version.value)
         {
-            self.sink.error(Code::BadNumber, version.span, "a version is an integer from 1");
+            self.sink.error(Code::BadNumber, version.span, "a version must be an integer >= 1");
         }
         if let Some(summary) = &raw.summary
             && summary.value.contains('\n')
         {
-            self.sink.error(Code::WrongForm, summary.span, "a summary is one sentence on one line");
+            self.sink.error(Code::WrongForm, summary.span, "a summary must be one sentence on one line");
         }
         self.not_empty("axes", raw.axes.as_ref());
         self.not_empty("inputs", raw.inputs.as_ref());
@@ -141,11 +141,11 @@ impl Checker<'_> {
         {
             let near = self.reasons.nearest(&code.value).map(str::to_owned);
             self.sink
-                .error(Code::UnknownReason, code.span, format!("reason code `{}` does not exist", code.value))
+                .error(Code::UnknownReason, code.span, format!("unknown reason code `{}`", code.value))
                 .suggest(near)
-                .note("the codes are listed in `schemas/reasons.yaml`");
+                .note("reason codes are defined in `schemas/reasons.yaml`");
         }
-        let check = self.expression(raw.check.as_ref()?, Place::Constraint, &Type::Bool)?;
+        let check = self.expression(raw.check.as_ref()?, ExprContext::Constraint, &Type::Bool)?;
         Some(Constraint {
             check,
             code: raw.code.as_ref()?.value.clone(),

@@ -1,10 +1,10 @@
-//! What a schema remembers of the FlashInfer-Bench `Definition` that it was imported from.
+//! Data of the FlashInfer-Bench `Definition` that a schema was imported from.
 //!
-//! The schema itself states axes, arguments and constraints; this holds the names and order that the `Definition` gave
-//! them, and whatever it says that the language cannot. A field that is `None` is answered by the schema.
-//! Nothing here knows JSON or Python: the texts are kept as they are.
+//! The schema defines axes, arguments and constraints. This section stores their names and order in the `Definition`, and
+//! properties that the schema language cannot express. A field that is `None` is derived from the schema. JSON and Python
+//! texts are stored verbatim and not interpreted.
 
-/// The element types that a `Definition` may name: those of the format, then those that its second dialect adds.
+/// The element types of a `Definition`: those of the first dialect, then those that the second dialect adds.
 pub const DTYPES: [&str; 17] = [
     "float32",
     "float16",
@@ -25,54 +25,54 @@ pub const DTYPES: [&str; 17] = [
     "float64",
 ];
 
-/// How many of [`DTYPES`] the first dialect knows.
+/// The number of entries of [`DTYPES`] in the first dialect.
 pub const FIRST_DIALECT_DTYPES: usize = 11;
 
 /// The section `definition` of a schema.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Definition {
-    /// The `Definition`'s own name.
+    /// Name of the `Definition`.
     pub name: String,
     /// Its compute category.
     pub op_type: String,
-    /// What it says about itself.
+    /// Its description.
     pub description: Option<String>,
     /// Its tags.
     pub tags: Option<Vec<String>>,
     /// Its axes, in its order.
     pub axes: Vec<DefinitionAxis>,
-    /// Its inputs, in its order: tensors and scalars as they come.
+    /// Its inputs (tensors and scalars), in its order.
     pub inputs: Vec<DefinitionArgument>,
-    /// Its outputs, in its order; an input that is changed in place may be among them.
+    /// Its outputs, in its order; may include inputs that are written in place.
     pub outputs: Vec<DefinitionArgument>,
     /// Its constraints as written, in its order.
     pub constraints: Option<Vec<DefinitionConstraint>>,
-    /// The Python text of its reference, letter by letter.
+    /// The Python source of its reference, verbatim.
     pub reference: Option<String>,
-    /// The Python text that makes inputs (second dialect).
+    /// The Python source that creates inputs (second dialect).
     pub init: Option<String>,
-    /// The Python text that compares outputs (second dialect).
+    /// The Python source that compares outputs (second dialect).
     pub check: Option<String>,
 }
 
 /// One axis of a `Definition`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DefinitionAxis {
-    /// Its name there.
+    /// Its name in the `Definition`.
     pub name: String,
-    /// The axis of the schema (by index) that states it; `None` if only the `Definition` has it.
+    /// The corresponding axis of the schema, by index; `None` if the schema has none.
     pub axis: Option<usize>,
     /// Whether it is constant.
     pub constant: Option<bool>,
     /// The constant.
     pub value: Option<i64>,
-    /// Shapes name it, but the `Definition` does not define it, as happens in the second dialect.
+    /// Shapes use it, but the `Definition` does not define it. Occurs in the second dialect.
     pub undefined: bool,
-    /// What it says about itself.
+    /// Its description.
     pub description: Option<String>,
 }
 
-/// What of the schema states an argument of a `Definition`.
+/// The schema item that corresponds to an argument of a `Definition`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stated {
     /// A tensor input, by index.
@@ -83,10 +83,10 @@ pub enum Stated {
     Output(usize),
 }
 
-/// The shape that a `Definition` gives to an argument.
+/// The shape of an argument in a `Definition`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DefinitionShape {
-    /// Not a tensor at all.
+    /// A scalar, not a tensor.
     Scalar,
     /// Names of its axes.
     Axes(Vec<String>),
@@ -95,9 +95,9 @@ pub enum DefinitionShape {
 /// One input or output of a `Definition`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DefinitionArgument {
-    /// Its name there.
+    /// Its name in the `Definition`.
     pub name: String,
-    /// What of the schema states it; `None` if only the `Definition` has it.
+    /// The corresponding schema item; `None` if the schema has none.
     pub stated: Option<Stated>,
     /// Its shape.
     pub shape: Option<DefinitionShape>,
@@ -105,17 +105,17 @@ pub struct DefinitionArgument {
     pub dtype: Option<String>,
     /// Whether it may be absent.
     pub optional: Option<bool>,
-    /// The argument of the wrapped function that it goes to (second dialect).
+    /// The parameter of the wrapped function that receives it (second dialect).
     pub param: Option<String>,
-    /// What it says about itself.
+    /// Its description.
     pub description: Option<String>,
 }
 
 /// One constraint of a `Definition`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DefinitionConstraint {
-    /// The Python expression as written. If the schema states it too, that constraint has this text as its message.
+    /// The Python expression, verbatim. The corresponding constraint of the schema, if any, has this text as its message.
     pub check: String,
-    /// Whether it reads the values of arguments, so that no constraint over sizes and parameters can state it.
+    /// Whether it depends on tensor values, so that no constraint over sizes and parameters can express it.
     pub value_dependent: bool,
 }

@@ -1,7 +1,6 @@
-//! What is wrong with a schema, as data: a code, a message, places, notes and a suggestion.
+//! Diagnostics as data: a code, a message, labeled spans, notes and a suggestion.
 //!
-//! There is one severity, error: a schema is right, or nothing is made of it. Rendering is in `render`;
-//! nothing here knows what the messages are about.
+//! The only severity is error: code is generated only from schemas without errors. Rendering is in `render`.
 
 mod codes;
 mod render;
@@ -12,43 +11,43 @@ pub use codes::Code;
 
 use crate::source::{Source, Span};
 
-/// The most mistakes that a report shows. The rest is counted: a file of nonsense must not become a text of many megabytes.
+/// The maximum number of errors in a report; further ones are counted. Bounds the size of a report on a malformed file.
 pub const MAX_REPORTED: usize = 50;
 
-/// The most characters of a message, a note or a label; longer names and values of a file are cut.
+/// The maximum number of characters of a message, note or label; longer texts are truncated.
 const MAX_TEXT: usize = 1000;
 
-/// The longest name, in bytes, that suggestions are looked for: comparing two names costs the product of their lengths.
+/// The maximum length, in bytes, of a name for which suggestions are searched. The edit distance has quadratic cost.
 const MAX_SUGGESTED: usize = 100;
 
-/// One mistake.
+/// One error.
 #[derive(Debug, Clone)]
 pub struct Diagnostic {
-    /// What is wrong, as a stable code.
+    /// The stable error code.
     pub code: Code,
-    /// What is wrong, as a sentence without a full stop.
+    /// The message, without a final period.
     pub message: String,
-    /// Where it is wrong; the first label is the primary one.
+    /// The locations; the first label is the primary one.
     pub labels: Vec<Label>,
-    /// Further sentences.
+    /// Additional explanations.
     pub notes: Vec<String>,
-    /// The text that was probably meant instead of the primary label's.
+    /// A replacement for the text at the primary label.
     pub suggestion: Option<String>,
 }
 
-/// A place in a file, and what there is to say about it.
+/// A location in a file with a text.
 #[derive(Debug, Clone)]
 pub struct Label {
     /// The file.
     pub source: Arc<Source>,
-    /// The place.
+    /// The span in the file.
     pub span: Span,
-    /// What there is to say; may be empty.
+    /// The text; may be empty.
     pub text: String,
 }
 
 impl Diagnostic {
-    /// A mistake at a place.
+    /// An error at a span.
     pub fn new(code: Code, source: &Arc<Source>, span: Span, message: impl Into<String>) -> Diagnostic {
         let primary = Label { source: Arc::clone(source), span, text: String::new() };
         Diagnostic {
@@ -60,7 +59,7 @@ impl Diagnostic {
         }
     }
 
-    /// Says something beside the underlined text.
+    /// Sets the text of the primary label.
     pub fn label(&mut self, text: impl Into<String>) -> &mut Diagnostic {
         if let Some(primary) = self.labels.first_mut() {
             primary.text = text.into();
@@ -68,7 +67,7 @@ impl Diagnostic {
         self
     }
 
-    /// Points at another place of the same file.
+    /// Adds a label in the same file.
     pub fn also(&mut self, span: Span, text: impl Into<String>) -> &mut Diagnostic {
         if let Some(source) = self.labels.first().map(|label| Arc::clone(&label.source)) {
             self.labels.push(Label { source, span, text: text.into() });
@@ -76,19 +75,19 @@ impl Diagnostic {
         self
     }
 
-    /// Points at a place of another file.
+    /// Adds a label in another file.
     pub fn also_in(&mut self, source: &Arc<Source>, span: Span, text: impl Into<String>) -> &mut Diagnostic {
         self.labels.push(Label { source: Arc::clone(source), span, text: text.into() });
         self
     }
 
-    /// Adds a sentence below.
+    /// Adds a note.
     pub fn note(&mut self, text: impl Into<String>) -> &mut Diagnostic {
         self.notes.push(text.into());
         self
     }
 
-    /// Says what was probably meant, if anything is near.
+    /// Sets the suggestion.
     pub fn suggest(&mut self, suggestion: Option<impl Into<String>>) -> &mut Diagnostic {
         self.suggestion = suggestion.map(Into::into);
         self
@@ -101,24 +100,24 @@ impl Diagnostic {
     }
 }
 
-/// Collects the mistakes of one file while it is read and checked.
+/// Collects the errors of one file while it is parsed and validated.
 #[derive(Debug)]
 pub struct Sink {
     /// The file.
     pub source: Arc<Source>,
-    /// What was found so far.
+    /// The errors so far.
     pub diagnostics: Vec<Diagnostic>,
-    /// The name of the entry that is being read: what a missing key is missing for.
+    /// The name of the entry that is being read; errors about missing keys point to it.
     pub(crate) owner: Option<Span>,
 }
 
 impl Sink {
-    /// An empty collection for a file.
+    /// Creates an empty sink for a file.
     pub fn new(source: Arc<Source>) -> Sink {
         Sink { source, diagnostics: Vec::new(), owner: None }
     }
 
-    /// Adds a mistake and hands it back, so that labels and notes can be added to it.
+    /// Adds an error and returns it, so that labels and notes can be added.
     pub fn error(&mut self, code: Code, span: Span, message: impl Into<String>) -> &mut Diagnostic {
         let diagnostic = Diagnostic::new(code, &self.source, span, message);
         self.diagnostics.push(diagnostic);
@@ -126,28 +125,28 @@ impl Sink {
         &mut self.diagnostics[last]
     }
 
-    /// The candidate that is spelled most like `name`; nothing once there are more mistakes than a report shows.
+    /// The candidate most similar to `name`; `None` if the report is full.
     pub fn nearest<'a>(&self, name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         if self.is_full() { None } else { nearest(name, candidates) }
     }
 
-    /// Whether there are as many mistakes as a report shows: what costs time to say is not said of further ones.
+    /// Whether the report is full. Expensive details are not computed for further errors, which are only counted.
     pub fn is_full(&self) -> bool {
         self.diagnostics.len() >= MAX_REPORTED
     }
 }
 
-/// All mistakes of all files, in the order of path and line.
+/// The errors of all files, sorted by path and line.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The mistakes.
+    /// The errors.
     pub diagnostics: Vec<Diagnostic>,
-    /// The line that ends the text.
+    /// The last line of the rendered report.
     pub closing: String,
 }
 
 impl Report {
-    /// Sorts the mistakes of a set of files; `files` is how many were read.
+    /// A report on a set of files; `files` is the number of files read.
     pub fn of_set(mut diagnostics: Vec<Diagnostic>, files: usize) -> Report {
         diagnostics.sort_by(|left, right| left.sort_key().cmp(&right.sort_key()));
         let errors = count(diagnostics.len(), "error");
@@ -158,14 +157,14 @@ impl Report {
         Report::bounded(diagnostics, closing)
     }
 
-    /// Sorts the mistakes of a single file.
+    /// A report on a single file.
     pub fn of_one(mut diagnostics: Vec<Diagnostic>, path: &str) -> Report {
         diagnostics.sort_by(|left, right| left.sort_key().cmp(&right.sort_key()));
         let closing = format!("{} in {path}", count(diagnostics.len(), "error"));
         Report::bounded(diagnostics, closing)
     }
 
-    /// Keeps what a person can read: the first mistakes, each with texts of bounded length.
+    /// Truncates the list of errors and their texts.
     fn bounded(mut diagnostics: Vec<Diagnostic>, mut closing: String) -> Report {
         if let Some(more) = diagnostics.len().checked_sub(MAX_REPORTED).filter(|more| *more > 0) {
             diagnostics.truncate(MAX_REPORTED);
@@ -179,7 +178,7 @@ impl Report {
         Report { diagnostics, closing }
     }
 
-    /// The text for people, without colours.
+    /// Renders the report as plain text without colors.
     pub fn render(&self) -> String {
         render::report(self)
     }
@@ -197,7 +196,7 @@ fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Cuts a text that is too long to be read.
+/// Truncates a text to [`MAX_TEXT`] characters.
 fn shorten(text: &mut String) {
     if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
         text.truncate(end);
@@ -205,7 +204,7 @@ fn shorten(text: &mut String) {
     }
 }
 
-/// The candidate that is spelled most like `name`, if one is near enough to be meant.
+/// The candidate with the smallest edit distance to `name`, if it is small enough for a suggestion.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > MAX_SUGGESTED {
         return None;
@@ -215,7 +214,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let limit = (length / 3).max(1);
     candidates
         .into_iter()
-        // Names whose lengths differ by more than the limit cannot be within it; most candidates end here.
+        // The edit distance is at least the difference in length; this excludes most candidates cheaply.
         .filter(|candidate| *candidate != name && candidate.chars().count().abs_diff(length) <= limit)
         .map(|candidate| (strsim::damerau_levenshtein(&folded, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= limit && *distance < candidate.chars().count())
@@ -238,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_names_are_found_and_far_ones_are_not() {
+    fn only_similar_names_are_suggested() {
         assert_eq!(nearest("head", ["tokens", "heads"]), Some("heads"));
         assert_eq!(nearest("head_dims", ["dim", "head_dim"]), Some("head_dim"));
         assert_eq!(nearest("BF16", ["f16", "bf16"]), Some("bf16"));
@@ -247,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_bounded_in_mistakes_and_in_length() {
+    fn report_is_bounded_in_errors_and_length() {
         let source = Arc::new(Source::new("a.yaml", &"x".repeat(100)));
         let mut sink = Sink::new(source);
         for _ in 0..MAX_REPORTED + 7 {
             sink.error(Code::UnknownKey, Span::new(0, 1), "é".repeat(5000)).note("n".repeat(5000));
         }
-        assert_eq!(sink.nearest("head", ["heads"]), None, "nobody reads it any more");
+        assert_eq!(sink.nearest("head", ["heads"]), None, "a full report searches no suggestions");
         let report = Report::of_one(sink.diagnostics, "a.yaml");
         assert_eq!(report.diagnostics.len(), MAX_REPORTED);
         let text = report.render();
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_read_as_english() {
+    fn lists_are_joined_with_and() {
         assert_eq!(listed(["a"]), "`a`");
         assert_eq!(listed(["a", "b", "c"]), "`a`, `b` and `c`");
     }

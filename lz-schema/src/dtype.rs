@@ -1,4 +1,4 @@
-//! The closed list of element types. It says how they are named and how many bytes they take, not how to compute with them.
+//! The element types: names and sizes. Arithmetic is elsewhere.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every element type, in the order of their numbers.
+    /// All element types, in numerical order.
     pub const ALL: [DType; 17] = [
         DType::F64,
         DType::F32,
@@ -93,7 +93,7 @@ impl DType {
         }
     }
 
-    /// The long name that people who come from torch or numpy know; messages use it.
+    /// The long name, as in torch and numpy; used in messages.
     pub const fn long_name(self) -> &'static str {
         match self {
             DType::F64 => "float64",

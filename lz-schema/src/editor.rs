@@ -1,6 +1,6 @@
-//! JSON Schemas (draft 7) by which editors complete and check the YAML files while they are written.
+//! JSON Schemas (draft 7) with which editors complete and validate the YAML files.
 //!
-//! They come from the same declarations as the reader, so they cannot know other keys than it does.
+//! They are derived from the same declarations as the parser, so that both accept the same keys.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -14,7 +14,7 @@ pub fn operation_schema() -> Value {
     schema_of::<RawOperation>("LayerZero operation")
 }
 
-/// The schema of the file of reasons, `schemas/reasons.schema.json`.
+/// The schema of `schemas/reasons.yaml`, `schemas/reasons.schema.json`.
 pub fn reasons_schema() -> Value {
     schema_of::<RawReasons>("LayerZero reasons")
 }

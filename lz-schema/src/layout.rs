@@ -1,14 +1,14 @@
-//! Where each fact about a call goes in the packed context that selection sees.
+//! The layout of the packed context that selection uses as key: the location of each property of a call.
 //!
-//! The generator writes code from this and the engine reads run-time operations with it, so that both agree by construction.
+//! The generator and the engine (for operations registered at run time) both use this layout.
 
 use crate::model::{Kind, Operation, ParamType, Select, Slot};
 
-/// Words of flags in a context.
+/// Number of flag words in a context.
 pub const FLAG_WORDS: u32 = 4;
-/// Most axes a context has room for.
+/// Maximum number of axes in a context.
 pub const MAX_AXES: usize = 16;
-/// Most numeric params a context has room for.
+/// Maximum number of numeric params in a context.
 pub const MAX_SCALARS: usize = 12;
 /// Bits of a dtype variable.
 pub const DTYPE_BITS: u32 = 5;
@@ -16,26 +16,26 @@ pub const DTYPE_BITS: u32 = 5;
 pub const ENUM_BITS: u32 = 5;
 /// Bits of a tensor's stride class.
 pub const STRIDE_BITS: u32 = 6;
-/// Bits of the place of the tensors.
+/// Bits of the device of the tensors.
 pub const PLACE_BITS: u32 = 11;
 /// Bits of a handle's digest.
 pub const DIGEST_BITS: u32 = 60;
 
-/// One fact and where it goes.
+/// One field of a context and its location.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldLayout {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: FieldKind,
-    /// Where it goes.
+    /// Its location.
     pub store: Store,
 }
 
-/// What a fact is.
+/// The kind of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FieldKind {
-    /// Axis, by index, and how selection sees it.
+    /// Axis, by index, and its bucketing.
     Axis(usize, Select),
     /// Param, by index.
     Param(usize),
@@ -45,15 +45,15 @@ pub enum FieldKind {
     DType(usize),
     /// Stride class of an input, by index.
     Strides(usize),
-    /// Stride class of an output whose place is known before the run, by index.
+    /// Stride class of an output that is allocated before the call, by index.
     OutputStrides(usize),
     /// Digest of a handle input, by index.
     Digest(usize),
-    /// Where the tensors are.
+    /// Device of the tensors.
     Place,
 }
 
-/// Where a fact goes.
+/// The location of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
     /// Bits of a flag word.
@@ -62,7 +62,7 @@ pub enum Store {
         word: u32,
         /// Lowest bit.
         shift: u32,
-        /// How many.
+        /// Number of bits.
         bits: u32,
     },
     /// Axis number.
@@ -71,7 +71,7 @@ pub enum Store {
     Scalar(usize),
 }
 
-/// The layout of an operation's contexts; `Err` says what there is no room for.
+/// Computes the layout of an operation's contexts; `Err` names the limit that is exceeded.
 pub fn context_layout(operation: &Operation) -> Result<Vec<FieldLayout>, String> {
     let mut packer = Packer::default();
     let mut fields = Vec::new();
@@ -139,7 +139,7 @@ pub fn context_layout(operation: &Operation) -> Result<Vec<FieldLayout>, String>
     Ok(fields)
 }
 
-/// Hands out bits, never across a word's end.
+/// Allocates bits within words, never across a word boundary.
 #[derive(Default)]
 struct Packer {
     word: u32,
@@ -154,7 +154,7 @@ impl Packer {
         }
         if self.word >= FLAG_WORDS {
             return Err(format!(
-                "the flags of a context hold {} bits; this operation needs more",
+                "the operation needs more than the {} flag bits of a context",
                 FLAG_WORDS * 64
             ));
         }

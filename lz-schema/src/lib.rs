@@ -1,6 +1,6 @@
-//! Reads operation schemas and the form of policies: YAML in, checked [`model`] or coded diagnostics out.
+//! Parses and validates operation schemas and policy files: YAML in, [`model`] or diagnostics with codes out.
 //!
-//! This crate knows no tensors, no kernels and no code generation.
+//! This crate must not depend on tensors, kernels or code generation.
 
 mod check;
 pub mod definition;

@@ -1,11 +1,10 @@
-//! The checked operation: every name resolved, every expression typed, every default known to fit.
+//! The validated operation: all names are resolved, all expressions are typed, all defaults are valid.
 //!
-//! Only `check` makes these values, so whoever holds one may rely on the rules of `docs/schema-language.md`.
-//! Nothing here knows tensors or generated code.
+//! Only `check` creates these values, so they satisfy the rules of `docs/schema-language.md`. This module does not depend on
+//! tensors or generated code.
 //!
-//! **Slots.** Every expression of an operation is typed over one numbering, [`Operation::slots`]:
-//! first all axes in order, then all params in order, then one bool a *optional* input in order (`given(input)`).
-//! `expr::Variable::index` is that number.
+//! **Slots.** The expressions of an operation share one numbering of variables, [`Operation::slots`]: first all axes, then all
+//! params, then one bool per *optional* input (`given(input)`), each in order. `expr::Variable::index` is the slot.
 
 use crate::definition::Definition;
 use crate::dtype::DType;
@@ -20,9 +19,9 @@ pub struct Operation {
     pub version: u32,
     /// One sentence.
     pub summary: String,
-    /// The mathematics, Markdown.
+    /// The formula, in Markdown.
     pub doc: String,
-    /// Other names and the parameters they fix.
+    /// Alternative names and the parameters that they fix.
     pub aliases: Vec<Alias>,
     /// Symbolic dimensions, in order.
     pub axes: Vec<Axis>,
@@ -36,28 +35,28 @@ pub struct Operation {
     pub outputs: Vec<Output>,
     /// Conditions over axes and params.
     pub constraints: Vec<Constraint>,
-    /// Answers to what kernels differ on in silence: closed keys and values, as written.
+    /// Behavior in which kernels commonly differ: keys and values from fixed lists.
     pub semantics: Vec<(String, String)>,
-    /// How an implementation is judged.
+    /// How kernels are compared with the reference.
     pub equivalence: Equivalence,
     /// Named shapes of real models.
     pub workloads: Vec<Workload>,
-    /// What the `Definition` that this was imported from says beyond the schema.
+    /// Data of the FlashInfer-Bench `Definition` that the schema was imported from.
     pub definition: Option<Definition>,
-    /// SHA-256 of the file's text with line ends normalised, lower-case hex.
+    /// SHA-256 of the file's text with normalized line ends, lower-case hex.
     pub digest: String,
 }
 
-/// Another name for an operation.
+/// An alternative name of an operation.
 #[derive(Debug, Clone)]
 pub struct Alias {
-    /// The other name.
+    /// The alternative name.
     pub name: String,
     /// Parameters (by index) and the value that the alias fixes.
     pub fixes: Vec<(usize, Constant)>,
 }
 
-/// A value written in a schema.
+/// A constant in a schema.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constant {
     /// Integer.
@@ -75,27 +74,27 @@ pub enum Constant {
 pub struct Axis {
     /// Name.
     pub name: String,
-    /// What it means.
+    /// Its role.
     pub role: Role,
-    /// How selection sees it.
+    /// How selection buckets it.
     pub select: Select,
-    /// What property tests draw.
+    /// Sizes that property tests draw.
     pub fuzz: Fuzz,
     /// Values of real models.
     pub models: Vec<i64>,
     /// A fixed size.
     pub value: Option<i64>,
-    /// Stands for any number of dimensions.
+    /// Whether it is a pack of any number of dimensions.
     pub pack: bool,
-    /// Known only after the run.
+    /// Whether its size is known only after the call.
     pub dynamic: bool,
     /// One sentence.
     pub doc: String,
-    /// Which input binds it; `None` for a fixed or dynamic axis.
+    /// The input that binds it; `None` for a fixed or dynamic axis.
     pub bound_by: Option<Binding>,
 }
 
-/// What a dimension means.
+/// The role of a dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the documentation")]
@@ -110,18 +109,18 @@ pub enum Role {
     Block,
 }
 
-/// How selection sees an axis.
+/// How selection buckets the sizes of an axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Select {
-    /// Every size is a key of its own.
+    /// Every size is a separate key.
     Exact,
     /// Sizes up to each bound (ascending) share a key.
     Bucket(Vec<i64>),
-    /// Not looked at.
+    /// Not part of the key.
     Ignored,
 }
 
-/// What property tests draw.
+/// Sizes that property tests draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fuzz {
     /// Any size in `lo..=hi`.
@@ -130,12 +129,12 @@ pub enum Fuzz {
     List(Vec<i64>),
 }
 
-/// Where an axis gets its size from.
+/// The dimension of an input that gives an axis its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
     /// Index into `inputs`.
     pub input: usize,
-    /// The axis is the size of that dimension minus this (`batch + 1` gives 1).
+    /// The size of the axis is the size of the dimension minus this offset (1 for `batch + 1`).
     pub offset: i64,
 }
 
@@ -144,13 +143,13 @@ pub struct Binding {
 pub struct TypeVariable {
     /// Name, `T`.
     pub name: String,
-    /// What it may be, in order.
+    /// The possible dtypes, in order.
     pub dtypes: Vec<DType>,
     /// The first input (required ones first) that uses it; `None` if only outputs or cases do.
     pub bound_by: Option<usize>,
 }
 
-/// What sort of thing an argument is.
+/// The kind of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -167,7 +166,7 @@ pub enum Kind {
 pub struct Input {
     /// Name.
     pub name: String,
-    /// What sort of thing.
+    /// Its kind.
     pub kind: Kind,
     /// Dimensions; empty cases for a tokenizer.
     pub shape: Cases<Vec<Dim>>,
@@ -177,29 +176,29 @@ pub struct Input {
     pub optional: Option<u16>,
     /// Rank may be lower and dimensions may be 1.
     pub broadcast: bool,
-    /// Mutated in place.
+    /// Whether it is written in place.
     pub read_write: bool,
-    /// What the operation itself demands.
+    /// Required contiguity.
     pub contiguous: Contiguous,
-    /// Where it lives.
+    /// Required device.
     pub device: DeviceRule,
-    /// A check that reads the data.
+    /// A rule for the values of the elements.
     pub values: Option<ValueRule>,
     /// One sentence.
     pub doc: String,
 }
 
-/// Something that may depend on an enum parameter.
+/// A property that may depend on an enum parameter.
 #[derive(Debug, Clone)]
 pub enum Cases<T> {
     /// The same for all.
     One(T),
-    /// By parameter (index into `params`), one entry a case in the order of the enum's values.
+    /// By parameter (index into `params`), one entry per case in the order of the enum's values.
     By(usize, Vec<T>),
 }
 
 impl<T> Cases<T> {
-    /// Every alternative.
+    /// All alternatives.
     pub fn all(&self) -> &[T] {
         match self {
             Cases::One(only) => std::slice::from_ref(only),
@@ -219,7 +218,7 @@ pub enum Dim {
     Fixed(i64),
     /// Axis plus a constant (`batch + 1`), which can bind the axis.
     Offset(usize, i64),
-    /// Anything else, an int expression.
+    /// Any other int expression.
     Expr(Box<Typed>),
 }
 
@@ -232,7 +231,7 @@ pub enum DTypeRef {
     Variable(usize),
 }
 
-/// What the operation demands of strides.
+/// Required contiguity of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Contiguous {
@@ -244,28 +243,28 @@ pub enum Contiguous {
     All,
 }
 
-/// Where a tensor must live.
+/// Required device of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceRule {
-    /// Where the others are.
+    /// The same device as the other tensors.
     Same,
-    /// In host memory.
+    /// Host memory.
     Host,
     /// Anywhere.
     Any,
 }
 
-/// A check that must read the data.
+/// A rule for the values of the elements; checking it reads the data.
 #[derive(Debug, Clone)]
 pub enum ValueRule {
     /// `0 <= v < E`.
     IndexInto(Typed),
     /// `A <= v <= B`.
     Between(Typed, Typed),
-    /// Starts at 0, never falls, ends at E.
+    /// Starts at 0, is non-decreasing, ends at E.
     IndptrOf(Typed),
-    /// Never negative; sums along the last dimension to E.
+    /// Non-negative; sums to E along the last dimension.
     PartitionOf(Typed),
 }
 
@@ -276,7 +275,7 @@ pub struct Param {
     pub name: String,
     /// Its type.
     pub ty: ParamType,
-    /// Its default; without one it must be given. Typed as the parameter is (int widened for floats).
+    /// Its default; a parameter without one is required. Has the type of the parameter (int widened for floats).
     pub default: Option<Typed>,
     /// The range, rewritten as a bool expression over the parameter itself (`eps > 0`); `range_text` is as written.
     pub range: Option<Typed>,
@@ -319,7 +318,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Whether its size is known only after the run; then the kernel hands back an owned buffer.
+    /// Whether its size is known only after the call; then the kernel returns an owned buffer.
     pub fn is_dynamic(&self, operation: &Operation) -> bool {
         self.kind == Kind::Text
             || self.shape.all().iter().flatten().any(|dim| match dim {
@@ -336,16 +335,16 @@ pub struct Constraint {
     pub check: Typed,
     /// Reason code.
     pub code: String,
-    /// What a violation says.
+    /// Message of a violation.
     pub message: String,
 }
 
-/// How an implementation is judged against the reference.
+/// How kernels are compared with the reference.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Equivalence {
     /// rtol and atol by dtype of the output.
     Close(Vec<(DType, f64, f64)>),
-    /// Bit for bit.
+    /// Bitwise equal.
     Exact,
     /// Support and goodness of fit at this significance.
     Distribution(f64),
@@ -356,18 +355,18 @@ pub enum Equivalence {
 pub struct Workload {
     /// Name.
     pub name: String,
-    /// One entry an axis: sizes (several for a pack, one otherwise); `None` for dynamic axes and for axes that only absent optional inputs bind.
+    /// One entry per axis: sizes (several for a pack, one otherwise); `None` for dynamic axes and axes bound only by absent optional inputs.
     pub axes: Vec<Option<Vec<i64>>>,
-    /// One entry a dtype variable; `None` if only absent optional inputs use it.
+    /// One entry per dtype variable; `None` if only absent optional inputs use it.
     pub types: Vec<Option<DType>>,
-    /// One entry a param: what the workload says; otherwise the default applies.
+    /// One entry per param; `None` means the default.
     pub params: Vec<Option<Constant>>,
-    /// One entry an input: whether it is passed.
+    /// One entry per input: whether it is passed.
     pub given: Vec<bool>,
 }
 
 impl Workload {
-    /// One value an expression slot, defaults filled in; what only an absent input binds is 0. `None` if something is left open.
+    /// One value per expression slot, with defaults; axes bound only by absent inputs are 0. `None` if a value is missing.
     pub fn values(&self, operation: &Operation) -> Option<Vec<Value>> {
         let mut values: Vec<Value> = Vec::new();
         for sizes in &self.axes {
@@ -378,7 +377,7 @@ impl Workload {
         }
         let first = values.len();
         for param in &operation.params {
-            // Holds the place until it is known; a default may look at any axis and at what comes before it.
+            // Placeholder: a default may use any axis and earlier params.
             values.push(match param.ty {
                 ParamType::Int => Value::Int(0),
                 ParamType::F32 | ParamType::F64 => Value::Float(0.0),
@@ -413,7 +412,7 @@ impl Workload {
     }
 }
 
-/// What a slot of an expression stands for.
+/// The item that an expression slot refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
     /// Axis, by index (for a pack: the product).
@@ -435,7 +434,7 @@ impl Operation {
             .collect()
     }
 
-    /// The operation's name with underscores, as functions and files are called.
+    /// The operation's name with underscores instead of dots, for functions and files.
     pub fn flat_name(&self) -> String {
         self.name.replace('.', "_")
     }

@@ -1,7 +1,7 @@
-//! The schema language as it is written: one declaration a section, read from the YAML tree with all mistakes kept.
+//! The parsed form of the schema language: one declaration per section, read from the YAML tree; all errors are collected.
 //!
-//! A declaration (`language.rs`) is the single truth about keys: the reader, the list that "unknown key" suggests from
-//! and the JSON Schema for editors all come from it. Nothing here resolves a name or types an expression.
+//! The declarations in `language.rs` define the allowed keys: the parser, the suggestions for unknown keys and the JSON Schema
+//! for editors are derived from them. Names are not resolved and expressions are not type-checked here.
 
 pub mod definition;
 pub mod language;
@@ -17,19 +17,19 @@ use std::collections::HashMap;
 use crate::diagnostics::{Code, Sink, listed};
 use crate::source::{Node, Span, Spanned, Value};
 
-/// Something that can be read from a YAML value.
+/// A type that can be read from a YAML value.
 pub trait Read: Sized {
-    /// What it is called when something else is found: `a list`.
+    /// Its description in error messages: `a list`.
     const WHAT: &'static str;
 
-    /// Reads it; mistakes go to the sink, and `None` means that nothing could be made of the value.
+    /// Reads the value. Errors are added to the sink; `None` means that the value is invalid.
     fn read(node: &Node, sink: &mut Sink) -> Option<Self>;
 }
 
-/// Declares a mapping with closed keys: the struct, its reader and its JSON Schema.
+/// Declares a mapping with fixed keys: the struct, its parser and its JSON Schema.
 ///
-/// Every field is an `Option`, because a file with mistakes is read as far as it goes; a missing `required` key is
-/// reported here, so later stages need not care.
+/// All fields are `Option`s, because a file with errors is read as far as possible. Missing `required` keys are reported here
+/// and not in later stages.
 macro_rules! mapping {
     (
         $(#[doc = $doc:literal])+
@@ -40,9 +40,9 @@ macro_rules! mapping {
         $(#[doc = $doc])+
         #[derive(Debug, Clone, Default)]
         pub struct $name {
-            /// Where the mapping was written.
+            /// The span of the mapping.
             pub span: $crate::source::Span,
-            /// The keys that were written, also those of which nothing could be made.
+            /// The keys in the file, including those with invalid values.
             pub keys: Vec<&'static str>,
             $( $(#[doc = $field_doc])+ pub $field: Option<$ty>, )+
         }
@@ -104,12 +104,12 @@ macro_rules! mapping {
 }
 pub(crate) use mapping;
 
-/// The key of a field: a trailing underscore only keeps the field from being a Rust keyword.
+/// The key of a field. A trailing underscore, which avoids Rust keywords, is removed.
 fn key_of(field: &'static str) -> &'static str {
     field.trim_end_matches('_')
 }
 
-/// A property's schema with its description beside the reference: draft 7 ignores what stands beside `$ref`.
+/// A property's schema with its description. Draft 7 ignores siblings of `$ref`, so the reference is wrapped.
 fn described(schema: schemars::Schema, description: &str) -> serde_json::Value {
     let description = description.lines().map(str::trim).collect::<Vec<_>>().join("\n");
     let mut schema = schema.to_value();
@@ -122,7 +122,8 @@ fn described(schema: schemars::Schema, description: &str) -> serde_json::Value {
     }
 }
 
-/// The entries of a mapping with every key once; other forms, keys that are no words and duplicates are reported.
+/// The entries of a mapping without duplicate keys. Reports values that are not mappings, keys that are not words, and
+/// duplicates.
 fn entries<'a, T: Read>(node: &'a Node, sink: &mut Sink) -> Option<Vec<(Spanned<String>, &'a Node)>> {
     let Value::Mapping(pairs) = &node.value else {
         wrong_form::<T>(node, sink);
@@ -137,8 +138,8 @@ fn entries<'a, T: Read>(node: &'a Node, sink: &mut Sink) -> Option<Vec<(Spanned<
         };
         match seen.insert(&scalar.text, key.span) {
             Some(earlier) => {
-                sink.error(Code::DuplicateKey, key.span, format!("`{}` is written twice", scalar.text))
-                    .also(earlier, "first written here");
+                sink.error(Code::DuplicateKey, key.span, format!("duplicate key `{}`", scalar.text))
+                    .also(earlier, "first used here");
             }
             None => entries.push((Spanned::new(scalar.text.clone(), key.span), value)),
         }
@@ -151,7 +152,7 @@ fn unknown_key(sink: &mut Sink, key: &Spanned<String>, what: &str, known: &[&str
     let error = sink.error(Code::UnknownKey, key.span, format!("unknown key `{}` in {what}", key.value));
     error.suggest(near);
     if near.is_none() {
-        error.note(format!("the keys are {}", listed(known.iter().copied())));
+        error.note(format!("expected one of {}", listed(known.iter().copied())));
     }
 }
 
@@ -160,7 +161,7 @@ fn missing_key(sink: &mut Sink, node: &Node, what: &str, key: &str) {
     sink.error(Code::MissingKey, span, format!("`{key}` is missing in {what}"));
 }
 
-/// What to underline when a mapping as a whole is meant: itself if written in braces, its first key otherwise.
+/// The span to underline for a mapping as a whole: the mapping if written in braces, its first key otherwise.
 pub(crate) fn head(node: &Node) -> Span {
     match &node.value {
         Value::Mapping(entries) => match entries.first() {

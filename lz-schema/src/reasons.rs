@@ -1,4 +1,4 @@
-//! The list of reason codes, `schemas/reasons.yaml`: one truth for every language and the documentation.
+//! The reason codes in `schemas/reasons.yaml`, the source for all languages and the documentation.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::raw::{NamedEntry, Read};
 use crate::set;
 use crate::source::{self, Source};
 
-/// Every reason for which a call is refused or a kernel is not chosen.
+/// All reasons for which a call is rejected or a kernel is not selected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reasons {
     /// Version of the list.
@@ -22,18 +22,18 @@ pub struct Reasons {
 pub struct ReasonDef {
     /// The stable code, `AXIS_MISMATCH`.
     pub code: String,
-    /// Which group it belongs to, of a closed list.
+    /// Its category, from a fixed list.
     pub category: String,
-    /// What has happened, one sentence.
+    /// What happened, one sentence.
     pub sentence: String,
-    /// What to do about it, one sentence; empty where there is nothing to do.
+    /// What to do, one sentence; may be empty.
     pub help: String,
-    /// What it carries, of a closed list.
+    /// Its fields, from a fixed list.
     pub fields: Vec<String>,
 }
 
 impl Reasons {
-    /// Reads the file of reasons, reporting everything that is wrong with it.
+    /// Parses and validates the file, and reports all errors.
     pub fn load(path: &str, text: &str) -> Result<Reasons, Report> {
         let source = Arc::new(Source::new(path, text));
         let mut sink = Sink::new(Arc::clone(&source));
@@ -52,7 +52,7 @@ impl Reasons {
         self.codes.iter().find(|reason| reason.code == code)
     }
 
-    /// The code that is spelled most like this one.
+    /// The most similar code.
     pub fn nearest(&self, code: &str) -> Option<&str> {
         nearest(code, self.codes.iter().map(|reason| reason.code.as_str()))
     }
@@ -63,7 +63,7 @@ fn check(raw: &RawReasons, sink: &mut Sink) -> Reasons {
     if let Some(written) = &raw.version {
         match u32::try_from(written.value) {
             Ok(read) if read >= 1 => version = read,
-            _ => _ = sink.error(Code::BadNumber, written.span, "a version is an integer from 1"),
+            _ => _ = sink.error(Code::BadNumber, written.span, "a version must be an integer >= 1"),
         }
     }
     let entries = raw.reasons.iter().flat_map(|named| &named.entries);
@@ -75,15 +75,15 @@ fn reason(entry: &NamedEntry<RawReason>, sink: &mut Sink) -> Option<ReasonDef> {
     let spelled = code.starts_with(|first: char| first.is_ascii_uppercase())
         && code.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     if !spelled {
-        sink.error(Code::BadName, entry.name.span, format!("`{code}` is not a reason code"))
-            .note("a capital letter, then capital letters, digits and underscores: `AXIS_MISMATCH`");
+        sink.error(Code::BadName, entry.name.span, format!("`{code}` is not a valid reason code"))
+            .note("expected a capital letter, then capital letters, digits and underscores: `AXIS_MISMATCH`");
     }
     let raw = entry.value.as_ref()?;
     let fields = raw.fields.as_ref()?;
     for (at, field) in fields.value.iter().enumerate() {
         if let Some(earlier) = fields.value.iter().take(at).find(|earlier| earlier.value == field.value) {
-            sink.error(Code::RepeatedItem, field.span, format!("`{}` is in the list twice", field.value.0))
-                .also(earlier.span, "first written here");
+            sink.error(Code::RepeatedItem, field.span, format!("duplicate entry `{}`", field.value.0))
+                .also(earlier.span, "first entry here");
         }
     }
     Some(ReasonDef {

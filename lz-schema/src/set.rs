@@ -1,4 +1,4 @@
-//! All operations of a catalogue, or a single one: text in, checked model or a report out. Nothing here does I/O.
+//! Loads a set of operations, or a single one: text in, model or report out. Does no I/O.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::raw::language::RawOperation;
 use crate::reasons::Reasons;
 use crate::source::{self, Source, Span, Spanned, YamlIssue};
 
-/// The checked operations of a catalogue, in the order of their names.
+/// A set of validated operations, sorted by name.
 #[derive(Debug, Clone, Default)]
 pub struct SchemaSet {
     /// The operations.
@@ -19,9 +19,9 @@ pub struct SchemaSet {
 }
 
 impl SchemaSet {
-    /// Reads and checks files, each given as its path and text, and reports the mistakes of all of them.
+    /// Parses and validates files, each given as path and text, and reports the errors of all files.
     ///
-    /// What a path says after `ops/` must agree with the name of the operation in it.
+    /// The part of a path after `ops/` must match the name of its operation.
     pub fn load<Path: AsRef<str>, Text: AsRef<str>>(
         files: impl IntoIterator<Item = (Path, Text)>,
         reasons: &Reasons,
@@ -31,7 +31,7 @@ impl SchemaSet {
             read.push(read_file(path.as_ref(), text.as_ref(), reasons, true));
         }
         let files = read.len();
-        let mut diagnostics = across_files(&read);
+        let mut diagnostics = name_collisions(&read);
         let mut operations = Vec::with_capacity(files);
         for file in read {
             diagnostics.extend(file.diagnostics);
@@ -50,10 +50,10 @@ impl SchemaSet {
     }
 }
 
-/// Reads and checks one operation for run-time registration or a macro; its path may be anything.
+/// Parses and validates one operation for run-time registration or a macro, with any path.
 pub fn load_one(path: &str, text: &str, reasons: &Reasons) -> Result<Operation, Report> {
     let file = read_file(path, text, reasons, false);
-    let mut diagnostics = across_files(std::slice::from_ref(&file));
+    let mut diagnostics = name_collisions(std::slice::from_ref(&file));
     diagnostics.extend(file.diagnostics);
     match file.operation {
         Some(operation) if diagnostics.is_empty() => Ok(operation),
@@ -61,7 +61,7 @@ pub fn load_one(path: &str, text: &str, reasons: &Reasons) -> Result<Operation, 
     }
 }
 
-/// The name that an operation has by the path of its file: what follows `ops/`, with dots for slashes.
+/// The operation name for a path: the part after `ops/`, with dots for slashes.
 pub fn name_of_path(path: &str) -> Option<String> {
     let path = path.replace('\\', "/");
     let inside = match path.strip_prefix("ops/") {
@@ -74,7 +74,7 @@ pub fn name_of_path(path: &str) -> Option<String> {
 
 struct ReadFile {
     source: Arc<Source>,
-    /// The name and aliases with their places, whether or not the rest is right.
+    /// The name and aliases with their spans, even if the file has errors.
     name: Option<Spanned<String>>,
     aliases: Vec<Spanned<String>>,
     operation: Option<Operation>,
@@ -93,15 +93,15 @@ fn read_file(path: &str, text: &str, reasons: &Reasons, path_decides: bool) -> R
     if let (true, Some(name), Some(expected)) = (path_decides, &name, name_of_path(path))
         && name.value != expected
     {
-        let message = format!("the file is named for `{expected}`, but defines `{}`", name.value);
+        let message = format!("the path of the file implies `{expected}`, but it defines `{}`", name.value);
         sink.error(Code::PathDisagrees, name.span, message).suggest(Some(expected));
     }
     let operation = raw.and_then(|raw| check::operation(&raw, reasons, &mut sink));
     ReadFile { source, name, aliases, operation, diagnostics: sink.diagnostics }
 }
 
-/// Mistakes that only show when names of several files are compared.
-fn across_files(files: &[ReadFile]) -> Vec<Diagnostic> {
+/// Errors between files: names that collide.
+fn name_collisions(files: &[ReadFile]) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
     let mut names: HashMap<&str, (&ReadFile, Span)> = HashMap::new();
     let mut flat: HashMap<String, (&ReadFile, &Spanned<String>)> = HashMap::new();
@@ -120,7 +120,7 @@ fn across_files(files: &[ReadFile]) -> Vec<Diagnostic> {
             let message =
                 format!("`{}` and `{}` would both be the function `{function}`", earlier.value, name.value);
             let mut diagnostic = Diagnostic::new(Code::NameClash, &file.source, name.span, message);
-            diagnostic.also_in(&other.source, earlier.span, "the other one");
+            diagnostic.also_in(&other.source, earlier.span, "the other operation");
             diagnostics.push(diagnostic);
         }
     }
@@ -136,29 +136,27 @@ fn across_files(files: &[ReadFile]) -> Vec<Diagnostic> {
     diagnostics
 }
 
-/// Turns what the YAML reader found into diagnostics; `files` says what is being read.
+/// Converts YAML issues to diagnostics; `files` names the kind of file in messages.
 pub fn report_yaml(issues: &[Spanned<YamlIssue>], files: &str, sink: &mut Sink) {
     for issue in issues {
         match &issue.value {
             YamlIssue::Syntax(text) => {
-                sink.error(Code::YamlSyntax, issue.span, format!("this is not YAML: {text}"));
+                sink.error(Code::YamlSyntax, issue.span, format!("invalid YAML: {text}"));
             }
             YamlIssue::Empty => {
                 sink.error(Code::Empty, issue.span, "the file is empty");
             }
             YamlIssue::Unsupported(what) => {
-                sink.error(Code::YamlFeature, issue.span, format!("{files} do without {what}"));
+                sink.error(Code::YamlFeature, issue.span, format!("{files} must not use {what}"));
             }
             YamlIssue::TooDeep => {
-                let message = format!(
-                    "lists and mappings stand inside each other deeper than {} levels",
-                    source::MAX_DEPTH
-                );
+                let message =
+                    format!("lists and mappings are nested deeper than {} levels", source::MAX_DEPTH);
                 sink.error(Code::YamlFeature, issue.span, message);
             }
             YamlIssue::CutAtComma => {
                 let text = sink.source.slice(issue.span).to_owned();
-                sink.error(Code::CutAtComma, issue.span, "YAML cuts this value at its comma")
+                sink.error(Code::CutAtComma, issue.span, "YAML splits this value at its comma")
                     .note(format!("inside braces an expression with a comma needs quotes: \"{text}\""));
             }
         }
@@ -170,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_say_names() {
+    fn paths_determine_names() {
         assert_eq!(name_of_path("schemas/ops/norm/rms.yaml").as_deref(), Some("norm.rms"));
         assert_eq!(
             name_of_path("schemas/ops/attention/mla/decode.paged.yaml").as_deref(),

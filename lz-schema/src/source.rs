@@ -1,24 +1,24 @@
-//! YAML text to a tree that remembers where everything was written.
+//! Parses YAML to a tree with spans.
 //!
-//! This is the only file that names the YAML crate. It knows nothing of the schema language: it keeps duplicate keys,
-//! order and the way a scalar was written, so that whoever reads the tree can report all mistakes of a file at once.
-//! Schemas use plain YAML: anchors, aliases, tags and several documents in one file are reported as mistakes.
+//! This is the only file that uses the YAML crate. It does not depend on the schema language: it preserves duplicate keys, order
+//! and the quoting of scalars, so that later stages can report all errors of a file at once. Schemas use plain YAML: anchors,
+//! aliases, tags and multiple documents are reported as errors.
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span as YamlSpan, StructureStyle};
 
-/// A file: its path as shown to people, and its text with line ends normalised.
+/// A file: its path for messages, and its text with normalized line ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Path as shown in messages, with forward slashes.
+    /// Path for messages, with forward slashes.
     pub path: String,
     /// The whole text; every line ends in `\n`.
     pub text: String,
-    /// Where each line begins, so that finding a line does not read the whole text.
+    /// The offset of each line, so that looking up a line does not scan the text.
     lines: Vec<usize>,
 }
 
 impl Source {
-    /// Takes a file's text and normalises its line ends, so that spans and digests do not depend on the checkout.
+    /// Creates a source with normalized line ends, so that spans and digests do not depend on the checkout.
     pub fn new(path: impl Into<String>, text: &str) -> Source {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -44,7 +44,7 @@ impl Source {
         self.lines.partition_point(|start| *start <= offset).saturating_sub(1)
     }
 
-    /// Where a line, numbered from 0, begins; the end of the text for lines behind the last.
+    /// The offset of a line, numbered from 0; the end of the text for lines after the last.
     pub fn line_start(&self, line: usize) -> usize {
         self.lines.get(line).copied().unwrap_or(self.text.len())
     }
@@ -71,17 +71,17 @@ impl Span {
     }
 }
 
-/// Something with the place where it was written.
+/// A value with its span.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Spanned<T> {
-    /// The thing.
+    /// The value.
     pub value: T,
-    /// Where it was written.
+    /// Its span.
     pub span: Span,
 }
 
 impl<T> Spanned<T> {
-    /// Pairs a thing with its place.
+    /// Pairs a value with its span.
     pub const fn new(value: T, span: Span) -> Spanned<T> {
         Spanned { value, span }
     }
@@ -90,22 +90,22 @@ impl<T> Spanned<T> {
 /// One value of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// What it holds.
+    /// Its value.
     pub value: Value,
-    /// Where it was written.
+    /// Its span.
     pub span: Span,
 }
 
-/// The three forms of YAML.
+/// The kinds of YAML values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A single value; numbers and bools are not told from text here.
+    /// A scalar; numbers and bools are not distinguished from text here.
     Scalar(Scalar),
     /// A list.
     Sequence(Vec<Node>),
     /// Keys and values in the order of the file, duplicates included.
     Mapping(Vec<(Node, Node)>),
-    /// An alias, which has been reported: nobody should complain of it again.
+    /// An alias, which has been reported and must not be reported again.
     Alias,
 }
 
@@ -116,39 +116,39 @@ pub struct Scalar {
     pub text: String,
     /// Written without quotes.
     pub plain: bool,
-    /// Byte offset of the text in the file if the file holds it letter by letter; expression spans are exact then.
+    /// Byte offset of the text in the file, if the file contains it verbatim; expression spans are then exact.
     pub verbatim_at: Option<usize>,
 }
 
 impl Scalar {
-    /// Whether this is YAML's "nothing here": an unquoted empty text, `~` or `null`.
+    /// Whether this is a YAML null: an unquoted empty text, `~` or `null`.
     pub fn is_null(&self) -> bool {
         self.plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
 }
 
-/// What kept a file from being read, or a part of YAML that schemas do not use.
+/// A syntax error, or a YAML feature that schemas must not use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum YamlIssue {
     /// The text is not YAML; nothing after it was read.
     Syntax(String),
-    /// The file holds no value at all.
+    /// The file contains no value.
     Empty,
     /// A tag, an anchor, an alias or a second document.
     Unsupported(&'static str),
-    /// A plain value inside `{ }` was cut in two at a comma inside its parentheses.
+    /// A plain value inside `{ }` was split at a comma inside its parentheses.
     CutAtComma,
-    /// Lists and mappings inside each other, deeper than [`MAX_DEPTH`]; nothing after it was read.
+    /// Nesting deeper than [`MAX_DEPTH`]; nothing after it was read.
     TooDeep,
 }
 
-/// How deep lists and mappings may stand inside each other: whoever walks a tree needs stack for each level.
+/// Maximum nesting depth of lists and mappings. Bounds the recursion of tree traversals.
 pub const MAX_DEPTH: usize = 128;
 
-/// The most bytes of an expression that is joined again from pieces: joining copies what is there already.
+/// Maximum length, in bytes, of an expression that is joined from pieces. Bounds the cost of copying.
 const MAX_JOINED: usize = 4096;
 
-/// Reads a file. The tree is there whenever the text could be read at all, beside whatever was wrong with it.
+/// Parses a file. Returns the issues, and the tree unless the syntax is invalid.
 pub fn parse(source: &Source) -> (Option<Node>, Vec<Spanned<YamlIssue>>) {
     let mut builder = Builder { source, open: Vec::new(), root: None, issues: Vec::new(), documents: 0 };
     for event in Parser::new_from_str(&source.text) {
@@ -175,7 +175,7 @@ pub fn parse(source: &Source) -> (Option<Node>, Vec<Spanned<YamlIssue>>) {
     (builder.root, builder.issues)
 }
 
-/// The character at an offset, or the last one of the text, so that there is something to underline.
+/// The span of the character at an offset, or of the last character of the text, so that there is text to underline.
 fn one_character(text: &str, at: usize) -> Span {
     let mut start = at.min(text.len());
     while !text.is_char_boundary(start) {
@@ -185,7 +185,7 @@ fn one_character(text: &str, at: usize) -> Span {
     Span::new(start, start + width)
 }
 
-/// A collection whose end has not been seen.
+/// A collection that is not yet closed.
 struct Open {
     start: usize,
     flow: bool,
@@ -246,7 +246,7 @@ impl Builder<'_> {
     fn properties(&mut self, anchor: usize, tag: bool, span: Span) {
         for (present, mark, what) in [(anchor != 0, '&', "anchors"), (tag, '!', "tags")] {
             if present {
-                // The mark stands before the value, with nothing but other marks between.
+                // The tag or anchor precedes the value, with only other tags or anchors between.
                 let before = self.source.text.get(..span.start).unwrap_or("");
                 let start = before.rfind(mark).unwrap_or(span.start);
                 self.issue(YamlIssue::Unsupported(what), Span::new(start, span.end));
@@ -256,7 +256,7 @@ impl Builder<'_> {
 
     fn scalar(&self, text: String, style: ScalarStyle, span: Span) -> Node {
         let written = self.source.slice(span);
-        // Block scalars and folded text end in white space that nobody wants underlined.
+        // Block scalars end in white space, which should not be underlined.
         let trimmed = Span::new(span.start, span.start + written.trim_end().len());
         let plain = matches!(style, ScalarStyle::Plain);
         let verbatim_at = match self.source.slice(trimmed) {
@@ -285,7 +285,7 @@ impl Builder<'_> {
         let value = if open.mapping {
             self.mapping(open.flow, open.children)
         } else if open.flow {
-            Value::Sequence(self.join_cut_expressions(open.children))
+            Value::Sequence(self.join_split_expressions(open.children))
         } else {
             Value::Sequence(open.children)
         };
@@ -300,7 +300,7 @@ impl Builder<'_> {
             if piece
                 && let Some((_, cut)) = entries.last_mut().filter(|(_, value)| open_parentheses(value) > 0)
             {
-                // The rest of the cut value is not a key of its own: swallow it, so that it gives one mistake only.
+                // The rest of the split value is not a key. Skip it, so that only one error is reported.
                 let whole = cut.span.to(key.span);
                 let first = self.issues.last().is_none_or(|issue| issue.span.start != whole.start);
                 match (first, self.issues.last_mut()) {
@@ -320,8 +320,8 @@ impl Builder<'_> {
         Value::Mapping(entries)
     }
 
-    /// YAML cuts `[ceil_div(m, r), k]` at every comma; the pieces of a call belong together.
-    fn join_cut_expressions(&self, children: Vec<Node>) -> Vec<Node> {
+    /// Joins the pieces of a call: YAML splits `[ceil_div(m, r), k]` at every comma.
+    fn join_split_expressions(&self, children: Vec<Node>) -> Vec<Node> {
         let mut joined: Vec<Node> = Vec::with_capacity(children.len());
         for child in children {
             match joined.last_mut() {
@@ -368,7 +368,7 @@ fn open_parentheses(node: &Node) -> usize {
 mod tests {
     use super::*;
 
-    /// One line a value: its path in the tree and the text that its span covers.
+    /// One line per value: its path in the tree and the text of its span.
     fn spans(text: &str) -> String {
         let source = Source::new("a.yaml", text);
         let (root, issues) = parse(&source);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_cover_exactly_what_was_written() {
+    fn spans_are_exact() {
         insta::assert_snapshot!(spans("a:  { b: [x + 1, 'y', \"z\"] }\r\nc: |\r\n  one\r\n  twö\r\nd:\r\n  - 1\r\n  - é\r\n"), @r#"
         / "a:  { b: [x + 1, 'y', \"z\"] }\nc: |\n  one\n  twö\nd:\n  - 1\n  - é"
         /a/ "{ b: [x + 1, 'y', \"z\"] }"
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_with_commas_survives_a_list() {
+    fn expression_with_commas_in_a_list_is_joined() {
         insta::assert_snapshot!(spans("[ceil_div(m, r) + 1, min(a, b, c), d]"), @r#"
         / "[ceil_div(m, r) + 1, min(a, b, c), d]"
         /0/ "ceil_div(m, r) + 1"
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_cut_in_a_mapping_is_one_mistake() {
+    fn expression_split_in_a_mapping_is_one_error() {
         insta::assert_snapshot!(spans("{ a: min(b, c, d), e: f }"), @r#"
         / "{ a: min(b, c, d), e: f }"
         /a/ "min(b, c, d)"
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_schemas_do_not_use_is_reported() {
+    fn unsupported_yaml_features_are_reported() {
         insta::assert_snapshot!(spans("a: &x 1\nb: *x\nc: !t 2\n"), @r#"
         / "a: &x 1\nb: *x\nc: !t 2"
         /a/ "1"

@@ -1,4 +1,4 @@
-//! The catalogue of the repository is right, and the editor schemas know every key that it uses.
+//! All operations of the repository are valid, and the editor schemas accept every key that they use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn reasons() -> Reasons {
 }
 
 fn yaml_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("the folder of operations is there").flatten() {
+    for entry in fs::read_dir(folder).expect("schemas/ops exists").flatten() {
         let path = entry.path();
         if path.is_dir() {
             yaml_files(&path, found);
@@ -44,10 +44,10 @@ fn load() -> SchemaSet {
 }
 
 fn get<'a>(set: &'a SchemaSet, name: &str) -> &'a Operation {
-    set.get(name).unwrap_or_else(|| panic!("`{name}` is not in the catalogue"))
+    set.get(name).unwrap_or_else(|| panic!("operation `{name}` does not exist"))
 }
 
-/// A YAML value as JSON, for the editors' view of a file: scalars are what YAML's core schema makes of them.
+/// Converts a YAML value to JSON as editors do: scalars follow YAML's core schema.
 fn to_json(node: &Node) -> serde_json::Value {
     match &node.value {
         Value::Scalar(scalar) if scalar.plain => {
@@ -56,7 +56,7 @@ fn to_json(node: &Node) -> serde_json::Value {
         Value::Scalar(scalar) => scalar.text.clone().into(),
         Value::Sequence(items) => items.iter().map(to_json).collect(),
         Value::Mapping(entries) => {
-            let key = |node: &Node| to_json(node).as_str().expect("keys are words").to_owned();
+            let key = |node: &Node| to_json(node).as_str().expect("keys are scalars").to_owned();
             serde_json::Value::Object(
                 entries.iter().map(|(name, value)| (key(name), to_json(value))).collect(),
             )
@@ -65,10 +65,10 @@ fn to_json(node: &Node) -> serde_json::Value {
     }
 }
 
-/// The part of JSON Schema that our schemas use, so that no validator needs to be a dependency.
+/// A validator for the subset of JSON Schema that the editor schemas use, to avoid a dependency.
 fn fits(root: &serde_json::Value, schema: &serde_json::Value, value: &serde_json::Value) -> bool {
     if let Some(reference) = schema["$ref"].as_str() {
-        return fits(root, root.pointer(reference.trim_start_matches('#')).expect("it is defined"), value);
+        return fits(root, root.pointer(reference.trim_start_matches('#')).expect("the reference is defined"), value);
     }
     let is = |name: &str| match name {
         "object" => value.is_object(),
@@ -77,7 +77,7 @@ fn fits(root: &serde_json::Value, schema: &serde_json::Value, value: &serde_json
         "boolean" => value.is_boolean(),
         "integer" => value.is_i64(),
         "number" => value.is_number(),
-        other => panic!("{other} is not used"),
+        other => panic!("unsupported type {other}"),
     };
     let typed = match &schema["type"] {
         serde_json::Value::String(name) => is(name),
@@ -108,7 +108,7 @@ fn fits(root: &serde_json::Value, schema: &serde_json::Value, value: &serde_json
 }
 
 #[test]
-fn editors_accept_what_the_checker_accepts() {
+fn editor_schemas_accept_all_operations() {
     let schema = editor::operation_schema();
     let mut files = catalogue();
     let everything = "lz-schema/tests/ui/pass/everything.yaml";
@@ -116,19 +116,19 @@ fn editors_accept_what_the_checker_accepts() {
     for (path, text) in files {
         let (node, issues) = source::parse(&Source::new(path.as_str(), &text));
         assert!(issues.is_empty(), "{path}: {issues:?}");
-        let mut value = to_json(&node.expect("it was read"));
-        assert!(fits(&schema, &schema, &value), "{path} does not fit the editors' schema");
+        let mut value = to_json(&node.expect("the file is valid YAML"));
+        assert!(fits(&schema, &schema, &value), "{path} does not match the editor schema");
         value["oparation"] = "x".into();
-        assert!(!fits(&schema, &schema, &value), "{path}: an unknown key fits the editors' schema");
+        assert!(!fits(&schema, &schema, &value), "{path}: the editor schema accepts an unknown key");
     }
     let schema = editor::reasons_schema();
     let text = read(&root().join("schemas/reasons.yaml"));
     let (node, _) = source::parse(&Source::new("schemas/reasons.yaml", &text));
-    assert!(fits(&schema, &schema, &to_json(&node.expect("it was read"))));
+    assert!(fits(&schema, &schema, &to_json(&node.expect("the file is valid YAML"))));
 }
 
 #[test]
-fn editor_schemas_are_draft_seven_and_describe_every_key() {
+fn editor_schemas_are_draft_7_and_describe_every_key() {
     for schema in [editor::operation_schema(), editor::reasons_schema()] {
         assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
         let properties = schema["properties"].as_object().expect("an object");
@@ -137,12 +137,12 @@ fn editor_schemas_are_draft_seven_and_describe_every_key() {
 }
 
 #[test]
-fn every_operation_of_the_catalogue_is_right() {
+fn all_operations_are_valid() {
     assert_eq!(load().operations.len(), catalogue().len());
 }
 
 #[test]
-fn root_mean_square_norm_is_read_as_written() {
+fn rms_norm_is_parsed_completely() {
     let set = load();
     let norm = get(&set, "norm.rms");
     let [rows, hidden] = norm.axes.as_slice() else { panic!("two axes") };
@@ -151,14 +151,14 @@ fn root_mean_square_norm_is_read_as_written() {
     assert!(matches!(norm.inputs[0].shape.all()[0].as_slice(), [Dim::Pack(0), Dim::Axis(1)]));
     assert_eq!(norm.inputs[0].dtype.all(), [DTypeRef::Variable(0)]);
     assert_eq!(norm.inputs[0].optional, None);
-    // Two axes and two params come before the first `given`.
+    // The slots of two axes and two params precede the first `given`.
     assert_eq!(norm.inputs[1].optional, Some(4));
     assert_eq!(norm.params[0].range.as_ref().map(|range| range.text.as_str()), Some("eps >= 0"));
     assert_eq!(norm.digest.len(), 64);
 }
 
 #[test]
-fn an_axis_plus_a_constant_binds() {
+fn axis_plus_constant_binds_the_axis() {
     let set = load();
     let decode = get(&set, "tokenize.decode");
     let batch = decode.axes.iter().find(|axis| axis.name == "batch").expect("an axis");

@@ -1,4 +1,4 @@
-//! The section `definition`: texts survive letter by letter, and what it names must exist.
+//! The section `definition`: texts are verbatim, and the names that it refers to must exist.
 
 use std::fs;
 use std::path::Path;
@@ -34,14 +34,14 @@ definition:
 
 fn load(text: &str) -> Result<Operation, Report> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas/reasons.yaml");
-    let reasons = fs::read_to_string(path).expect("the file of reasons is there");
-    load_one("double.yaml", text, &Reasons::load("reasons.yaml", &reasons).expect("reasons are right"))
+    let reasons = fs::read_to_string(path).expect("reasons.yaml exists");
+    load_one("double.yaml", text, &Reasons::load("reasons.yaml", &reasons).expect("reasons.yaml is valid"))
 }
 
 #[test]
-fn a_definition_is_read_letter_by_letter() {
+fn definition_texts_are_verbatim() {
     let operation = load(SCHEMA).unwrap_or_else(|report| panic!("\n{report}"));
-    let definition = operation.definition.expect("it has the section");
+    let definition = operation.definition.expect("the schema has a definition");
     assert_eq!(definition.tags, Some(vec!["status:draft ".to_owned()]));
     assert_eq!(definition.reference.as_deref(), Some("  def run(A):\n\n    return 2 * A  \n\n"));
     assert_eq!((definition.axes[0].axis, definition.axes[1].axis), (Some(0), None));
@@ -52,13 +52,13 @@ fn a_definition_is_read_letter_by_letter() {
 }
 
 #[test]
-fn what_a_definition_names_must_exist() {
+fn unknown_names_in_a_definition_are_reported() {
     let wrong = SCHEMA
         .replace("M: { as: m }", "M: { as: mm }")
         .replace("type: const, value", "value")
         .replace("A: { as: a }", "A: { as: c }")
         .replace("scalar: true, dtype: string", "dtype: strng")
         .replace("C: { as: c,", "c: {}, C: { as: c, scalar: true,");
-    let report = load(&wrong).expect_err("it is wrong");
+    let report = load(&wrong).expect_err("the definition is invalid");
     insta::assert_snapshot!(report.render());
 }

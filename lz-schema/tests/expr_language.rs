@@ -1,7 +1,7 @@
-//! The expression language as its page states it: values, precedence, laziness, cases, and every error's sentence.
+//! The expression language as documented: values, precedence, short-circuit evaluation, cases, and all error messages.
 
 #[path = "common/expressions.rs"]
-#[expect(dead_code, reason = "only the scope is needed here")]
+#[expect(dead_code, reason = "these tests use only the scope")]
 mod expressions;
 
 use lz_schema::expr::{
@@ -25,7 +25,7 @@ fn eval(text: &str) -> Result<Value, EvalError> {
     ])
 }
 
-/// All errors of a text, each with what it underlines.
+/// All errors of a text, each with the underlined text.
 fn errors(text: &str) -> String {
     let errors = check(text, &expressions::scope()).expect_err(text);
     let lines = errors.iter().map(|error| format!("{:?}: {error}", error.span.of(text)));
@@ -83,7 +83,7 @@ fn values_and_precedence() {
 }
 
 #[test]
-fn failures_are_errors_of_the_evaluation() {
+fn failing_evaluations_return_errors() {
     for (text, error) in [
         ("9223372036854775807 + a", EvalError::Overflow),
         ("-(-9223372036854775808)", EvalError::Overflow),
@@ -100,7 +100,7 @@ fn failures_are_errors_of_the_evaluation() {
 }
 
 #[test]
-fn what_decides_nothing_is_not_evaluated() {
+fn evaluation_short_circuits() {
     for (text, value) in [
         ("q and 1 // 0 == 1", Value::Bool(false)),
         ("p or 1 // 0 == 1", Value::Bool(true)),
@@ -115,7 +115,7 @@ fn what_decides_nothing_is_not_evaluated() {
 }
 
 #[test]
-fn every_mistake_has_a_sentence() {
+fn error_messages() {
     let texts = [
         "",
         "a +",
@@ -185,7 +185,7 @@ fn every_mistake_has_a_sentence() {
 }
 
 #[test]
-fn a_place_with_a_type_helps_and_holds() {
+fn expected_type_is_used_for_inference_and_checked() {
     let scope = expressions::scope();
     let layout = expressions::layout_type();
     let constant =
@@ -193,8 +193,8 @@ fn a_place_with_a_type_helps_and_holds() {
     assert_eq!(constant("BHSD", &layout), Ok(Some(Value::Enum(1))));
     assert_eq!(constant("NHD if 1 < 2 else BSHD", &layout), Ok(Some(Value::Enum(2))));
     assert_eq!(constant("3", &Type::Float), Ok(Some(Value::Float(3.0))));
-    assert_eq!(constant("1 // 0", &Type::Int), Ok(None), "an error is no constant");
-    assert!(constant("3.0", &Type::Int).is_err(), "a float never becomes an int");
+    assert_eq!(constant("1 // 0", &Type::Int), Ok(None), "an error is not a constant");
+    assert!(constant("3.0", &Type::Int).is_err(), "a float is not converted to an int");
     assert!(constant("fast", &layout).is_err(), "a case of another enum");
     let typed = check("a", &scope).unwrap().expect(&Type::Float).unwrap();
     assert_eq!(Program::compile(&typed).eval(&[Value::Int(3)]), Ok(Value::Float(3.0)));
@@ -205,7 +205,7 @@ fn a_place_with_a_type_helps_and_holds() {
 }
 
 #[test]
-fn wrong_values_are_errors_and_no_panics() {
+fn wrong_values_are_errors() {
     let program = Program::compile(&check("a + 1", &expressions::scope()).unwrap());
     assert_eq!(program.eval(&[]), Err(EvalError::BadSlot { slot: 0 }));
     assert_eq!(program.eval(&[Value::Bool(true)]), Err(EvalError::BadSlot { slot: 0 }));
@@ -213,9 +213,9 @@ fn wrong_values_are_errors_and_no_panics() {
     assert_eq!(program.eval_float(&[Value::Int(1)]), Ok(2.0));
 }
 
-/// Runs on a thread whose stack is half of the usual one: the bounds must hold with room to spare.
+/// Runs on a thread with half of the default stack size, so that the limits have a safety margin.
 #[test]
-fn hostile_sizes_are_refused_without_overflowing_the_stack() {
+fn huge_expressions_are_rejected_without_stack_overflow() {
     let job = || {
         let deep = 100_000;
         for text in [
@@ -236,13 +236,13 @@ fn hostile_sizes_are_refused_without_overflowing_the_stack() {
             assert!(parse(&text).is_err(), "{}", &text[..20]);
         }
         let scope = expressions::scope();
-        // Each level repeats the one inside it, so that the tree would have 2^60 nodes.
+        // Each level duplicates the one inside it, so that the tree would have 2^60 nodes.
         let mut doubling = "p".to_owned();
         for _ in 0..60 {
             doubling = format!("p == ({doubling}) == p");
         }
         assert!(check(&doubling, &scope).is_err());
-        // What stays within the bounds works, however ugly.
+        // Expressions within the limits are accepted.
         let wide = format!("a{}", " + a".repeat(MAX_NODES / 2 - 1));
         assert_eq!(eval(&wide), Ok(Value::Int(6 * (MAX_NODES as i64 / 2))));
         let nested = format!("{}a{}", "(1 + ".repeat(MAX_NESTING - 2), ")".repeat(MAX_NESTING - 2));
@@ -254,7 +254,7 @@ fn hostile_sizes_are_refused_without_overflowing_the_stack() {
 }
 
 #[test]
-fn limits_are_taken_apart() {
+fn limits_are_split_into_conjuncts() {
     let scope = expressions::scope();
     let report = |text: &str| {
         let parts = limits(&check(text, &scope).unwrap()).conjuncts;

@@ -1,5 +1,5 @@
-//! Properties of the expression language: reading never panics, the program computes what the tree means, and
-//! the cut points of limits are sound. The meaning of a tree is stated here a second time, plainly.
+//! Properties of the expression language: parsing never panics, the program agrees with a reference evaluator, and the cut
+//! points of limits are sound.
 
 #[path = "common/expressions.rs"]
 mod expressions;
@@ -11,29 +11,29 @@ use lz_schema::expr::{
 };
 use proptest::prelude::*;
 
-/// Evaluates a tree by walking it. Ints are computed in 128 bits and floats by the definition of each operation.
+/// The reference evaluator: walks the tree, with 128-bit ints and floats by the definition of each operation.
 fn walk(node: &Node, values: &[Value]) -> Result<Value, EvalError> {
     let truth = |node: &Node| match walk(node, values)? {
         Value::Bool(value) => Ok(value),
-        other => panic!("{other} is no bool"),
+        other => panic!("{other} is not a bool"),
     };
     match &node.kind {
         NodeKind::Constant(value) => Ok(*value),
         NodeKind::Variable { index, .. } => Ok(values[usize::from(*index)]),
         NodeKind::Widen(operand) => match walk(operand, values)? {
             Value::Int(value) => Ok(Value::Float(value as f64)),
-            other => panic!("{other} is no int"),
+            other => panic!("{other} is not an int"),
         },
         NodeKind::Negate(operand) => match walk(operand, values)? {
             Value::Int(value) => narrow(-i128::from(value)),
             Value::Float(value) => Ok(Value::Float(-value)),
-            other => panic!("{other} is no number"),
+            other => panic!("{other} is not a number"),
         },
         NodeKind::Not(operand) => Ok(Value::Bool(!truth(operand)?)),
         NodeKind::Arithmetic { operator, left, right } => match (walk(left, values)?, walk(right, values)?) {
             (Value::Int(a), Value::Int(b)) => int_arithmetic(*operator, a.into(), b.into()),
             (Value::Float(a), Value::Float(b)) => float_arithmetic(*operator, a, b),
-            other => panic!("{other:?} is no pair of numbers"),
+            other => panic!("{other:?} is not a pair of numbers"),
         },
         NodeKind::Logic { operator: Logic::And, left, right } => {
             Ok(Value::Bool(if truth(left)? { truth(right)? } else { false }))
@@ -62,7 +62,7 @@ fn walk(node: &Node, values: &[Value]) -> Result<Value, EvalError> {
         NodeKind::Member { negated, item, list } => {
             let item = walk(item, values)?;
             for other in list {
-                // The derived equality of values is IEEE's for floats.
+                // The derived equality of values follows IEEE 754 for floats.
                 if walk(other, values)? == item {
                     return Ok(Value::Bool(!negated));
                 }
@@ -89,7 +89,7 @@ fn int_arithmetic(operator: Arithmetic, a: i128, b: i128) -> Result<Value, EvalE
     if divides && b == 0 {
         return Err(EvalError::DivisionByZero);
     }
-    // Euclid's quotient rounds down for a positive divisor; a negative one is made positive with both signs turned.
+    // The Euclidean quotient rounds down for a positive divisor; for a negative divisor, both signs are changed first.
     let floor = |a: i128, b: i128| if b > 0 { a.div_euclid(b) } else { (-a).div_euclid(-b) };
     narrow(match operator {
         Arithmetic::Add => a + b,
@@ -146,7 +146,7 @@ fn call(function: Function, arguments: &[Value]) -> Result<Value, EvalError> {
             Function::CeilDiv => {
                 match int_arithmetic(Arithmetic::FloorDivide, -i128::from(first), ints[1].into()) {
                     Ok(Value::Int(floor)) => narrow(-i128::from(floor)),
-                    // The floor of the negated quotient may be just out of range when the quotient itself is not.
+                    // The floor of the negated quotient may be out of range even if the quotient is not.
                     _ if first == i64::MIN && ints[1] == 1 => Ok(Value::Int(i64::MIN)),
                     other => other,
                 }
@@ -169,7 +169,7 @@ fn call(function: Function, arguments: &[Value]) -> Result<Value, EvalError> {
     }
 }
 
-/// Equal bit for bit, but for the payload of a NaN, which the language does not promise.
+/// Bitwise equality, except for the payload of NaNs, which is unspecified.
 fn same(left: Result<Value, EvalError>, right: Result<Value, EvalError>) -> bool {
     match (left, right) {
         (Ok(Value::Float(a)), Ok(Value::Float(b))) => {
@@ -228,7 +228,7 @@ proptest! {
             let (ours, theirs) = (program.eval(&values), walk(&typed.root, &values));
             prop_assert!(same(ours, theirs), "{} of {values:?} is {ours:?}, not {theirs:?}", typed.text);
             if typed.is_total() {
-                prop_assert!(ours.is_ok(), "{} was said never to fail", typed.text);
+                prop_assert!(ours.is_ok(), "{} was declared infallible", typed.text);
             }
         }
     }
@@ -266,9 +266,9 @@ proptest! {
                 let slot = usize::from(category.index);
                 moved[slot] = values[slot];
             }
-            // Both ends of the cell that a value lies in must give the same truth as the value.
+            // The ends of the cell that contains a value must give the same result as the value.
             let truth = program.eval_bool(&values);
-            prop_assert!(truth.is_ok(), "{text} has parts that fail though they are no guards");
+            prop_assert!(truth.is_ok(), "{text} has conjuncts that fail but are not guards");
             for last in [false, true] {
                 for one in &cuts {
                     let slot = usize::from(one.variable.index);
@@ -325,8 +325,8 @@ const WORDS: [&str; 36] = [
 ];
 
 #[test]
-fn limits_on_floats_cut_where_rounding_changes() {
-    // 2^53 + 1 rounds down to 2^53, so the comparison with it as a float turns only at 2^53 + 2.
+fn cut_points_of_float_limits_respect_rounding() {
+    // 2^53 + 1 rounds down to 2^53, so the comparison with it as a float changes only at 2^53 + 2.
     let typed = check("a > 9007199254740992.0", &expressions::scope()).unwrap();
     let cuts: Vec<_> = limits(&typed).cut_points().into_iter().map(|points| points.cuts).collect();
     assert_eq!(cuts, [[9007199254740994]]);

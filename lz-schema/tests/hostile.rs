@@ -1,4 +1,4 @@
-//! No text, however broken, makes the reader or the checker panic; and every report can be rendered.
+//! Malformed input never causes a panic in parsing or validation, and every report can be rendered.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use proptest::sample::Index;
 
 fn everything() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ui/pass/everything.yaml");
-    fs::read_to_string(path).expect("the fixture is checked in")
+    fs::read_to_string(path).expect("the fixture exists")
 }
 
-/// Reads the text in each way there is; whatever is wrong must be sayable.
+/// Loads the text with every entry point and renders the reports.
 fn read(text: &str) {
     let reasons = Reasons::default();
     if let Err(report) = load_one("hostile.yaml", text, &reasons) {
@@ -29,7 +29,7 @@ fn read(text: &str) {
     }
 }
 
-/// Pieces that mean something to YAML or to the language, so that mutations get past the first line.
+/// Tokens of YAML and of the schema language, so that mutations pass the first parsing steps.
 const PIECES: &[&str] = &[
     "{",
     "}",
@@ -109,7 +109,7 @@ proptest! {
 }
 
 #[test]
-fn deep_and_wide_texts_are_refused_without_a_panic() {
+fn deep_and_wide_texts_are_rejected_without_a_panic() {
     read(&"[".repeat(100_000));
     read(&"{a: ".repeat(100_000));
     read(&format!("axes: {{ {} }}", (0..500).map(|at| format!("a{at}: 1")).collect::<Vec<_>>().join(", ")));

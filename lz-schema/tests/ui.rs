@@ -1,6 +1,6 @@
-//! Every diagnostic has a fixture with its exact text, and right schemas of every kind are accepted.
+//! Every diagnostic has a fixture with its exact text, and valid schemas are accepted.
 //!
-//! How to add one is in `tests/ui/README.md`.
+//! `tests/ui/README.md` explains how to add a fixture.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ reasons:
 fn fixtures(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ui").join(folder);
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
-        .expect("the folder is checked in")
-        .map(|entry| entry.expect("it can be read").path())
+        .expect("the folder exists")
+        .map(|entry| entry.expect("the entry is readable").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
         .collect();
     paths.sort();
@@ -29,7 +29,7 @@ fn stem(path: &Path) -> &str {
     path.file_stem().and_then(|stem| stem.to_str()).expect("fixture names are ASCII")
 }
 
-/// A line `#@ file PATH` starts a file; without one the fixture is a single file of its own name.
+/// A line `#@ file PATH` starts a file. Without such lines, the fixture is a single file.
 fn files(path: &Path) -> Vec<(String, String)> {
     let text = fs::read_to_string(path).expect("fixtures are UTF-8");
     if !text.starts_with("#@ file ") {
@@ -56,7 +56,7 @@ fn rendered(path: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn each_wrong_schema_gives_its_text() {
+fn invalid_schemas_produce_the_expected_diagnostics() {
     let bless = std::env::var_os("LZ_BLESS").is_some();
     let mut wrong = Vec::new();
     for path in fixtures("fail") {
@@ -71,18 +71,18 @@ fn each_wrong_schema_gives_its_text() {
         }
         let expected = path.with_extension("stderr");
         if bless {
-            fs::write(&expected, &text).expect("the folder can be written");
+            fs::write(&expected, &text).expect("the folder is writable");
         } else if fs::read_to_string(&expected).unwrap_or_default().replace("\r\n", "\n") != text {
-            wrong.push(format!("{name}: the text has changed (LZ_BLESS=1 accepts it)\n{text}"));
+            wrong.push(format!("{name}: the diagnostics changed; run with LZ_BLESS=1 to accept them\n{text}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
 #[test]
-fn each_code_has_a_fixture_and_each_fixture_a_code() {
+fn codes_and_fixtures_correspond() {
     let names: Vec<String> = fixtures("fail").iter().map(|path| stem(path).to_owned()).collect();
-    // Policies and contracts are read by the engine, which holds their codes to fixtures of its own.
+    // The codes of policies and contracts are tested with the engine.
     for code in Code::ALL.iter().filter(|code| **code < Code::PolicyVersion) {
         assert!(
             names.iter().any(|name| name.starts_with(code.id())),
@@ -90,12 +90,12 @@ fn each_code_has_a_fixture_and_each_fixture_a_code() {
         );
     }
     for name in &names {
-        assert!(Code::ALL.iter().any(|code| name.starts_with(code.id())), "{name} begins with no code");
+        assert!(Code::ALL.iter().any(|code| name.starts_with(code.id())), "{name} does not begin with a code");
     }
 }
 
 #[test]
-fn right_schemas_are_accepted() {
+fn valid_schemas_are_accepted() {
     for path in fixtures("pass") {
         if let Err(text) = rendered(&path) {
             panic!("{}\n{text}", path.display());
@@ -104,13 +104,13 @@ fn right_schemas_are_accepted() {
 }
 
 #[test]
-fn a_single_operation_may_lie_anywhere() {
-    let path = fixtures("pass").into_iter().next().expect("there is one");
-    let text = fs::read_to_string(&path).expect("it can be read");
+fn single_operation_may_have_any_path() {
+    let path = fixtures("pass").into_iter().next().expect("there is a fixture");
+    let text = fs::read_to_string(&path).expect("the fixture is readable");
     let operation =
         load_one("somewhere/else.yaml", &text, &reasons()).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(operation.version, 1);
     let report = load_one("somewhere/else.yaml", "operation: x", &reasons())
-        .expect_err("nearly everything is missing");
+        .expect_err("required keys are missing");
     assert!(report.render().ends_with("errors in somewhere/else.yaml\n"), "{report}");
 }

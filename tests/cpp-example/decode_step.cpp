@@ -1,4 +1,4 @@
-// Half a decode step of a small MLA model: normalise, then attend over latent keys, and say which kernels did it.
+// A part of a decode step of a small MLA model: RMS norm, then attention over latent keys. Prints the selected kernel.
 #include <layerzero/layerzero.hpp>
 
 #include <cstdio>
@@ -25,10 +25,10 @@ int main() try {
     const auto attended = lz::ops::attention_mla_decode(engine, args);
     std::printf("layerzero %s ran %s\n", lz::version().c_str(), engine.which(args).kernel.c_str());
 
-    // All values are the same, so is their average.
+    // All values are equal, so their weighted average is the same value.
     for (const float value : attended.output.as<float>()) {
         if (value < 0.19F || value > 0.21F) {
-            std::fprintf(stderr, "found %f\n", static_cast<double>(value));
+            std::fprintf(stderr, "unexpected value %f\n", static_cast<double>(value));
             return 1;
         }
     }

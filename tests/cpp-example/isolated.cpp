@@ -1,4 +1,4 @@
-// Runs a vendor's plugin in a process of its own, and goes on when it crashes there: isolated FOLDER PLUGIN WORKER.
+// Runs a plugin in a worker process and continues after it crashes: isolated FOLDER PLUGIN WORKER.
 #include <layerzero/layerzero.hpp>
 
 #include <cstdio>
@@ -16,17 +16,17 @@ int main(int count, char **arguments) try {
     engine.configure("worker.program", arguments[3]);
     const lz::Plugin plugin = engine.load_plugin(arguments[2]);
     if (plugin.backend != "vendor" || plugin.runs_in.empty()) {
-        std::fprintf(stderr, "%s does not run in a process of its own\n", plugin.backend.c_str());
+        std::fprintf(stderr, "%s does not run in a worker process\n", plugin.backend.c_str());
         return 1;
     }
     std::vector<float> x = {-1.0F, 2.0F};
     const lz::ops::ActivationRelu args{.x = {std::span(x), {2}}};
     if (engine.which(args).kernel != "vendor.relu" ||
         lz::ops::activation_relu(engine, args).output.as<float>()[1] != 2.0F) {
-        std::fprintf(stderr, "the plugin did not do the work\n");
+        std::fprintf(stderr, "the kernel of the plugin was not selected\n");
         return 1;
     }
-    // It crashes; another kernel does the work, and the explanation says what happened.
+    // The worker process crashes, a fallback kernel runs, and the explanation contains the reason.
     x = {13.0F, -2.0F};
     const auto survived = lz::ops::activation_relu(engine, args);
     const std::string why = engine.explain(args).text;
@@ -34,7 +34,7 @@ int main(int count, char **arguments) try {
         std::fprintf(stderr, "%s\n", why.c_str());
         return 1;
     }
-    std::printf("%s, in %s, crashed and was survived\n", plugin.kernels.at(0).c_str(), plugin.runs_in.c_str());
+    std::printf("%s in %s crashed, and a fallback kernel ran\n", plugin.kernels.at(0).c_str(), plugin.runs_in.c_str());
     return 0;
 } catch (const lz::Error &error) {
     std::fprintf(stderr, "%s\n", error.what());

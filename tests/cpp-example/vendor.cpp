@@ -1,4 +1,4 @@
-// A plugin as a vendor would ship it: headers alone, no library. Its one kernel crashes when the first element is exactly 13.
+// A vendor plugin: needs only the headers, not the library. Its kernel crashes if the first element is exactly 13.
 #include <layerzero/ops/activation_relu.hpp>
 #include <layerzero/plugin.hpp>
 

@@ -1,4 +1,4 @@
-// Reading cases and comparing results.
+// Reads cases and compares results.
 #include "checks.hpp"
 
 #include <cmath>
@@ -9,7 +9,7 @@ namespace {
 
 std::shared_ptr<std::uint8_t[]> aligned(std::size_t size) {
     auto *memory = static_cast<std::uint8_t *>(std::aligned_alloc(64, (size + 63) / 64 * 64 + 64));
-    return {memory, [](std::uint8_t *given) { std::free(given); }};
+    return {memory, [](std::uint8_t *memory) { std::free(memory); }};
 }
 
 double half(std::uint16_t bits) {
@@ -47,11 +47,11 @@ std::optional<double> element(lz::DType dtype, const std::uint8_t *from) {
     }
 }
 
-bool agree(double found, double wanted, double rtol, double atol) {
-    if (std::isnan(found) || std::isnan(wanted)) {
-        return std::isnan(found) == std::isnan(wanted);
+bool agree(double actual, double expected, double rtol, double atol) {
+    if (std::isnan(actual) || std::isnan(expected)) {
+        return std::isnan(actual) == std::isnan(expected);
     }
-    return found == wanted || std::fabs(found - wanted) <= atol + rtol * std::fabs(wanted);
+    return actual == expected || std::fabs(actual - expected) <= atol + rtol * std::fabs(expected);
 }
 
 } // namespace
@@ -66,58 +66,60 @@ void Case::restore() {
 }
 
 lz::Tensor Case::place(const std::string &name) {
-    const Wanted &result = wanted.at(name);
+    const Expected &result = expected.at(name);
     lz::Tensor tensor = lz::Tensor::empty(result.dtype, lz::Dims(result.shape));
     std::memset(tensor.view_mut().data(), 0x5a, result.bytes.size());
     return tensor;
 }
 
 std::optional<lz::Tensor> Case::optional_place(const std::string &name) {
-    if (wanted.at(name).tag == 0) {
+    if (expected.at(name).tag == 0) {
         return std::nullopt;
     }
     return place(name);
 }
 
-void Case::compare(const std::string &name, const Wanted &result, const std::uint8_t *found, bool exact) {
+void Case::compare(const std::string &name, const Expected &result, const std::uint8_t *actual, bool exact) {
     const std::size_t size = lz::size_of(result.dtype);
     for (std::size_t at = 0; at + size <= result.bytes.size(); at += size) {
-        const std::uint8_t *should = result.bytes.data() + at;
-        if (std::memcmp(found + at, should, size) == 0) {
+        const std::uint8_t *expected_bytes = result.bytes.data() + at;
+        if (std::memcmp(actual + at, expected_bytes, size) == 0) {
             continue;
         }
-        const auto is = element(result.dtype, found + at);
-        const auto be = element(result.dtype, should);
-        if (!exact && result.rtol >= 0.0 && is && be && agree(*is, *be, result.rtol, result.atol)) {
+        const auto actual_value = element(result.dtype, actual + at);
+        const auto expected_value = element(result.dtype, expected_bytes);
+        if (!exact && result.rtol >= 0.0 && actual_value && expected_value &&
+            agree(*actual_value, *expected_value, result.rtol, result.atol)) {
             continue;
         }
-        problems.push_back(name + ": element " + std::to_string(at / size) + " is " + std::to_string(is.value_or(0)) +
-                           ", but should be " + std::to_string(be.value_or(0)));
+        problems.push_back(name + ": element " + std::to_string(at / size) + " is " +
+                           std::to_string(actual_value.value_or(0)) + ", expected " +
+                           std::to_string(expected_value.value_or(0)));
         return;
     }
 }
 
 void Case::expect(const std::string &name, const lz::Tensor &found, bool exact) {
-    const Wanted &result = wanted.at(name);
+    const Expected &result = expected.at(name);
     if (result.tag != 1 || found.dtype() != result.dtype ||
         !std::equal(found.shape().begin(), found.shape().end(), result.shape.begin(), result.shape.end())) {
-        problems.push_back(name + " has another shape or dtype than the reference's");
+        problems.push_back(name + " has a different shape or dtype than the reference");
         return;
     }
     compare(name, result, static_cast<const std::uint8_t *>(found.data()), exact);
 }
 
 void Case::expect(const std::string &name, const std::optional<lz::Tensor> &found, bool exact) {
-    if (found.has_value() != (wanted.at(name).tag != 0)) {
-        problems.push_back(name + " is there, or is not, unlike the reference's");
+    if (found.has_value() != (expected.at(name).tag != 0)) {
+        problems.push_back(name + " is present only in one of the result and the reference");
     } else if (found) {
         expect(name, *found, exact);
     }
 }
 
 void Case::expect(const std::string &name, const std::vector<std::string> &found, bool) {
-    if (found != wanted.at(name).texts) {
-        problems.push_back(name + " has other texts than the reference's");
+    if (found != expected.at(name).texts) {
+        problems.push_back(name + " has different texts than the reference");
     }
 }
 
@@ -129,7 +131,7 @@ void Case::expect_written(bool exact) {
         const bool same =
             std::memcmp(argument.memory.window.get(), argument.after.data(), argument.after.size()) == 0;
         if (!same && exact) {
-            problems.push_back(name + ": what was changed in place differs from the reference's");
+            problems.push_back(name + ": the in-place result differs from the reference");
         }
     }
 }
@@ -138,7 +140,7 @@ Reader::Reader(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {}
 
 template <class T> T Reader::number() {
     if (bytes_.size() - at_ < sizeof(T)) {
-        throw std::runtime_error("the file of cases ends too early");
+        throw std::runtime_error("the file of cases is truncated");
     }
     const T value = load<T>(bytes_.data() + at_);
     at_ += sizeof(T);
@@ -148,7 +150,7 @@ template <class T> T Reader::number() {
 std::vector<std::uint8_t> Reader::block() {
     const auto size = static_cast<std::size_t>(number<std::uint64_t>());
     if (bytes_.size() - at_ < size) {
-        throw std::runtime_error("the file of cases ends too early");
+        throw std::runtime_error("the file of cases is truncated");
     }
     const auto begin = bytes_.begin() + static_cast<std::ptrdiff_t>(at_);
     at_ += size;
@@ -210,23 +212,23 @@ bool Reader::next(Case &drawn) {
         case 6: argument.real = number<double>(); break;
         default: argument.integer = number<std::int64_t>(); break;
         }
-        Argument &kept = drawn.arguments[name] = std::move(argument);
-        kept.views.assign(kept.texts.begin(), kept.texts.end());
+        Argument &stored = drawn.arguments[name] = std::move(argument);
+        stored.views.assign(stored.texts.begin(), stored.texts.end());
     }
     for (auto count = number<std::uint32_t>(); count > 0; --count) {
         const std::string name = text();
-        Wanted wanted;
-        wanted.tag = number<std::uint8_t>();
-        if (wanted.tag == 1) {
-            wanted.dtype = static_cast<lz::DType>(number<std::uint8_t>());
-            wanted.shape = sizes();
-            wanted.bytes = block();
-            wanted.rtol = number<double>();
-            wanted.atol = number<double>();
-        } else if (wanted.tag == 2) {
-            wanted.texts = strings();
+        Expected result;
+        result.tag = number<std::uint8_t>();
+        if (result.tag == 1) {
+            result.dtype = static_cast<lz::DType>(number<std::uint8_t>());
+            result.shape = sizes();
+            result.bytes = block();
+            result.rtol = number<double>();
+            result.atol = number<double>();
+        } else if (result.tag == 2) {
+            result.texts = strings();
         }
-        drawn.wanted[name] = std::move(wanted);
+        drawn.expected[name] = std::move(result);
     }
     return true;
 }

@@ -1,4 +1,4 @@
-// Every operation, called from C++ on cases that Rust drew and ran by the reference.
+// Calls every operation from C++ with generated cases and compares the results with the reference.
 #include "checks.hpp"
 
 #include <cstdio>
@@ -43,7 +43,7 @@ int main(int count, char **arguments) {
             ++failed;
         }
         if (!echoed.contains(check.operation)) {
-            std::fprintf(stderr, "%s: no case went through a kernel in C++\n", check.operation);
+            std::fprintf(stderr, "%s: no case ran through a kernel in C++\n", check.operation);
             ++failed;
         }
     }

@@ -1,5 +1,5 @@
-//! The C++ side of the house: the library, its test programs under sanitizers and valgrind, what it exports, and an install
-//! that a project outside the tree builds against.
+//! Tests of the C++ binding: exported symbols, test programs under sanitizers and valgrind, and an example project that builds
+//! against the CMake install.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,27 +9,27 @@ use anyhow::{Context, Result, bail};
 
 use crate::command;
 
-/// What the static library needs of the system.
+/// System libraries that the static library needs.
 const SYSTEM_LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
-/// Sanitizers make GCC see uninitialised optionals where there are none.
+/// With sanitizers, GCC reports false positives of `maybe-uninitialized` for optionals.
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-maybe-uninitialized"];
 
-/// Everything that must hold of the C++ binding.
+/// Builds the C++ library and runs all tests of the binding.
 pub fn test(root: &Path) -> Result<()> {
     let folder = root.join("target/cpp");
     fs::create_dir_all(&folder)?;
-    command::run(root, "cargo", &["build", "--package", "lz-cpp", "--package", "lz-cpp-cases"])?;
+    command::cargo(root, &["build", "--package", "lz-cpp", "--package", "lz-cpp-cases"])?;
     let archive = root.join("target/debug/liblz_cpp.a");
     exports(root, &folder, &archive)?;
     programs(root, &folder, &archive)?;
     install(root, &folder)
 }
 
-/// The test programs, with sanitizers; the smoke test also under valgrind where that is installed.
+/// Runs the test programs with sanitizers, and the smoke test also under valgrind where it is available.
 fn programs(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     let cases = folder.join("cases.bin");
     command::run(root, "target/debug/lz-cpp-cases", &[&text(&cases)])?;
-    // Not optimised: compiling every operation's header takes longer than running it.
+    // Not optimized: compiling the headers of all operations takes longer than running the tests.
     let sanitized = Build {
         root,
         folder,
@@ -45,12 +45,12 @@ fn programs(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     command::run(root, &text(&program), &[]).context("the smoke test under AddressSanitizer and UBSan")?;
     let program = sanitized.link("operations", &operations)?;
     command::run(root, &text(&program), &[&text(&cases)])
-        .context("every operation under AddressSanitizer and UBSan")?;
+        .context("the tests of all operations under AddressSanitizer and UBSan")?;
     let valgrind = match ensure_valgrind(root) {
         Ok(valgrind) => valgrind,
         Err(error) => {
             println!(
-                "SKIPPED: the smoke test under valgrind, which is not installed and cannot be fetched: {error:#}"
+                "SKIPPED: the smoke test under valgrind, because valgrind is not installed and cannot be downloaded: {error:#}"
             );
             return Ok(());
         }
@@ -69,14 +69,16 @@ fn programs(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
         .context("the smoke test under valgrind")
 }
 
-/// Where valgrind is, with its own folder and the C library's symbols where it is not the system's.
+/// The paths of valgrind.
 struct Valgrind {
     program: String,
+    /// Valgrind's library folder, if it is not the system's installation.
     library: Option<PathBuf>,
+    /// Debug symbols of the C library, if not installed.
     symbols: Option<PathBuf>,
 }
 
-/// The system's valgrind, or Debian's unpacked in a folder of its own.
+/// Finds the system's valgrind, or downloads Debian's package into `target/tools`.
 fn ensure_valgrind(root: &Path) -> Result<Valgrind> {
     if Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(Valgrind { program: "valgrind".to_owned(), library: None, symbols: None });
@@ -103,7 +105,7 @@ fn ensure_valgrind(root: &Path) -> Result<Valgrind> {
     })
 }
 
-/// Programs that are compiled with the same flags.
+/// A set of compiler flags, and the folder for programs compiled with them.
 struct Build<'a> {
     root: &'a Path,
     folder: &'a Path,
@@ -113,7 +115,7 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    /// Compiles sources, all at once; the headers of LayerZero once for all of them.
+    /// Compiles sources in parallel, with one precompiled header for all of them.
     fn compile(&self, sources: &[&str]) -> Result<()> {
         let headers = self.folder.join(self.name);
         fs::create_dir_all(&headers)?;
@@ -127,7 +129,7 @@ impl Build<'_> {
         let folder = text(&headers);
         let compile_one = |source: &str| {
             let object = text(&self.object(source));
-            // A precompiled header is used where it is the first that is seen.
+            // GCC uses a precompiled header only if it is the first include.
             let mut arguments = vec!["-I", &folder, "-include", all];
             arguments.extend(self.arguments());
             arguments.extend(["-c", source, "-o", &object]);
@@ -138,11 +140,11 @@ impl Build<'_> {
                 sources.iter().map(|source| scope.spawn(move || compile_one(source))).collect();
             running
                 .into_iter()
-                .try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a compiler panicked")))
+                .try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a compile thread panicked")))
         })
     }
 
-    /// Links what was compiled with the static library.
+    /// Links compiled sources with the static library.
     fn link(&self, name: &str, sources: &[&str]) -> Result<PathBuf> {
         let program = self.folder.join(self.name).join(name);
         let objects: Vec<String> = sources.iter().map(|source| text(&self.object(source))).collect();
@@ -168,7 +170,7 @@ impl Build<'_> {
     }
 }
 
-/// Compiles one source against the headers of a checkout, and links it with the static library.
+/// Compiles one source with the headers of a checkout, and links it with the static library.
 pub fn compile_program(checkout: &Path, source: &Path, archive: &Path, program: &Path) -> Result<()> {
     let (source, archive, program) = (text(source), text(archive), text(program));
     let mut arguments =
@@ -178,7 +180,7 @@ pub fn compile_program(checkout: &Path, source: &Path, archive: &Path, program: 
     command::run(checkout, "g++", &arguments)
 }
 
-/// Links the shared library and looks at what it exports.
+/// Links the shared library and checks its exported symbols.
 fn exports(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     let library = folder.join("liblayerzero.so");
     let map = format!("-Wl,--version-script={}", text(&root.join("bindings/cpp/cmake/exports.map")));
@@ -187,32 +189,32 @@ fn exports(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     arguments.extend(["-Wl,--whole-archive", &archive, "-Wl,--no-whole-archive", "-o", &output]);
     arguments.extend(SYSTEM_LIBRARIES);
     command::run(root, "g++", &arguments)?;
-    let listed = Command::new("nm").args(["-D", "--defined-only", "--demangle"]).arg(&library).output()?;
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let names: Vec<&str> = listed.lines().filter_map(|line| line.splitn(3, ' ').nth(2)).collect();
+    let nm = Command::new("nm").args(["-D", "--defined-only", "--demangle"]).arg(&library).output()?;
+    let symbols = String::from_utf8_lossy(&nm.stdout).into_owned();
+    let names: Vec<&str> = symbols.lines().filter_map(|line| line.splitn(3, ' ').nth(2)).collect();
     let allowed = |name: &&&str| {
-        let ours = ["lz_", "cxxbridge1", "lz::bridge::", "rust::cxxbridge1::"];
+        let functions = ["lz_", "cxxbridge1", "lz::bridge::", "rust::cxxbridge1::"];
         let tables = [
             "typeinfo for rust::cxxbridge1::",
             "typeinfo name for rust::cxxbridge1::",
             "vtable for rust::cxxbridge1::",
         ];
-        ours.iter().chain(&tables).any(|prefix| name.starts_with(prefix))
-            // Functions made from templates begin with what they return.
+        functions.iter().chain(&tables).any(|prefix| name.starts_with(prefix))
+            // The demangled names of function templates begin with the return type.
             || name.contains(" rust::cxxbridge1::")
     };
-    let strangers: Vec<&&str> = names.iter().filter(|name| !allowed(name)).collect();
-    if !strangers.is_empty() {
-        bail!("the shared library exports more than lz_* and cxx's: {strangers:?}");
+    let unexpected: Vec<&&str> = names.iter().filter(|name| !allowed(name)).collect();
+    if !unexpected.is_empty() {
+        bail!("the shared library exports symbols other than lz_* and those of cxx: {unexpected:?}");
     }
     if !names.iter().any(|name| name.starts_with("lz::bridge::norm_rms(")) {
-        bail!("the shared library does not export the calls of operations");
+        bail!("the shared library does not export the operations: `lz::bridge::norm_rms` is missing");
     }
-    println!("the shared library exports {} symbols, all of them lz_* or cxx's", names.len());
+    println!("the shared library exports {} symbols, all lz_* or cxx", names.len());
     Ok(())
 }
 
-/// Installs with CMake, and builds and runs the example project against that install alone.
+/// Installs with CMake, then builds the example project against the install and runs it.
 fn install(root: &Path, folder: &Path) -> Result<()> {
     let cmake = ensure_cmake(root)?;
     let prefix = folder.join("install");
@@ -223,9 +225,9 @@ fn install(root: &Path, folder: &Path) -> Result<()> {
     let prefix_text = text(&prefix);
     let run = |arguments: &[&str]| command::run(root, &cmake, arguments);
     run(&["-S", "bindings/cpp", "-B", &build, "-DLAYERZERO_CARGO_PROFILE=dev", "-Wno-dev"])?;
-    run(&["--build", &build])?;
+    command::build(root, &cmake, &["--build", &build], &[])?;
     run(&["--install", &build, "--prefix", &prefix_text])?;
-    // The example is copied out, so that it can reach nothing of the tree by accident.
+    // The example is copied so that it cannot include files of the checkout.
     let outside = folder.join("outside");
     fs::create_dir_all(&outside)?;
     for name in ["CMakeLists.txt", "decode_step.cpp", "isolated.cpp", "vendor.cpp"] {
@@ -241,15 +243,15 @@ fn install(root: &Path, folder: &Path) -> Result<()> {
         (text(&Path::new(&example).join("libvendor.so")), text(&prefix.join("bin/lz-worker")));
     let isolated = text(&Path::new(&example).join("isolated"));
     command::run(root, &isolated, &[&example, &plugin, &worker])
-        .context("a plugin in a process of its own")?;
+        .context("running a plugin in a worker process")?;
     let pkg_config = fs::read_dir(&prefix)?
         .filter_map(|entry| Some(entry.ok()?.path().join("pkgconfig/layerzero.pc")))
         .find(|path| path.is_file());
-    pkg_config.context("the install has no pkg-config file")?;
+    pkg_config.context("the install has no file pkgconfig/layerzero.pc")?;
     Ok(())
 }
 
-/// The system's CMake, or one from PyPI in a folder of its own.
+/// Finds the system's CMake, or installs one from PyPI into `target/tools`.
 fn ensure_cmake(root: &Path) -> Result<String> {
     if Command::new("cmake").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok("cmake".to_owned());
@@ -257,7 +259,8 @@ fn ensure_cmake(root: &Path) -> Result<String> {
     let tools = root.join("target/tools/cmake");
     let cmake = tools.join("bin/cmake");
     if !cmake.is_file() {
-        command::run(root, "python3", &["-m", "venv", &text(&tools)]).context("making a place for CMake")?;
+        command::run(root, "python3", &["-m", "venv", &text(&tools)])
+            .context("creating a virtual environment for CMake")?;
         let arguments = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "cmake>=3.20"];
         command::run(root, &text(&tools.join("bin/python")), &arguments).context("installing CMake")?;
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask import-definition` and `export-definition`: FlashInfer-Bench definitions from and to files.
+//! `cargo xtask import-definition` and `export-definition`: convert FlashInfer-Bench definitions to schemas and back.
 
 use std::fs;
 use std::path::Path;
@@ -9,19 +9,19 @@ use lz_schema::{DType, Operation, Reasons, load_one};
 
 use crate::codegen;
 
-/// `import-definition FILE [--output SCHEMA.yaml]`: the schema goes to the file, or is printed.
-pub fn run_import(root: &Path, words: &[&str]) -> Result<()> {
-    let (file, output) = match words {
+/// `import-definition FILE [--output SCHEMA.yaml]`: writes the schema to the file, or prints it.
+pub fn run_import(root: &Path, arguments: &[&str]) -> Result<()> {
+    let (file, output) = match arguments {
         [file] => (*file, None),
         [file, "--output", output] | ["--output", output, file] => (*file, Some(*output)),
         _ => bail!("usage: cargo xtask import-definition FILE [--output SCHEMA.yaml]"),
     };
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
     let imported = import(&text, file)?;
-    let shown = format!("{}.yaml", imported.operation);
-    // What we hand out passes our own checks, so a mistake here is one of the importer.
-    load_one(&shown, &imported.yaml, &reasons(root)?).map_err(|report| {
-        anyhow!("the schema made of {file} is wrong, which is a mistake of the importer:\n{report}")
+    let schema_file = format!("{}.yaml", imported.operation);
+    // The importer must produce valid schemas, so an error here is a bug of the importer.
+    load_one(&schema_file, &imported.yaml, &reasons(root)?).map_err(|report| {
+        anyhow!("bug in the importer: the schema generated from {file} is invalid:\n{report}")
     })?;
     imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
     match output {
@@ -33,25 +33,27 @@ pub fn run_import(root: &Path, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// `export-definition OP --axes head_dim=128,... [--dtypes T=bf16] [--params layout=NHD]`: the definition is printed.
+/// `export-definition OP --axes head_dim=128,... [--dtypes T=bf16] [--params layout=NHD]`: prints the definition.
 ///
-/// `OP` is an operation of the catalogue, or the path of a schema.
-pub fn run_export(root: &Path, words: &[&str]) -> Result<()> {
+/// `OP` is the name of an operation or the path of a schema.
+pub fn run_export(root: &Path, arguments: &[&str]) -> Result<()> {
     let usage = "usage: cargo xtask export-definition OP|SCHEMA.yaml [--axes head_dim=128,...] [--dtypes T=bf16,...] [--params layout=NHD,...]";
-    let [name, options @ ..] = words else { bail!(usage) };
+    let [name, options @ ..] = arguments else { bail!(usage) };
     let mut choice = Choice::default();
     for option in options.chunks(2) {
         match option {
             ["--axes", list] => {
                 for (axis, size) in pairs(list)? {
-                    let parsed =
-                        size.parse().with_context(|| format!("`{size}` is not a size for `{axis}`"))?;
+                    let parsed = size.parse().with_context(|| {
+                        format!("`{size}` is not a size of axis `{axis}`; expected an integer")
+                    })?;
                     choice.axes.insert(axis, parsed);
                 }
             }
             ["--dtypes", list] => {
                 for (variable, dtype) in pairs(list)? {
-                    let parsed = DType::parse(&dtype).with_context(|| format!("`{dtype}` is not a dtype"))?;
+                    let parsed = DType::parse(&dtype)
+                        .with_context(|| format!("`{dtype}` is not a dtype; expected for instance bf16"))?;
                     choice.dtypes.insert(variable, parsed);
                 }
             }
@@ -77,7 +79,7 @@ fn operation(root: &Path, name: &str) -> Result<Operation> {
     let set = codegen::load(root)?.set;
     let known = set.operations.iter().map(|operation| operation.name.as_str());
     let near = lz_schema::diagnostics::nearest(name, known).map(|near| format!("; did you mean `{near}`?"));
-    let unknown = || format!("there is no operation `{name}`{}", near.unwrap_or_default());
+    let unknown = || format!("unknown operation `{name}`{}", near.unwrap_or_default());
     set.get(name).cloned().with_context(unknown)
 }
 
@@ -86,7 +88,7 @@ fn pairs(list: &str) -> Result<Vec<(String, String)>> {
     parts
         .map(|part| {
             let (name, value) =
-                part.split_once('=').with_context(|| format!("`{part}` is not `name=value`"))?;
+                part.split_once('=').with_context(|| format!("expected `name=value`, got `{part}`"))?;
             Ok((name.trim().to_owned(), value.trim().to_owned()))
         })
         .collect()

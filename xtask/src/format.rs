@@ -1,6 +1,6 @@
-//! `cargo xtask fmt`: all hand-written Rust.
+//! `cargo xtask fmt`: formats all hand-written Rust.
 //!
-//! `cargo fmt` does not reach the references: they are declared inside generated modules, which it skips.
+//! `cargo fmt` does not find the reference implementations: their `mod` items are in generated files, which it skips.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::{codegen, command};
 
-/// Formats, or with `--check` only looks.
+/// Formats the workspace and the references. With `--check`, fails on unformatted files instead.
 pub fn run(root: &Path, options: &[&str]) -> Result<()> {
     command::run(root, "cargo", &[&["fmt", "--all"], options].concat())?;
     let files: Vec<String> = codegen::walk(&root.join("lz-ops/src/reference"))?
@@ -20,7 +20,7 @@ pub fn run(root: &Path, options: &[&str]) -> Result<()> {
     arguments.extend(options);
     arguments.extend(files.iter().map(String::as_str));
     if command::run(root, "rustfmt", &arguments).is_err() {
-        bail!("the references above are not formatted; run `cargo xtask fmt`");
+        bail!("the files above are not formatted; run `cargo xtask fmt`");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Counting instructions with gungraun, and holding static mode to the direct call by what it counted.
+//! `cargo xtask bench instructions`: counts instructions with gungraun and checks that static mode adds none to a direct call.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,68 +8,58 @@ use serde_json::Value;
 
 use crate::command;
 
-/// As in Cargo.toml: the runner is a program of its own, and must be of the library's version.
+/// Version of the separate runner program. It must equal the version of the library in Cargo.toml.
 const GUNGRAUN: &str = "=0.20.0";
 
-/// How many calls each case makes, as in `bench_select::counted::STATIC_CALLS`.
+/// Calls per benchmark case; equals `bench_select::counted::STATIC_CALLS`.
 const CALLS: u64 = 1000;
 
-/// Counts, and fails when static mode takes another number of instructions than calling the kernel by hand.
+/// Counts instructions; fails if a call in static mode executes a different number than a direct call of the kernel.
 pub fn run(root: &Path, flags: &[&str]) -> Result<()> {
     let tools = root.join("target/tools");
     let runner = tools.join("bin/gungraun-runner");
     let folder = tools.to_string_lossy();
-    let install =
-        ["install", "--quiet", "--locked", "--root", &*folder, "--version", GUNGRAUN, "gungraun-runner"];
-    command::run(root, "cargo", &install).context("installing gungraun-runner")?;
+    let install = ["install", "--locked", "--root", &*folder, "--version", GUNGRAUN, "gungraun-runner"];
+    command::cargo(root, &install).context("installing gungraun-runner")?;
     let results = root.join("target/gungraun/bench-select");
-    // Counts of an earlier run would stand for this one's.
+    // Summaries of an earlier run must not be read as results of this one.
     for summary in summaries(&results) {
         fs::remove_file(summary)?;
     }
-    let count = [
-        "bench",
-        "--quiet",
-        "--package",
-        "bench-select",
-        "--bench",
-        "instructions",
-        "--",
-        "--save-summary=json",
-    ];
-    command::run_with(root, "cargo", &[&count, flags].concat(), &[("GUNGRAUN_RUNNER", &runner)])?;
-    let mut counted = Vec::new();
+    let bench =
+        ["bench", "--package", "bench-select", "--bench", "instructions", "--", "--save-summary=json"];
+    command::build(root, "cargo", &[&bench, flags].concat(), &[("GUNGRAUN_RUNNER", &runner)])?;
+    let mut counts = Vec::new();
     for path in summaries(&results) {
         let text = fs::read_to_string(&path)?;
         let summary: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
         if let (Some(name), Some(count)) =
             (summary["function_name"].as_str(), instructions(&summary["profiles"]))
         {
-            counted.push((name.to_owned(), count));
+            counts.push((name.to_owned(), count));
         }
     }
-    hold(&counted)
+    check_static_mode(&counts)
 }
 
-/// Static mode against the direct call.
-fn hold(counted: &[(String, u64)]) -> Result<()> {
-    let of = |name: &str| {
-        let found = counted.iter().find(|(known, _)| known == name).map(|(_, count)| *count);
-        found.with_context(|| format!("gungraun has not counted `{name}`"))
+/// Compares the instruction counts of static mode and of the direct call.
+fn check_static_mode(counts: &[(String, u64)]) -> Result<()> {
+    let count_of = |name: &str| {
+        let entry = counts.iter().find(|(case, _)| case == name);
+        entry.map(|(_, count)| *count).with_context(|| format!("gungraun reported no count for `{name}`"))
     };
-    let (direct, static_mode) = (of("direct_call")?, of("static_mode")?);
-    // What is counted includes a place that each case allocates once; an instruction more in a call would be a thousand more.
+    let (direct, static_mode) = (count_of("direct_call")?, count_of("static_mode")?);
+    // Each case also allocates its output once, so the counts differ slightly. One instruction more per call would add `CALLS`.
     if direct.abs_diff(static_mode) >= CALLS {
-        bail!("{CALLS} calls in static mode take {static_mode} instructions, by hand they take {direct}");
+        bail!(
+            "{CALLS} calls in static mode execute {static_mode} instructions, direct calls execute {direct}"
+        );
     }
-    println!(
-        "static mode: {} instructions a call, as many as calling the kernel by hand",
-        static_mode / CALLS
-    );
+    println!("static mode: {} instructions per call, the same as a direct call", static_mode / CALLS);
     Ok(())
 }
 
-/// Every summary below a folder.
+/// Lists all gungraun summaries below a folder.
 fn summaries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -79,7 +69,7 @@ fn summaries(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The instructions of this run in the data of a benchmark: the first or the only one of what is called `Ir`.
+/// The instruction count of this run: the first `Ir` metric in the summary of a benchmark.
 fn instructions(value: &Value) -> Option<u64> {
     match value {
         Value::Object(fields) => {
@@ -94,7 +84,7 @@ fn instructions(value: &Value) -> Option<u64> {
 fn first_number(value: &Value) -> Option<u64> {
     match value {
         Value::Number(number) => number.as_u64(),
-        // `values` is what was counted, this time and before; beside it stand differences, which are not.
+        // `values` has the counts of this run and of the previous one; its sibling `diffs` has their differences.
         Value::Object(fields) => fields.get("new").or_else(|| fields.get("values")).and_then(first_number),
         _ => None,
     }
@@ -105,16 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_new_count_is_read_and_held() {
+    fn new_count_is_read_and_extra_instructions_are_rejected() {
         let summary = serde_json::json!([{ "tool": "Callgrind", "summaries": { "total": { "summary": { "Callgrind": {
             "Ir": { "diffs": { "diff_pct": 1.0 }, "values": { "old": 500, "new": 497 } },
         } } } } }]);
         assert_eq!(instructions(&summary), Some(497));
-        let counted = |direct, static_mode| {
-            hold(&[("direct_call".to_owned(), direct), ("static_mode".to_owned(), static_mode)])
+        let check = |direct, static_mode| {
+            check_static_mode(&[("direct_call".to_owned(), direct), ("static_mode".to_owned(), static_mode)])
         };
-        assert!(counted(497_013, 497_099).is_ok());
-        assert!(counted(497_013, 498_013).unwrap_err().to_string().contains("498013"));
-        assert!(hold(&[]).unwrap_err().to_string().contains("direct_call"));
+        assert!(check(497_013, 497_099).is_ok());
+        assert!(check(497_013, 498_013).unwrap_err().to_string().contains("498013"));
+        assert!(check_static_mode(&[]).unwrap_err().to_string().contains("direct_call"));
     }
 }

@@ -1,14 +1,16 @@
-//! The commands of the workspace: `cargo xtask <command>`.
+//! Development commands of the workspace: `cargo xtask <command>`.
 
 mod codegen;
 mod command;
 mod cpp;
 mod definition;
+mod deny;
 mod format;
 mod gpu_bundle;
 mod instructions;
 mod new_op;
 mod oracles;
+mod progress;
 mod python;
 mod scaffold;
 mod scenarios;
@@ -25,27 +27,27 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask <command>
 
-  run                         set everything up and take a short tour
-  test [STEP]...              everything that must hold; the steps are named as it runs
-  test --op NAME              what concerns one operation
-  codegen [--check | --diff]  write what is generated from schemas/, or only look
-  new-op NAME                 start an operation: attention.linear.decode
-  import-definition FILE      a FlashInfer-Bench definition as a schema
-  export-definition OP        an operation as a definition: --axes head_dim=128,...
+  run                         build and install everything, then run the tour example
+  test [STEP]...              run all checks and tests, or only the named steps
+  test --op NAME              check the generated code of one operation and run its tests
+  codegen [--check | --diff]  write the files generated from schemas/; or fail if one is stale; or print the differences
+  new-op NAME                 create the schema and reference of a new operation, e.g. attention.linear.decode
+  import-definition FILE      convert a FlashInfer-Bench definition to a schema
+  export-definition OP        convert an operation to a FlashInfer-Bench definition: --axes head_dim=128,...
   fmt                         format all hand-written Rust
-  bench select [--json]       what deciding costs, with a full house
-  bench instructions          how many instructions deciding takes, and how that has changed
-  bench scenarios [--json]    what the performance scenarios cost, beside what one would write by hand
-  bench python [--json]       what a call from Python costs, beside its peers
-  bench cpu [--json]          CPU kernels beside the machine's limits and torch
-  bench tuned [--json]        what tuning chooses for the workloads, held against what is best
-  bench cpp [--json]          what a call from C++ costs over one from Rust
-  bench ipc [--json]          what a call of a kernel in a worker process costs
-  bench tokenize [--json]     tokenisation beside other libraries, on one thread or with --two on two
-  gpu-bundle                  what a machine with a GPU needs to run the tests and benchmarks for it, in one archive
-  onnx-data                   fetch the ONNX node tests and print their folder
-  tokenizer-data              fetch real tokenizers and texts and print their folder
-  help                        this text";
+  bench select [--json]       selection latency with all kernels registered
+  bench instructions          instructions per selection, and the change since the last run
+  bench scenarios [--json]    latency of the performance scenarios, compared with hand-written code
+  bench python [--json]       call overhead from Python, compared with other libraries
+  bench cpu [--json]          throughput of the CPU kernels, compared with hardware limits and torch
+  bench tuned [--json]        kernels that tuning selects for the workloads, compared with the fastest
+  bench cpp [--json]          call overhead from C++, compared with Rust
+  bench ipc [--json]          call overhead of a kernel in a worker process
+  bench tokenize [--json]     tokenization throughput, compared with other libraries; --two uses two threads
+  gpu-bundle                  pack the GPU tests and benchmarks, with their wheels, into one archive
+  onnx-data                   download the ONNX node tests and print their folder
+  tokenizer-data              download tokenizer definitions and texts and print their folder
+  help                        print this text";
 
 fn main() -> ExitCode {
     match run() {
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("\nerror: {error}");
             for cause in error.chain().skip(1) {
-                eprintln!("  because {cause}");
+                eprintln!("  caused by: {cause}");
             }
             ExitCode::FAILURE
         }
@@ -61,10 +63,10 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace has no root")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent folder")?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
         ["run"] => tour::run(root)?,
         ["test", "--op", name] => test::one_operation(root, name)?,
         ["test", steps @ ..] => test::run(root, steps)?,
@@ -91,19 +93,19 @@ fn run() -> Result<()> {
         ["gpu-bundle", flags @ ..] => gpu_bundle::run(root, flags)?,
         ["onnx-data"] => println!("{}", oracles::ONNX_NODES.ensure(root)?.join("node").display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
-        _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),
+        _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", arguments.join(" ")),
     }
     Ok(())
 }
 
-/// Runs a benchmark optimised; what it prints is its own.
+/// Runs a benchmark in the release profile.
 fn bench(root: &Path, package: &str, flags: &[&str]) -> Result<()> {
-    let arguments = ["run", "--quiet", "--release", "--package", package, "--"];
-    command::run(root, "cargo", &[&arguments, flags].concat())
+    let arguments = ["run", "--release", "--package", package, "--"];
+    command::cargo(root, &[&arguments, flags].concat())
 }
 
-/// As [`bench`], with the libraries beside it that nothing else needs to compile.
+/// As [`bench`], with the libraries that it compares with; no other build compiles them.
 fn bench_with_peers(root: &Path, package: &str, flags: &[&str]) -> Result<()> {
-    let arguments = ["run", "--quiet", "--release", "--package", package, "--features", "peers", "--"];
-    command::run(root, "cargo", &[&arguments, flags].concat())
+    let arguments = ["run", "--release", "--package", package, "--features", "peers", "--"];
+    command::cargo(root, &[&arguments, flags].concat())
 }

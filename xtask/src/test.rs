@@ -1,7 +1,6 @@
-//! `cargo xtask test`: everything that must hold before a change lands, quick checks first.
+//! `cargo xtask test`: all checks and tests that must pass before a change is merged, quick checks first.
 //!
-//! All steps build in the same profile and the same target folder, so nothing is built twice. The steps with runners of
-//! their own come last: what they count stands at the end of the output.
+//! All steps build in the same profile and the same target folder, so that nothing is built twice.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,18 +12,20 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{cpp, format, oracles, python, scaffold, tokenizers};
+use crate::{cpp, deny, format, oracles, python, scaffold, tokenizers};
 
-/// One thing that must hold.
+/// One named check.
 struct Step {
     name: &'static str,
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 15] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
+    Step { name: "deny", run: deny::check },
     Step { name: "clippy", run: clippy },
+    Step { name: "doc", run: doc },
     Step { name: "onnx-data", run: |root| oracles::ONNX_NODES.ensure(root).map(drop) },
     Step { name: "tokenizer-data", run: |root| tokenizers::ensure_tokenizer_data(root).map(drop) },
     Step { name: "rust", run: rust },
@@ -37,96 +38,97 @@ const STEPS: [Step; 13] = [
     Step { name: "new-op", run: scaffold::check },
 ];
 
-/// The step that compiles runs beside those that do not, from `python-torch` on: they are one process of Python each, and would
-/// leave a core idle.
-const BESIDE: &str = "new-op";
-const FROM: &str = "python-torch";
+/// A step that runs in the background, in parallel with the steps from [`BACKGROUND_START`] on. It compiles, while they run a
+/// single Python process each and would leave a core idle.
+const BACKGROUND: &str = "new-op";
+const BACKGROUND_START: &str = "python-torch";
 
-/// Runs the named steps, or all of them; the first that fails ends the run.
+/// Runs the named steps, or all of them, and stops at the first failure.
 pub fn run(root: &Path, names: &[&str]) -> Result<()> {
     for name in names {
         if !STEPS.iter().any(|step| step.name == *name) {
-            bail!("`{name}` is not a step; there are {}", listed(STEPS.iter().map(|step| step.name)));
+            bail!("unknown step `{name}`; expected one of {}", listed(STEPS.iter().map(|step| step.name)));
         }
     }
     let start = Instant::now();
     let mut times = Vec::new();
-    let mut beside = None;
+    let mut background = None;
     for step in STEPS.iter().filter(|step| names.is_empty() || names.contains(&step.name)) {
-        if names.is_empty() && step.name == FROM {
-            // It calls the new operation from torch too, where that is installed.
+        if names.is_empty() && step.name == BACKGROUND_START {
+            // The background step also calls the new operation from torch.
             python::ensure_torch(root)?;
-            beside = Some(Beside::start(root)?);
+            background = Some(BackgroundStep::start(root)?);
         }
-        let run = || match beside.take_if(|_| step.name == BESIDE) {
+        let run = || match background.take_if(|_| step.name == BACKGROUND) {
             Some(started) => started.finish(),
             None => (step.run)(root),
         };
-        let seconds = timed(step.name, run)
-            .with_context(|| format!("failed; to see it alone: cargo xtask test {}", step.name))?;
+        let seconds = timed(step.name, run).with_context(|| {
+            format!("step {0} failed; to run only this step: cargo xtask test {0}", step.name)
+        })?;
         times.push(format!("{} {seconds:.1} s", step.name));
     }
-    println!("\nall hold after {:.1} s: {}", start.elapsed().as_secs_f64(), times.join(", "));
+    println!("\nall steps passed in {:.1} s: {}", start.elapsed().as_secs_f64(), times.join(", "));
     Ok(())
 }
 
-/// A step that runs while others do; what it says is kept until they are through.
-struct Beside {
+/// A step that runs in the background. Its output goes to a log file, which is printed when the step is finished.
+struct BackgroundStep {
     child: Child,
-    said: PathBuf,
+    log: PathBuf,
 }
 
-impl Beside {
-    fn start(root: &Path) -> Result<Beside> {
-        let said = root.join(format!("target/{BESIDE}.log"));
-        let file = File::create(&said).with_context(|| format!("writing {}", said.display()))?;
+impl BackgroundStep {
+    fn start(root: &Path) -> Result<BackgroundStep> {
+        let log = root.join(format!("target/{BACKGROUND}.log"));
+        let file = File::create(&log).with_context(|| format!("writing {}", log.display()))?;
         let child = Command::new(std::env::current_exe()?)
-            .args(["test", BESIDE])
+            .args(["test", BACKGROUND])
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
-            .with_context(|| format!("starting the step {BESIDE}"))?;
-        println!("\n== {BESIDE} begins beside the following; what it says comes at the end");
-        Ok(Beside { child, said })
+            .with_context(|| format!("starting the step {BACKGROUND}"))?;
+        println!("\n== {BACKGROUND} runs in the background; its output is in {}", log.display());
+        Ok(BackgroundStep { child, log })
     }
 
     fn finish(mut self) -> Result<()> {
         let status = self.child.wait()?;
-        print!("{}", fs::read_to_string(&self.said)?);
-        ensure!(status.success(), "the step ended with {status}");
+        print!("{}", fs::read_to_string(&self.log)?);
+        ensure!(status.success(), "the background process failed ({status})");
         Ok(())
     }
 }
 
-impl Drop for Beside {
-    /// Where a step fails meanwhile, this one is waited for: what it has begun to build would block the next run.
+impl Drop for BackgroundStep {
+    /// Waits for the process when another step failed: its build would block the next run.
     fn drop(&mut self) {
-        // Waiting again for a process that has ended costs nothing, and there is nobody to tell.
+        // `finish` already waited on the regular path; an error cannot be reported from `drop`.
         let _ = self.child.wait();
     }
 }
 
-/// What concerns one operation: its generated code is fresh, and every test that bears its name passes.
+/// Checks that the generated code of one operation is up to date, and runs the tests whose names contain the operation's.
 pub fn one_operation(root: &Path, name: &str) -> Result<()> {
-    let catalogue = codegen::load(root)?;
-    let Some(operation) = catalogue.set.get(name) else {
-        let names = catalogue.set.operations.iter().map(|operation| operation.name.as_str());
+    let catalog = codegen::load(root)?;
+    let Some(operation) = catalog.set.get(name) else {
+        let names = catalog.set.operations.iter().map(|operation| operation.name.as_str());
         let hint = nearest(name, names).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-        bail!("there is no operation `{name}`{hint}");
+        bail!("unknown operation `{name}`{hint}");
     };
     timed("codegen", || codegen::run(root, Mode::Check))?;
     let mut arguments = vec!["test", "--package", "lz-ops"];
-    // The suite over all kernels is a package of its own, named here so that only it is built.
+    // Packages are listed so that no other test suite is built.
     if root.join("tests/conformance/Cargo.toml").is_file() {
         arguments.extend(["--package", "lz-conformance"]);
     }
     let filter = operation.flat_name();
     arguments.extend(["--", &filter]);
-    timed("rust", || command::run(root, "cargo", &arguments))?;
+    timed("rust", || command::cargo(root, &arguments))?;
     Ok(())
 }
 
-/// Says what begins and how long it took.
+/// Runs a step and prints its name and duration.
 fn timed(name: &str, run: impl FnOnce() -> Result<()>) -> Result<f64> {
     println!("\n== {name}");
     let start = Instant::now();
@@ -137,10 +139,15 @@ fn timed(name: &str, run: impl FnOnce() -> Result<()>) -> Result<f64> {
 }
 
 fn clippy(root: &Path) -> Result<()> {
-    let arguments = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"];
-    command::run(root, "cargo", &arguments)
+    command::cargo(root, &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])
+}
+
+/// Builds the documentation of all libraries; broken links and other rustdoc warnings are errors.
+fn doc(root: &Path) -> Result<()> {
+    let arguments = ["doc", "--no-deps", "--workspace", "--lib"];
+    command::build(root, "cargo", &arguments, &[("RUSTDOCFLAGS", Path::new("--deny warnings"))])
 }
 
 fn rust(root: &Path) -> Result<()> {
-    command::run(root, "cargo", &["test", "--workspace"])
+    command::cargo(root, &["test", "--workspace"])
 }

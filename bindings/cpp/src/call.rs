@@ -1,4 +1,4 @@
-//! How a call crosses: arguments are read, panics are caught, errors become failures that C++ can look into.
+//! The C side of a call: reads arguments, catches panics, and converts errors to failures that C++ can inspect.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,20 +7,20 @@ use lz_plugin::abi::{self, CallOptions, Output, Versioned};
 
 use crate::generated::bridge::ffi;
 
-/// Why a function did not do what it should. C++ turns it into an exception.
+/// The error of a bridge function. C++ converts it to an exception.
 #[derive(Debug)]
 pub struct Failure(Error);
 
-/// What came of a call. An error takes a hundred bytes: where it is boxed, success is no more than a null pointer, and calls pass
-/// it on at no cost.
+/// The result of a call. An error is about a hundred bytes; it is boxed so that success is a null pointer, which is returned at
+/// no cost.
 pub type Outcome = Result<(), Box<Error>>;
 
-/// Runs `work`; an error or a panic becomes a failure, success a null pointer.
+/// Runs `work` and returns a failure for an error or panic, or a null pointer for success.
 pub fn guarded(work: impl FnOnce() -> Result<(), Error>) -> *mut Failure {
     guarded_call(|| work().map_err(Box::new))
 }
 
-/// The same for the call of an operation.
+/// As [`guarded`], for the call of an operation.
 #[inline]
 pub fn guarded_call(work: impl FnOnce() -> Outcome) -> *mut Failure {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -29,7 +29,7 @@ pub fn guarded_call(work: impl FnOnce() -> Outcome) -> *mut Failure {
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            let message = format!("a bug in LayerZero: {}", text.unwrap_or_else(|| "a panic".to_owned()));
+            let message = format!("bug in LayerZero: {}", text.unwrap_or_else(|| "panic".to_owned()));
             let reasons = vec![Reason::new(ReasonCode::KernelPanicked).message(message)];
             fail(Error::KernelExecution { operation: String::new(), kernel: String::new(), reasons })
         }
@@ -47,7 +47,7 @@ pub fn refuse(operation: &OperationInfo, reason: Reason) -> Error {
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
 }
 
-/// What came of lending arguments: those that cannot be lent are the caller's mistake.
+/// Converts the result of borrowing arguments; an argument that cannot be borrowed is an error of the caller.
 #[inline]
 pub fn settle(operation: &OperationInfo, outcome: Result<Outcome, Reason>) -> Outcome {
     match outcome {
@@ -56,7 +56,7 @@ pub fn settle(operation: &OperationInfo, outcome: Result<Outcome, Reason>) -> Ou
     }
 }
 
-/// The arguments of a call, as far as both sides know them.
+/// The arguments of a call, up to the fields that both sides have.
 ///
 /// # Safety
 /// As for [`abi::borrow`].
@@ -66,11 +66,11 @@ pub unsafe fn arguments<'a, A: Versioned>(
     args: *const A,
     room: &'a mut Option<A>,
 ) -> Result<&'a A, Error> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's contract is the same.
     unsafe { abi::borrow(args, room) }.map_err(|reason| refuse(operation, reason))
 }
 
-/// Room for what a caller says who knows less than we do.
+/// A buffer for the structure of a caller with an older version, which has fewer fields.
 #[derive(Debug)]
 pub struct Room<A> {
     args: Option<A>,
@@ -84,20 +84,20 @@ impl<A> Default for Room<A> {
     }
 }
 
-/// The places for results of one call.
+/// The output slots of one call.
 #[derive(Debug)]
 pub struct Call<const N: usize> {
     outputs: *mut Output,
 }
 
-/// How a call is made.
+/// The options of a call.
 #[derive(Debug)]
 pub struct CallSettings<'a> {
     pub(crate) given: &'a CallOptions,
 }
 
 impl CallSettings<'_> {
-    /// Runs on the caller's stream.
+    /// Runs `work` on the caller's stream.
     #[inline]
     pub fn run(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         if self.given.stream.is_null() {
@@ -109,10 +109,10 @@ impl CallSettings<'_> {
 }
 
 impl<const N: usize> Call<N> {
-    /// Everything that a call crosses with.
+    /// Reads the arguments, outputs and options of a call.
     ///
     /// # Safety
-    /// The pointers name structures as `lz_plugin.h` describes them, which stay as they are for `'a`; there are `N` outputs.
+    /// The pointers refer to structures as described in `lz_plugin.h`, which do not change during `'a`; there are `N` outputs.
     #[inline]
     pub unsafe fn read<'a, A: Versioned>(
         operation: &OperationInfo,
@@ -121,28 +121,29 @@ impl<const N: usize> Call<N> {
         options: *const CallOptions,
         room: &'a mut Room<A>,
     ) -> Result<(&'a A, Call<N>, CallSettings<'a>), Error> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract is the same.
         let args = unsafe { arguments(operation, args, &mut room.args) }?;
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract is the same.
         let given = unsafe { abi::borrow(options, &mut room.options) };
         let given = given.map_err(|reason| refuse(operation, reason))?;
         if N > 0 && outputs.is_null() {
-            let reason = Reason::new(ReasonCode::OutputMissing).message("there is no place for the results");
+            let reason = Reason::new(ReasonCode::OutputMissing)
+                .message("the outputs are missing: the pointer is null");
             return Err(refuse(operation, reason));
         }
         Ok((args, Call { outputs }, CallSettings { given }))
     }
 
-    /// The place of one result.
+    /// The slot of one output.
     #[inline]
     pub fn at(&mut self, number: usize) -> Result<&'static mut Output, Error> {
         debug_assert!(number < N);
-        // SAFETY: the caller of `read` vouched for `N` outputs; each is asked for once, and used only before the call ends.
+        // SAFETY: the caller of `read` guarantees `N` outputs; each is borrowed once, and only during the call.
         Ok(unsafe { &mut *self.outputs.add(number) })
     }
 }
 
-/// Which exception it becomes.
+/// The kind of exception.
 pub fn failure_kind(failure: &Failure) -> u32 {
     match &failure.0 {
         Error::Validation { .. } => 1,
@@ -154,7 +155,7 @@ pub fn failure_kind(failure: &Failure) -> u32 {
     }
 }
 
-/// Which operation it is about; empty if none.
+/// The operation that failed; empty if none.
 pub fn failure_operation(failure: &Failure) -> String {
     match &failure.0 {
         Error::Validation { operation, .. }
@@ -166,7 +167,7 @@ pub fn failure_operation(failure: &Failure) -> String {
     }
 }
 
-/// Which kernel it is about; empty if none.
+/// The kernel that failed; empty if none.
 pub fn failure_kernel(failure: &Failure) -> String {
     match &failure.0 {
         Error::Locked { kernel, .. } | Error::KernelExecution { kernel, .. } => kernel.clone(),
@@ -174,7 +175,7 @@ pub fn failure_kernel(failure: &Failure) -> String {
     }
 }
 
-/// The whole text.
+/// The message.
 pub fn failure_message(failure: &Failure) -> String {
     failure.0.to_string()
 }

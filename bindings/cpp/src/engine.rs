@@ -1,4 +1,4 @@
-//! The engine that C++ holds: kernels, and the layers of its policy.
+//! The engine handle for C++: kernels and policy overlays.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -9,38 +9,41 @@ use lz_core::{Error, KernelEntry, Reason, ReasonCode, descriptor};
 
 use crate::generated::bridge::ffi;
 
-/// An engine. Clones share it.
+/// An engine handle. Clones refer to the same engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) inner: lz_core::Engine,
 }
 
-/// Something laid over the policy for this thread's calls until it is dropped; empty until then.
+/// A policy overlay for this thread's calls, which is removed on drop; initially empty.
 #[derive(Debug, Default)]
 pub struct Scope {
     pub(crate) scope: Option<PolicyScope>,
 }
 
-/// What C++ keeps for its kernels, given back when the last of them goes.
+/// The C++ object that owns the kernels; released when the last kernel is dropped.
 #[derive(Debug)]
 pub struct Owner {
     data: *mut c_void,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
-// SAFETY: the contract of `Owner::new`: it may be released on any thread.
+// SAFETY: by the contract of `Owner::new`, it may be released on any thread.
 unsafe impl Send for Owner {}
-// SAFETY: a shared reference does nothing with it.
+// SAFETY: shared references do not access it.
 unsafe impl Sync for Owner {}
 
 impl Owner {
-    /// Of two addresses.
+    /// Creates an owner from two addresses.
     ///
     /// # Safety
     /// `release` is 0 or the address of a C function that takes `owner`, once, on any thread.
     pub unsafe fn new(owner: usize, release: usize) -> Owner {
-        #[expect(clippy::disallowed_methods, reason = "an address becomes a function in no other way")]
-        // SAFETY: the caller vouches for the function; 0 is `None`.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the only conversion from an address to a function pointer"
+        )]
+        // SAFETY: the caller guarantees the function; 0 is `None`.
         let release =
             unsafe { std::mem::transmute::<usize, Option<unsafe extern "C" fn(*mut c_void)>>(release) };
         Owner { data: owner as *mut c_void, release }
@@ -50,17 +53,17 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the contract of `new`; dropped once.
+            // SAFETY: by the contract of `new`; called once.
             unsafe { release(self.data) };
         }
     }
 }
 
 impl Engine {
-    /// Registers kernels that C++ brings, as a descriptor describes them: all or none.
+    /// Registers kernels implemented in C++ according to a descriptor: all or none.
     ///
     /// # Safety
-    /// Each record's address is a table of its operation, as `lz_plugin.h` describes it, as long as `owner` lives.
+    /// Each record's address is a vtable of its operation, as described in `lz_plugin.h`, valid as long as `owner`.
     pub(crate) unsafe fn register(
         &self,
         descriptor: &str,
@@ -69,10 +72,10 @@ impl Engine {
     ) -> Result<(), Error> {
         let registry = self.inner.registry();
         let catalogue = descriptor::Catalogue::new(registry.operations().map(lz_core::OperationInfo::schema));
-        let subject = "a descriptor given in C++";
+        let subject = "a descriptor registered from C++";
         let descriptor = descriptor::read(subject, descriptor, &catalogue)?;
         let mut entries: Vec<KernelEntry> = Vec::new();
-        let refuse = |reason: Reason| Error::Configuration {
+        let to_error = |reason: Reason| Error::Configuration {
             subject: subject.to_owned(),
             message: reason.sentence(),
             reasons: vec![reason],
@@ -83,25 +86,25 @@ impl Engine {
                 .iter()
                 .find(|spec| spec.id == record.id && spec.operation == record.operation)
                 .ok_or_else(|| {
-                    refuse(Reason::new(ReasonCode::CapabilitiesMissing).message(format!(
-                        "the descriptor has no kernel {} of {}",
+                    to_error(Reason::new(ReasonCode::CapabilitiesMissing).message(format!(
+                        "the descriptor does not list kernel {} of operation {}",
                         record.id, record.operation
                     )))
                 })?;
             let vtable = record.vtable as *const c_void;
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract is the same.
             let entry = unsafe { lz_plugin::generated::entry(spec.clone(), vtable, Arc::clone(&owner)) };
-            let entry = entry.map_err(refuse)?.ok_or_else(|| {
-                refuse(Reason::new(ReasonCode::OperationUnknown).found(record.operation.clone()))
+            let entry = entry.map_err(to_error)?.ok_or_else(|| {
+                to_error(Reason::new(ReasonCode::OperationUnknown).found(record.operation.clone()))
             })?;
             entries.push(entry);
         }
-        let given = |id: &str, operation: &str| {
+        let registered = |id: &str, operation: &str| {
             entries.iter().any(|entry| entry.spec.id == id && entry.spec.operation == operation)
         };
-        if let Some(spec) = descriptor.kernels.iter().find(|spec| !given(&spec.id, &spec.operation)) {
-            return Err(refuse(Reason::new(ReasonCode::CapabilitiesSchemaMismatch).message(format!(
-                "the descriptor's kernel {} of {} was not given",
+        if let Some(spec) = descriptor.kernels.iter().find(|spec| !registered(&spec.id, &spec.operation)) {
+            return Err(to_error(Reason::new(ReasonCode::CapabilitiesSchemaMismatch).message(format!(
+                "the descriptor lists kernel {} of operation {}, but it was not passed",
                 spec.id, spec.operation
             ))));
         }

@@ -1,4 +1,4 @@
-//! The circuits of an engine as plain data for C++, and how they are reset.
+//! The circuit breakers of an engine as plain data for C++, and their reset.
 
 use lz_core::{Error, Reason, ReasonCode};
 
@@ -6,7 +6,7 @@ use crate::call::{Failure, guarded};
 use crate::engine::Engine;
 use crate::generated::bridge::ffi;
 
-/// Every circuit that has something to remember.
+/// All circuit breakers with recorded failures.
 pub fn engine_circuits(engine: &Engine) -> Vec<ffi::CircuitInfo> {
     let circuits = engine.inner.circuits().into_iter();
     circuits
@@ -24,16 +24,17 @@ pub fn engine_circuits(engine: &Engine) -> Vec<ffi::CircuitInfo> {
         .collect()
 }
 
-/// Forgets the failures of a kernel or backend, or of all of them without a name, and says how many circuits that were.
+/// Clears the recorded failures of a kernel or backend, or of all if the name is empty, and returns the number of circuit
+/// breakers that were reset.
 pub fn engine_reset_kernel(engine: &Engine, name: &str, count: &mut u64) -> *mut Failure {
     guarded(|| {
         let name = (!name.is_empty()).then_some(name);
-        let forgotten = engine.inner.reset_kernel(name).map_err(|why| Error::Configuration {
+        let reset = engine.inner.reset_kernel(name).map_err(|why| Error::Configuration {
             subject: "perfdb".to_owned(),
             message: why.to_string(),
             reasons: vec![Reason::new(ReasonCode::PerfdbUnavailable).message(why.to_string())],
         })?;
-        *count = forgotten as u64;
+        *count = reset as u64;
         Ok(())
     })
 }

@@ -1,11 +1,11 @@
-//! What would be run and why, as plain data for C++.
+//! Explanations of selections as plain data for C++.
 
 use lz_core::explain::ReasonLine;
 use lz_core::{Context, Engine, Error, OperationInfo};
 
 use crate::generated::bridge::ffi;
 
-/// Fills in the answer. That nothing can run is an answer too: then no kernel is named, and every candidate has its reasons.
+/// Fills in the explanation. If no kernel is valid, the kernel is empty and every candidate has its reasons.
 pub fn answer(
     engine: &Engine,
     operation: &'static OperationInfo,

@@ -1,11 +1,11 @@
-//! The Rust half of the C++ binding. C++ users see `include/layerzero`; this is what stands behind its bridge.
+//! The Rust side of the C++ binding. The C++ API is in `include/layerzero`.
 //!
-//! Nothing unwinds out of here: every function that can fail catches panics and returns a [`call::Failure`].
+//! Panics do not unwind into C++: every function that can fail catches panics and returns a [`call::Failure`].
 
 pub mod api;
 pub mod call;
 pub mod engine;
-/// The bridge and one file an operation.
+/// The bridge and one file per operation.
 #[rustfmt::skip]
 pub mod generated;
 pub mod health;

@@ -1,4 +1,4 @@
-//! Places for results: the caller's own, memory of the caller's allocator, or what a kernel made.
+//! Output slots: memory of the caller, of the caller's allocator, or of the kernel.
 
 use std::ffi::c_void;
 
@@ -10,10 +10,10 @@ use crate::call::{CallSettings, refuse};
 
 type Spec = Option<(Dims, DType)>;
 
-/// The place of a result that every call has, described where its view stays.
+/// Prepares the slot of a required output: validates the given tensor or allocates one, and writes its view.
 ///
 /// # Safety
-/// A given tensor describes memory that is nobody else's for the time of the call, and so does what the allocator gives.
+/// The memory of a given tensor, and memory from the allocator, is not accessed by others during the call.
 #[inline(always)]
 pub unsafe fn place(
     operation: &OperationInfo,
@@ -25,16 +25,16 @@ pub unsafe fn place(
     view: &mut TensorMut<'_>,
 ) -> Result<(), Error> {
     if slot.state == abi::OUTPUT_GIVEN {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract is the same.
         let described = unsafe { abi::tensor_mut(name, slot.given, view) };
         return described.map_err(|reason| refuse(operation, reason));
     }
     let Some(spec) = spec() else { return Err(lz_core::check::disagreement(operation)) };
-    // SAFETY: passed on.
+    // SAFETY: the caller's contract is the same.
     unsafe { allocate(operation, name, spec, slot, options, follow, view) }
 }
 
-/// The place of a result that some calls do not have; says whether this one has it.
+/// As [`place`], for an optional output; returns whether the call has it.
 ///
 /// # Safety
 /// As for [`place`].
@@ -55,12 +55,12 @@ pub unsafe fn optional_place(
     if slot.state == abi::OUTPUT_ABSENT {
         return Ok(false);
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller's contract is the same.
     unsafe { place(operation, name, || spec, slot, options, follow, view) }?;
     Ok(true)
 }
 
-/// Says that the call does not produce it.
+/// Marks an output as not produced by the call.
 pub fn absent(slot: &mut Output) {
     slot.state = abi::OUTPUT_ABSENT;
 }
@@ -78,7 +78,7 @@ unsafe fn allocate(
     let bytes = layout.elements().and_then(|elements| elements.checked_mul(dtype.size() as i64));
     let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
     let memory = match (bytes, options.given.allocate) {
-        // SAFETY: the caller's allocator, with the context that came with it.
+        // SAFETY: the caller's allocator is called with its context.
         (Some(bytes), Some(allocate)) => unsafe {
             allocate(
                 options.given.context,
@@ -92,18 +92,18 @@ unsafe fn allocate(
     };
     if memory.is_null() {
         let reason = Reason::new(ReasonCode::OutOfMemory).argument(name).message(format!(
-            "{name}: the allocator has no {} bytes on {follow}",
+            "{name}: the allocator could not allocate {} bytes on {follow}",
             bytes.map_or_else(|| "2^63 or more".to_owned(), |bytes| bytes.to_string())
         ));
         return Err(refuse(operation, reason));
     }
-    let made = slot.tensor.write(abi::Tensor { data: memory, ..abi::Tensor::described(&layout) });
+    let allocated = slot.tensor.write(abi::Tensor { data: memory, ..abi::Tensor::described(&layout) });
     slot.state = abi::OUTPUT_ALLOCATED;
-    // SAFETY: fresh memory of that many bytes.
-    unsafe { made.describe(view.description()) }.map_err(|reason| refuse(operation, reason))
+    // SAFETY: newly allocated memory of that size.
+    unsafe { allocated.describe(view.description()) }.map_err(|reason| refuse(operation, reason))
 }
 
-/// Hands a tensor over that a kernel made.
+/// Transfers the ownership of a tensor that a kernel allocated.
 pub fn hand_over_tensor(slot: &mut Output, tensor: Tensor) {
     let mut tensor = Box::new(tensor);
     slot.tensor.write(abi::Tensor::of_mut(&mut tensor.view_mut()));
@@ -112,23 +112,23 @@ pub fn hand_over_tensor(slot: &mut Output, tensor: Tensor) {
     slot.state = abi::OUTPUT_OWNED;
 }
 
-/// Strings and where each one is.
-struct HeldTexts {
-    #[expect(dead_code, reason = "held, not read")]
+/// Strings and their C representation.
+struct OwnedTexts {
+    #[expect(dead_code, reason = "owns the memory of `items`")]
     texts: Vec<String>,
     items: Vec<Text>,
 }
 
-/// Hands strings over that a kernel made.
+/// Transfers the ownership of strings that a kernel produced.
 pub fn hand_over_texts(slot: &mut Output, texts: Vec<String>) {
-    let held = Box::new(HeldTexts { items: abi::text_items(&texts), texts });
-    slot.texts = Texts { items: held.items.as_ptr(), count: held.items.len() };
-    slot.owner = Box::into_raw(held).cast();
-    slot.release = Some(release::<HeldTexts>);
+    let owned = Box::new(OwnedTexts { items: abi::text_items(&texts), texts });
+    slot.texts = Texts { items: owned.items.as_ptr(), count: owned.items.len() };
+    slot.owner = Box::into_raw(owned).cast();
+    slot.release = Some(release::<OwnedTexts>);
     slot.state = abi::OUTPUT_OWNED;
 }
 
 unsafe extern "C" fn release<T>(owner: *mut c_void) {
-    // SAFETY: made by `Box::into_raw` of this type above, and given back once.
+    // SAFETY: created by `Box::into_raw` of this type above, and released once.
     drop(unsafe { Box::from_raw(owner.cast::<T>()) });
 }

@@ -1,4 +1,4 @@
-//! Measuring kernels for a call, and the database that keeps what was measured, as plain data for C++.
+//! Tuning and the measurement database (PerfDB) as plain data for C++.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -16,7 +16,7 @@ use crate::call::{Failure, guarded, reason};
 use crate::engine::Engine;
 use crate::generated::bridge::ffi;
 
-/// Measures every kernel that could run a call, and says what became of each.
+/// Measures all kernels that are valid for a call, and reports the outcome of each.
 pub fn measure(
     engine: &Inner,
     operation: &'static OperationInfo,
@@ -60,11 +60,11 @@ fn refuse(subject: &str, message: String) -> Error {
 
 fn database(engine: &Engine) -> Result<Arc<PerfDb>, Error> {
     engine.inner.perfdb().ok_or_else(|| {
-        refuse("perfdb", "the engine has no database of measurements; open one with open_perfdb".to_owned())
+        refuse("perfdb", "the engine has no measurement database; open one with open_perfdb".to_owned())
     })
 }
 
-/// Keeps measurements and health in a file from now on.
+/// Attaches a database file for measurements and health.
 pub fn engine_open_perfdb(engine: &Engine, path: &str) -> *mut Failure {
     guarded(|| {
         let opened = PerfDb::open(path);
@@ -78,15 +78,15 @@ pub fn engine_open_perfdb(engine: &Engine, path: &str) -> *mut Failure {
         Err(refuse(
             path,
             match known {
-                Some(known) => format!("the engine keeps its measurements in {known} already"),
-                None => "the engine was set up without a database; `perfdb.path` in its settings names one"
+                Some(known) => format!("the engine already uses the measurement database {known}"),
+                None => "the engine was opened without a measurement database; set `perfdb.path` in its configuration"
                     .to_owned(),
             },
         ))
     })
 }
 
-/// The database of an engine; without one its path is empty.
+/// The database of an engine; the path is empty if there is none.
 pub fn engine_perfdb(engine: &Engine) -> ffi::PerfDbInfo {
     let Some(db) = engine.inner.perfdb() else { return ffi::PerfDbInfo::default() };
     let status = db.status();
@@ -104,7 +104,7 @@ pub fn engine_perfdb(engine: &Engine) -> ffi::PerfDbInfo {
     }
 }
 
-/// Writes all measurements to a file, one JSON object a line.
+/// Exports all measurements to a file, one JSON object per line.
 pub fn engine_export_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure {
     guarded(|| {
         let db = database(engine)?;
@@ -115,7 +115,7 @@ pub fn engine_export_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mu
     })
 }
 
-/// Reads measurements from such a file.
+/// Imports measurements from such a file.
 pub fn engine_import_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure {
     guarded(|| {
         let db = database(engine)?;

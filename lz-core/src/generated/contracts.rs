@@ -7,15 +7,15 @@
 )]
 /// The types of `schemas/contracts/capabilities.v1.schema.json`.
 pub mod capabilities_v1 {
-    ///What the kernels of one backend can do, as the backend ships it. Everything that is not said is not supported.
+    ///The capabilities of the kernels of one backend. Capabilities that are not listed are not supported.
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct Capabilities {
         ///The backend, which loads or fails as a unit.
         pub backend: ::std::string::String,
-        ///The version of the library that these limits were found for.
+        ///The library version to which these capabilities apply.
         pub backend_version: ::std::string::String,
-        ///Rows that tell GPU generations by compute capability; they win over those that the engine knows.
+        ///GPU generations by compute capability; override the engine's built-in table.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub gpu_generations: ::std::vec::Vec<GenerationRow>,
         ///Kernels by operation or alias.
@@ -23,9 +23,9 @@ pub mod capabilities_v1 {
             ::std::string::String,
             ::std::vec::Vec<KernelCapabilities>,
         >,
-        ///Where all its kernels run.
+        ///The platform of all its kernels.
         pub platform: CapabilitiesPlatform,
-        ///Where editors find this contract.
+        ///Location of this contract, for editors.
         #[serde(
             rename = "$schema",
             skip_serializing_if = "::std::option::Option::is_none"
@@ -34,7 +34,7 @@ pub mod capabilities_v1 {
         ///Version of this contract.
         pub schema_version: CapabilitiesSchemaVersion,
     }
-    ///Where all its kernels run.
+    ///The platform of all its kernels.
     #[derive(
         ::serde::Deserialize,
         ::serde::Serialize,
@@ -343,11 +343,11 @@ pub mod capabilities_v1 {
         pub first_sm: u32,
         ///Its name.
         pub generation: ::std::string::String,
-        ///How kernels reach them.
+        ///Their matrix instruction set.
         pub instruction_sets: ::std::vec::Vec<GenerationRowInstructionSetsItem>,
         ///Last compute capability, included.
         pub last_sm: u32,
-        ///Which tensor cores it has.
+        ///Generation of its tensor cores.
         pub tensor_core_generation: u32,
     }
     ///`GenerationRowInstructionSetsItem`
@@ -410,7 +410,7 @@ pub mod capabilities_v1 {
             value.parse()
         }
     }
-    ///How the kernel maps work to a launch grid: int expressions over axes, params and `seq_tiles`.
+    ///The launch grid of the kernel: int expressions over axes, params and `seq_tiles`.
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct GridLayout {
@@ -425,32 +425,32 @@ pub mod capabilities_v1 {
         pub tiles_sequence: bool,
         ///First dimension: `batch * heads * seq_tiles`.
         pub x_formula: ::std::string::String,
-        ///Second dimension; 1 when left out.
+        ///Second dimension; default 1.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub y_formula: ::std::option::Option<::std::string::String>,
-        ///Third dimension; 1 when left out.
+        ///Third dimension; default 1.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub z_formula: ::std::option::Option<::std::string::String>,
     }
-    ///One kernel. A limit that is `null` was looked at and is none; one that is left out makes the descriptor incomplete where the operation has such a size.
+    ///One kernel. A limit of `null` means no limit; a missing limit makes the descriptor incomplete if the operation has such a size.
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct KernelCapabilities {
-        ///What its adapter converts by itself before the kernel proper runs; what is not listed is declined.
+        ///Conversions that its adapter performs before the kernel runs; others are declined.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub adapts: ::std::vec::Vec<KernelCapabilitiesAdaptsItem>,
-        ///Alignment of every tensor in bytes, a power of two.
+        ///Required alignment of all tensors in bytes, a power of two.
         #[serde(default = "defaults::default_u64::<u32, 1>")]
         pub alignment: u32,
-        ///Threads a block, an int expression over axes and params.
+        ///Threads per block, an int expression over axes and params.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub block_threads: ::std::option::Option<::std::string::String>,
-        ///The same inputs give the same bits. Not said means no.
+        ///Results are bitwise reproducible. Default: false.
         #[serde(default)]
         pub deterministic: bool,
-        ///Dtypes of the tensors that a call must pass. Every dtype variable that a required input uses must find one of its own here or in `dtypes_by_variable`.
+        ///Dtypes of the required tensors. For every dtype variable of a required input, at least one of its dtypes must be listed here or in `dtypes_by_variable`.
         pub dtypes: ::std::vec::Vec<DTypeName>,
-        ///Dtypes by variable of the schema, where one list for all does not fit.
+        ///Dtypes by dtype variable of the schema, if one list for all variables does not suffice.
         #[serde(
             default,
             skip_serializing_if = ":: std :: collections :: BTreeMap::is_empty"
@@ -459,27 +459,27 @@ pub mod capabilities_v1 {
             ::std::string::String,
             ::std::vec::Vec<DTypeName>,
         >,
-        ///Neighbouring operations that it does as well.
+        ///Adjacent operations that it fuses.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub fuses_ops: ::std::vec::Vec<::std::string::String>,
-        ///How many query heads may share a key head; left out means any number, where `supports_gqa` is true.
+        ///Supported numbers of query heads per key head; missing means any number if `supports_gqa` is true.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub gqa_group_sizes: ::std::vec::Vec<i64>,
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub grid_layout: ::std::option::Option<GridLayout>,
-        ///What the size of a head must be a multiple of.
+        ///The head dimension must be a multiple of this.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub head_dim_multiple: ::std::option::Option<i64>,
-        ///The matrix instructions that it uses.
+        ///The matrix instruction set that it uses.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub instruction_set: ::std::option::Option<KernelCapabilitiesInstructionSet>,
-        ///Safe inside a CUDA graph capture. Not said means no.
+        ///Safe for CUDA graph capture. Default: false.
         #[serde(default)]
         pub is_cuda_graph_safe: bool,
-        ///The same bits for every tensor-parallel size. Not said means no.
+        ///Results are bitwise equal for all tensor-parallel sizes. Default: false.
         #[serde(default)]
         pub is_tp_invariant: bool,
-        ///CPU features that it needs, all of them: `avx512f`.
+        ///Required CPU features: `avx512f`.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub isa: ::std::vec::Vec<::std::string::String>,
         ///Compiles on first use of a shape.
@@ -487,138 +487,138 @@ pub mod capabilities_v1 {
         pub jit: bool,
         ///Unique in the backend: `flash_attn.v2.causal`.
         pub kernel_id: ::std::string::String,
-        ///Further conditions over axes, params and `given(…)`.
+        ///Other conditions on axes, params and `given(…)`.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub limits: ::std::vec::Vec<Limit>,
-        ///`ieee`: the full precision of the dtypes; `tf32` and `reduced` are chosen only where policy allows them.
+        ///`ieee`: the full precision of the dtypes; `tf32` and `reduced` are selected only if the policy allows them.
         #[serde(default = "defaults::kernel_capabilities_math_mode")]
         pub math_mode: KernelCapabilitiesMathMode,
-        ///Largest batch.
+        ///Maximum batch size.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub max_batch_size: ::std::option::Option<i64>,
-        ///Largest head.
+        ///Maximum head dimension.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub max_head_dim: ::std::option::Option<i64>,
-        ///Longest sequence.
+        ///Maximum sequence length.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub max_seq_len: ::std::option::Option<i64>,
         ///Highest compute capability, inclusive.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub max_sm: ::std::option::Option<u32>,
-        ///Largest tensor-parallel size for which `is_tp_invariant` holds; left out or `null` means every one.
+        ///Maximum tensor-parallel size for which `is_tp_invariant` applies; missing or `null` means no maximum.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub max_tp_size: ::std::option::Option<u32>,
-        ///Smallest batch.
+        ///Minimum batch size.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub min_batch_size: ::std::option::Option<i64>,
-        ///Lowest driver version.
+        ///Minimum driver version.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub min_driver: ::std::option::Option<::std::string::String>,
-        ///Smallest head.
+        ///Minimum head dimension.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub min_head_dim: ::std::option::Option<i64>,
         ///Lowest compute capability, 80 for 8.0.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub min_sm: ::std::option::Option<u32>,
-        ///Lowest generation of tensor cores.
+        ///Minimum generation of tensor cores.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub min_tensor_core_generation: ::std::option::Option<u32>,
-        ///Further optional inputs that it takes, by name.
+        ///Other supported optional inputs, by name.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub optional_inputs: ::std::vec::Vec<::std::string::String>,
-        ///Further params that it takes at other values than the default, by name.
+        ///Other params that it supports with values other than the default, by name.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub params: ::std::vec::Vec<::std::string::String>,
         ///Higher is preferred.
         #[serde(default = "defaults::default_u64::<u8, 50>")]
         pub priority: u8,
-        ///Layout of what it produces.
+        ///Layout of its outputs.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub produces_layout: ::std::option::Option<::std::string::String>,
-        ///Quantised formats that it takes.
+        ///Supported quantization formats.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub quant_formats: ::std::vec::Vec<QuantFormat>,
-        ///Order in which ranks must add for `is_tp_invariant` to hold; left out or `null` means that it does not depend on it.
+        ///Reduction order across ranks that `is_tp_invariant` requires; missing or `null` means any.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub reduction_order: ::std::option::Option<KernelCapabilitiesReductionOrder>,
-        ///Needs dense row-major tensors.
+        ///Requires dense row-major tensors.
         #[serde(default)]
         pub requires_contiguous: bool,
-        ///Needs a dense last dimension. Not said means that everything must be dense.
+        ///Requires a dense last dimension. If missing, all tensors must be dense.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub requires_last_dim_stride1: ::std::option::Option<bool>,
-        ///Layouts that it takes, by their names in the operation's `layout`; `any` for every one.
+        ///Supported layouts, by their names in the operation's `layout`; `any` for all.
         pub requires_layouts: ::std::vec::Vec<::std::string::String>,
-        ///Needs weights that were packed beforehand.
+        ///Requires packed weights.
         #[serde(default)]
         pub requires_packed_weights: bool,
-        ///Algorithms of speculative decoding that it can serve besides the generic one.
+        ///Supported speculative decoding algorithms in addition to the generic one.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub speculative_algorithms: ::std::vec::Vec<
             KernelCapabilitiesSpeculativeAlgorithmsItem,
         >,
-        ///Kinds of mask; needed where `supports_attn_mask` is true.
+        ///Kinds of masks; required if `supports_attn_mask` is true.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub supported_attn_mask_types: ::std::vec::Vec<
             KernelCapabilitiesSupportedAttnMaskTypesItem,
         >,
-        ///GPU generations by name; left out or empty means any.
+        ///GPU generations by name; missing or empty means any.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub supported_generations: ::std::vec::Vec<::std::string::String>,
-        ///ALiBi slopes. Not said means no.
+        ///Supports ALiBi slopes. Default: false.
         #[serde(default)]
         pub supports_alibi: bool,
-        ///A mask. Not said means no.
+        ///Supports a mask. Default: false.
         #[serde(default)]
         pub supports_attn_mask: bool,
-        ///Causality, where the name of the operation does not settle it. Not said means no.
+        ///Supports causal masking, if the operation has it as a parameter. Default: false.
         #[serde(default)]
         pub supports_causal: bool,
-        ///Causality that is not aligned at the last key. Not said means no.
+        ///Supports causal masking that is not aligned at the last key. Default: false.
         #[serde(default)]
         pub supports_causal_offset: bool,
-        ///Dropout, which no operation asks for. Not said means no.
+        ///Supports dropout, which no operation uses. Default: false.
         #[serde(default)]
         pub supports_dropout: bool,
-        ///Fewer key heads than query heads. Not said means no.
+        ///Supports fewer key heads than query heads (GQA). Default: false.
         #[serde(default)]
         pub supports_gqa: bool,
-        ///Dtypes of a cache that it reads.
+        ///Supported dtypes of a KV cache.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub supports_kv_cache_dtypes: ::std::vec::Vec<DTypeName>,
-        ///Layouts of a paged cache that it reads.
+        ///Supported layouts of a paged KV cache.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub supports_kv_cache_layouts: ::std::vec::Vec<::std::string::String>,
-        ///Ways of keeping the cache that it works with.
+        ///Supported KV-cache strategies.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub supports_kv_strategies: ::std::vec::Vec<
             KernelCapabilitiesSupportsKvStrategiesItem,
         >,
-        ///Returning the log-sum-exp. Not said means no.
+        ///Can return the log-sum-exp. Default: false.
         #[serde(default)]
         pub supports_lse: bool,
-        ///Can pack weights itself. Not said means no.
+        ///Can pack weights. Default: false.
         #[serde(default)]
         pub supports_prepack: bool,
-        ///A scale other than the default. Not said means no.
+        ///Supports a scale other than the default. Default: false.
         #[serde(default)]
         pub supports_scale: bool,
-        ///Soft-capped scores. Not said means no.
+        ///Supports soft-capped scores. Default: false.
         #[serde(default)]
         pub supports_softcap: bool,
-        ///Heads of values that have another size than those of keys. Not said means no.
+        ///Supports values with another head dimension than keys. Default: false.
         #[serde(default)]
         pub supports_unequal_head_dims: bool,
-        ///A sliding window. Not said means no.
+        ///Supports a sliding window. Default: false.
         #[serde(default)]
         pub supports_window: bool,
-        ///What a layout or dtype transform costs it, in points of score.
+        ///Score penalty of a layout or dtype transform.
         #[serde(default)]
         pub transform_cost_hint: u32,
         ///Bytes of scratch memory, an int expression over axes and params.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub workspace_bytes: ::std::option::Option<::std::string::String>,
-        ///Writes into an output that the caller gives. Not said means no.
+        ///Can write into an output of the caller. Default: false.
         #[serde(default)]
         pub writes_into_output: bool,
     }
@@ -682,7 +682,7 @@ pub mod capabilities_v1 {
             value.parse()
         }
     }
-    ///The matrix instructions that it uses.
+    ///The matrix instruction set that it uses.
     #[derive(
         ::serde::Deserialize,
         ::serde::Serialize,
@@ -742,7 +742,7 @@ pub mod capabilities_v1 {
             value.parse()
         }
     }
-    ///`ieee`: the full precision of the dtypes; `tf32` and `reduced` are chosen only where policy allows them.
+    ///`ieee`: the full precision of the dtypes; `tf32` and `reduced` are selected only if the policy allows them.
     #[derive(
         ::serde::Deserialize,
         ::serde::Serialize,
@@ -806,7 +806,7 @@ pub mod capabilities_v1 {
             KernelCapabilitiesMathMode::Ieee
         }
     }
-    ///Order in which ranks must add for `is_tp_invariant` to hold; left out or `null` means that it does not depend on it.
+    ///Reduction order across ranks that `is_tp_invariant` requires; missing or `null` means any.
     #[derive(
         ::serde::Deserialize,
         ::serde::Serialize,
@@ -1054,13 +1054,13 @@ pub mod capabilities_v1 {
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct Limit {
-        ///A bool expression that must hold.
+        ///A bool expression that must be true.
         pub check: ::std::string::String,
-        ///The reason when it does not, of `schemas/reasons.yaml`.
+        ///The reason code of a violation, from `schemas/reasons.yaml`.
         #[serde(default = "defaults::limit_code")]
         pub code: ::std::string::String,
     }
-    ///A quantised format.
+    ///A quantization format.
     #[derive(
         ::serde::Deserialize,
         ::serde::Serialize,
@@ -1186,32 +1186,32 @@ pub mod dispatch_table_v1 {
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct BucketPlan {
-        ///One bound of each of `shape_buckets`.
+        ///One bound for each entry of `shape_buckets`.
         pub bucket: ::std::collections::BTreeMap<::std::string::String, i64>,
-        ///Keys of what was compiled for this bucket.
+        ///Keys of the kernels compiled for this bucket.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub jit_artifacts: ::std::vec::Vec<::std::string::String>,
-        ///Operations or aliases and their kernels, in the order of the model.
+        ///Operations or aliases with their kernels, in model order.
         pub ops: ::std::vec::Vec<PlannedOperation>,
     }
-    ///Decisions that were made beforehand for bucketed shapes, as the solver writes them. Outside its buckets selection happens at run time.
+    ///Precomputed decisions for bucketed shapes, written by the solver. Outside its buckets, kernels are selected at run time.
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct DispatchTable {
-        ///SHA-256 of the capabilities that it was solved under; a table without it is read but never used.
+        ///SHA-256 of the capabilities with which it was solved; a table without it is loaded but not used.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub capabilities_hash: ::std::option::Option<::std::string::String>,
         pub fallback: Fallback,
-        ///The hardware that it was solved on; no other may use it.
+        ///The hardware on which it was solved; other hardware must not use it.
         pub hardware_signature: ::std::string::String,
-        ///The release that wrote it.
+        ///The LayerZero version that wrote it.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub layerzero_version: ::std::option::Option<::std::string::String>,
-        ///What was solved for.
+        ///Name of the model or workload.
         pub model_id: ::std::string::String,
-        ///One plan a bucket.
+        ///One plan per bucket.
         pub plans: ::std::vec::Vec<BucketPlan>,
-        ///Where editors find this contract.
+        ///Location of this contract, for editors.
         #[serde(
             rename = "$schema",
             skip_serializing_if = "::std::option::Option::is_none"
@@ -1219,12 +1219,12 @@ pub mod dispatch_table_v1 {
         pub schema: ::std::option::Option<::std::string::String>,
         ///Version of this contract.
         pub schema_version: DispatchTableSchemaVersion,
-        ///Ascending upper bounds by size: an axis of the operations, or `seq_len`, `batch`, `heads` and the like.
+        ///Ascending upper bounds by size name: an axis of the operations, or `seq_len`, `batch`, `heads` and similar.
         pub shape_buckets: ::std::collections::BTreeMap<
             ::std::string::String,
             ::std::vec::Vec<i64>,
         >,
-        ///Decision trees by operation, for what a flat list of buckets cannot say.
+        ///Decision trees by operation, for decisions that a flat list of buckets cannot express.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub trees: ::std::vec::Vec<OperationTree>,
     }
@@ -1279,14 +1279,14 @@ pub mod dispatch_table_v1 {
             value.parse()
         }
     }
-    ///What happens outside the buckets.
+    ///Behavior outside the buckets.
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct Fallback {
-        ///`runtime_select`: as if there were no table; `error`: the call fails.
+        ///`runtime_select`: select at run time; `error`: the call fails.
         pub mode: FallbackMode,
     }
-    ///`runtime_select`: as if there were no table; `error`: the call fails.
+    ///`runtime_select`: select at run time; `error`: the call fails.
     #[derive(
         ::serde::Deserialize,
         ::serde::Serialize,
@@ -1353,7 +1353,7 @@ pub mod dispatch_table_v1 {
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct PlannedOperation {
-        ///Dtypes by variable for which it was decided; left out means any.
+        ///Dtypes by dtype variable to which the decision applies; missing means any.
         #[serde(
             default,
             skip_serializing_if = ":: std :: collections :: BTreeMap::is_empty"
@@ -1362,7 +1362,7 @@ pub mod dispatch_table_v1 {
             ::std::string::String,
             ::std::string::String,
         >,
-        ///What to try when the kernel fails, in order.
+        ///Fallback kernels, in order.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub fallbacks: ::std::vec::Vec<::std::string::String>,
         ///The kernel.
@@ -1370,41 +1370,41 @@ pub mod dispatch_table_v1 {
         ///An operation or an alias.
         pub op: ::std::string::String,
     }
-    ///A decision (`kernel_id`), the reason why there is none (`undecided`), a split by size (`axis`, `bounds`, `branches`) or a split by a word such as a dtype (`field`, `cases`).
+    ///A decision (`kernel_id`), the reason why there is none (`undecided`), a split by size (`axis`, `bounds`, `branches`) or a split by category such as a dtype (`field`, `cases`).
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, Default, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct TreeNode {
-        ///The size that decides.
+        ///The size of the split.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub axis: ::std::option::Option<::std::string::String>,
-        ///Ascending upper bounds; above the last one nothing was decided.
+        ///Ascending upper bounds; there is no decision above the last one.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub bounds: ::std::vec::Vec<i64>,
-        ///One node a bound.
+        ///One node per bound.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub branches: ::std::vec::Vec<TreeNode>,
-        ///Nodes by dtype, case or size; for others nothing was decided.
+        ///Nodes by dtype, case or size; there is no decision for others.
         #[serde(
             default,
             skip_serializing_if = ":: std :: collections :: BTreeMap::is_empty"
         )]
         pub cases: ::std::collections::BTreeMap<::std::string::String, TreeNode>,
-        ///What to try when the kernel fails, in order.
+        ///Fallback kernels, in order.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub fallbacks: ::std::vec::Vec<::std::string::String>,
-        ///The dtype variable, bool or enum param, `given(…)` or exact size that decides.
+        ///The dtype variable, bool or enum param, `given(…)` or exact size of the split.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub field: ::std::option::Option<::std::string::String>,
-        ///Keys of what was compiled for it.
+        ///Keys of the compiled kernels.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub jit_artifacts: ::std::vec::Vec<::std::string::String>,
         ///The kernel.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub kernel_id: ::std::option::Option<::std::string::String>,
-        ///The smallest size that was decided; left out means that the first branch reaches down to 0.
+        ///The smallest size with a decision; if missing, the first branch starts at 0.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub lowest: ::std::option::Option<i64>,
-        ///Why nothing was decided here.
+        ///Why there is no decision.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub undecided: ::std::option::Option<::std::string::String>,
     }

@@ -4,19 +4,19 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ReasonCode {
-    /// A dimension disagrees with the size that another argument gave to the same axis.
+    /// A dimension differs from the size that another argument gave to the same axis.
     AxisMismatch,
-    /// A tensor has another number of dimensions than the operation asks for.
+    /// A tensor has the wrong number of dimensions.
     RankMismatch,
-    /// A dimension that is computed from other sizes or parameters has another value.
+    /// A dimension does not have the size computed from other sizes or parameters.
     ShapeMismatch,
-    /// Two tensors that must share a dtype have different ones.
+    /// Two tensors that must have the same dtype have different dtypes.
     DtypeMismatch,
     /// A dimension of a broadcast tensor is neither one nor the size of its axis.
     BroadcastMismatch,
     /// A tensor has a dimension of negative size.
     NegativeSize,
-    /// The number of elements, bytes or the largest offset of a tensor does not fit the address space.
+    /// The number of elements, the number of bytes or the largest offset of a tensor exceeds the address space.
     SizeOverflow,
     /// A stride of a tensor is negative, or cannot be represented in whole elements.
     StrideInvalid,
@@ -24,55 +24,55 @@ pub enum ReasonCode {
     PointerMisaligned,
     /// A tensor that has elements has no data pointer.
     NullData,
-    /// An output, or a tensor that is changed in place, shares memory with an input, another output or itself.
+    /// An output, or a tensor that is written in place, shares memory with an input, another output or itself.
     OutputOverlap,
-    /// An output that the parameters ask for was not passed.
+    /// An output that the parameters request was not passed.
     OutputMissing,
-    /// An output was passed that the parameters do not ask for.
+    /// An output was passed that the parameters do not request.
     OutputUnexpected,
     /// A tensor that the operation writes to is read-only.
     ReadOnlyOutput,
-    /// A tensor is on another device than the operation asks for.
+    /// A tensor is not on the device that the operation requires.
     DeviceMismatch,
-    /// An input or parameter that has no default was not given.
+    /// A required input or parameter was not given.
     MissingArgument,
-    /// The operation has no argument of that name.
+    /// The operation has no argument with this name.
     UnknownArgument,
-    /// An argument is of another kind than the operation asks for, such as a text where a tensor is wanted.
+    /// An argument has the wrong kind, such as a text instead of a tensor.
     ArgumentKind,
-    /// A parameter has another type than the operation asks for.
+    /// A parameter has the wrong type.
     ParamType,
-    /// A parameter is outside the values that the operation allows.
+    /// A parameter is outside the range that the operation allows.
     ParamOutOfRange,
     /// An expression of the schema could not be evaluated for these sizes, because of an overflow, a division by zero or the square root of a negative number.
     ExpressionFailed,
-    /// A condition that the operation or the kernel states over sizes and parameters does not hold.
+    /// Sizes or parameters violate a constraint of the operation or the kernel.
     ConstraintFailed,
     /// An axis that must have at least one element has none.
     ZeroSize,
-    /// Two arguments were given that cannot be used together.
+    /// Two arguments were given that exclude each other.
     ArgumentsConflict,
-    /// An index in a tensor is negative or past the end of what it points into.
+    /// An index in a tensor is negative or past the end of the indexed axis.
     IndexOutOfRange,
-    /// A tensor of row pointers does not start at zero, falls somewhere, or does not end at the required length.
+    /// A tensor of row pointers does not start at zero, decreases, or does not end at the required length.
     IndptrInvalid,
     /// A value in a tensor is outside the bounds that the operation allows.
     ValueOutOfRange,
-    /// The sizes in a tensor are negative or do not add up to the length that they divide.
+    /// The sizes in a tensor are negative or do not sum to the partitioned length.
     PartitionInvalid,
     /// A page index points outside the cache.
     PageOutOfRange,
     /// A token id is negative or not smaller than the size of the vocabulary.
     TokenIdOutOfRange,
-    /// Nested tensors are not taken by any operation.
+    /// Nested tensors are not supported by any operation.
     NestedTensorUnsupported,
-    /// No operation or alias of that name is registered.
+    /// No operation or alias with this name is registered.
     OperationUnknown,
-    /// An implementation was made for another version of the operation.
+    /// The kernel implements another version of the operation.
     OperationVersionMismatch,
-    /// The schema of an operation is not right.
+    /// The schema of an operation is invalid.
     SchemaInvalid,
-    /// The kernel runs on another platform than that of the tensors.
+    /// The kernel does not run on the platform of the tensors.
     PlatformMismatch,
     /// The device lacks a capability that the kernel needs.
     DeviceCapabilityUnsupported,
@@ -92,49 +92,49 @@ pub enum ReasonCode {
     DriverVersionUnsupported,
     /// The version of the platform's runtime library is outside the range that the kernel supports.
     RuntimeVersionUnsupported,
-    /// The launch would need a larger grid than the device allows.
+    /// The launch requires a larger grid than the device allows.
     CudaGridDimExceeded,
-    /// The launch would need more blocks, threads or shared memory than the device allows.
+    /// The launch requires more blocks, threads or shared memory than the device allows.
     CudaBlockLimitExceeded,
-    /// The kernel can run only if the batch is split, which is the last resort.
+    /// The kernel can run only if the batch is split, which is done only if no other kernel is valid.
     BatchSplitRequired,
-    /// The device has an error that only a new process can clear.
+    /// The device has an error that requires a new process.
     DeviceLost,
-    /// No such device is present in this machine.
+    /// The device is not present in this machine.
     DeviceAbsent,
-    /// The operation or the kernel does not take this dtype.
+    /// The operation or the kernel does not support this dtype.
     DtypeUnsupported,
-    /// The kernel cannot produce the dtype that the output needs.
+    /// The kernel does not support the dtype of the output.
     OutputDtypeUnsupported,
-    /// The kernel computes with a precision that was not allowed, such as TF32.
+    /// The kernel uses a math mode that is not allowed, such as TF32.
     MathModeUnsupported,
-    /// The dtype of the key and value cache is not one that the kernel takes.
+    /// The kernel does not support the dtype of the KV cache.
     KvCacheDtypeMismatch,
-    /// The size of a head is not one that the kernel was built for.
+    /// The kernel does not support this head dimension.
     HeadDimInvalid,
-    /// The size of a head is not a multiple of what the kernel needs.
+    /// The head dimension is not a multiple of the value that the kernel requires.
     HeadDimAlignment,
-    /// The size of a head is larger than the kernel can hold.
+    /// The head dimension is larger than the kernel supports.
     HeadDimTooLarge,
     /// A sequence is longer than the kernel supports.
     SeqTooLong,
     /// A size is outside the limits of the kernel.
     AxisLimit,
-    /// The kernel does not support fewer key heads than query heads.
+    /// The kernel does not support grouped-query attention (fewer key heads than query heads).
     GqaUnsupported,
     /// The number of query heads is not a multiple of the number of key and value heads.
     GqaHeadsMismatch,
-    /// The number of query heads that share one key head is not one that the kernel was built for.
+    /// The kernel does not support this number of query heads per key head.
     GqaGroupUnsupported,
-    /// The page size of the cache is not one that the kernel supports.
+    /// The kernel does not support this page size of the KV cache.
     PageSizeUnsupported,
-    /// The block size is not one that the kernel supports.
+    /// The kernel does not support this block size.
     BlockSizeUnsupported,
     /// The attention mask has a shape or dtype that cannot be applied to the scores.
     AttnMaskInvalid,
-    /// The kernel takes no attention mask of this kind.
+    /// The kernel does not support this kind of attention mask.
     AttnMaskUnsupported,
-    /// The kernel takes no mask in this operation.
+    /// The kernel does not support a mask in this operation.
     MaskUnsupported,
     /// The kernel does not support causal masking, or not with this offset.
     CausalUnsupported,
@@ -144,63 +144,63 @@ pub enum ReasonCode {
     SoftcapUnsupported,
     /// The kernel does not support ALiBi slopes.
     AlibiUnsupported,
-    /// The kernel cannot return the logarithm of the sum of exponentials.
+    /// The kernel cannot return the log-sum-exp (lse).
     LseUnsupported,
-    /// The kernel does not support a softmax scale other than its own.
+    /// The kernel does not support this softmax scale.
     ScaleUnsupported,
     /// The kernel does not support this value of a parameter.
     ParamUnsupported,
-    /// The kernel does not support an optional input that was given, or needs one that was not.
+    /// The kernel does not support an optional input that was given, or requires one that was not given.
     OptionalInputUnsupported,
     /// The kernel does not support tensors without elements.
     ZeroSizeUnsupported,
-    /// A tensor is not contiguous where the operation or the kernel needs it to be.
+    /// A tensor is not contiguous as the operation or the kernel requires.
     NotContiguous,
     /// The last dimension of a tensor does not have stride one.
     StrideLastDim,
-    /// The data or a stride of a tensor is not aligned as the kernel needs.
+    /// The data pointer or a stride of a tensor is not aligned as the kernel requires.
     AlignmentRequired,
     /// The kernel does not support this layout.
     LayoutUnsupported,
-    /// The sizes fit more than one layout and none was stated.
+    /// The sizes match more than one layout, and no layout was specified.
     LayoutAmbiguous,
-    /// The key and value cache has another layout than the kernel needs.
+    /// The kernel does not support the layout of the KV cache.
     KvCacheLayoutMismatch,
-    /// The kernel does not support this way of keeping the key and value cache.
+    /// The kernel does not support this KV-cache strategy.
     KvStrategyUnsupported,
-    /// The kernel needs weights that were packed beforehand.
+    /// The kernel requires packed weights.
     PackedWeightsRequired,
-    /// The kernel needs its inputs transformed, which strict mode forbids.
+    /// The kernel requires transformed inputs, which strict mode forbids.
     StrictModeTransform,
-    /// No adapter can bring an input into the form that the kernel needs.
+    /// No adapter can convert an input to the form that the kernel requires.
     TransformUnavailable,
-    /// The kernel defines a silent detail in another way than the operation does, and no adapter can convert it.
+    /// The kernel's semantics differ from those of the operation, and no adapter can convert them.
     SemanticsDiffer,
-    /// The workspace of the kernel would leave less free memory than the policy asks for.
+    /// The workspace of the kernel would leave less free memory than the policy requires.
     MemoryHeadroomExceeded,
-    /// The workspace that was passed is smaller than the kernel needs.
+    /// The workspace is smaller than the kernel requires.
     WorkspaceTooSmall,
-    /// The reserved virtual address space cannot hold the cache any more.
+    /// The reserved virtual address space is too small for the KV cache.
     VirtualMemoryExhausted,
     /// An allocation failed.
     OutOfMemory,
-    /// A limited resource other than memory is used up, such as the slots of a worker; this is not counted against the kernel.
+    /// A limited resource other than memory is exhausted, such as the slots of a worker; not counted as a failure of the kernel.
     CapacityExceeded,
     /// A graph is being captured and the kernel is not verified as safe for capture.
     CudaGraphUnsafe,
-    /// The call would have to wait for the device, which is not allowed while a graph is captured.
+    /// The call would synchronize with the device, which is not allowed during graph capture.
     SyncInCapture,
-    /// The kernel must be compiled at run time and run-time compilation is switched off.
+    /// The kernel must be compiled at run time, and run-time compilation is disabled.
     JitDisabled,
-    /// The kernel is not compiled for this shape yet, and nothing is compiled within a request.
+    /// The kernel is not yet compiled for this shape, and compilation within a request is not allowed.
     JitCold,
     /// The compilation of the kernel failed.
     JitFailed,
     /// The queue of background compilations was full and this one was dropped.
     CompileQueueFull,
-    /// Deterministic results are asked for and the kernel may give other results from run to run.
+    /// Deterministic results are required, and the kernel is not deterministic.
     NonDeterministic,
-    /// The same random numbers in every kernel are asked for, and the kernel draws its own.
+    /// The same random numbers are required from every kernel, and the kernel uses its own generator.
     RandomnessDiffers,
     /// The library of the backend is not installed.
     NotInstalled,
@@ -208,105 +208,105 @@ pub enum ReasonCode {
     BackendImportFailed,
     /// The version of the library is outside the range that the backend supports.
     BackendVersionUnsupported,
-    /// The library was built against another binary interface.
+    /// The library has an incompatible binary interface (ABI).
     BackendAbiMismatch,
-    /// The backend is switched off.
+    /// The backend is disabled.
     BackendDisabled,
     /// The backend reported an error.
     BackendError,
-    /// The backend did not answer in time.
+    /// The backend did not respond before the timeout.
     BackendTimeout,
-    /// The kernel ran and reported an error.
+    /// The kernel failed.
     KernelFailed,
-    /// The kernel declined the call before it wrote anything; this is not counted against it.
+    /// The kernel declined the call before it wrote any output; not counted as a failure of the kernel.
     KernelDeclined,
-    /// The caller's program ended the call while a kernel ran; this is not counted against the kernel.
+    /// The caller interrupted the call while a kernel ran; not counted as a failure of the kernel.
     CallInterrupted,
-    /// Something that the kernel depends on failed, such as a file, a library or another process.
+    /// A dependency of the kernel failed, such as a file, a library or another process.
     EnvironmentFailed,
     /// The kernel panicked; the panic was caught.
     KernelPanicked,
-    /// No kernel of that id is registered.
+    /// No kernel with this id is registered.
     KernelUnknown,
     /// Two kernels have the same id.
     KernelDuplicate,
     /// No registered kernel is valid for the call.
     NoKernel,
-    /// The kernel cannot write into an output that is given.
+    /// The kernel cannot write into a given output.
     OutputWriteUnsupported,
     /// The name belongs to a backend of LayerZero; plugins and packages cannot take it.
     BackendNameReserved,
-    /// The capabilities descriptor of the backend is of an unknown version or breaks its schema.
+    /// The capabilities descriptor of the backend has an unknown version or violates its schema.
     CapabilitiesSchemaMismatch,
-    /// The capabilities descriptor of the backend leaves out what must be stated, so nothing is supported.
+    /// The capabilities descriptor of the backend lacks required entries, so nothing is supported.
     CapabilitiesMissing,
-    /// The plugin lies outside the directories from which plugins may be loaded.
+    /// The plugin is outside the directories from which plugins may be loaded.
     PluginPathNotAllowed,
     /// The plugin or its directory can be changed by other users, or cannot be read.
     PluginPermission,
-    /// The hash of the plugin is not the one that was pinned.
+    /// The hash of the plugin differs from the pinned hash.
     PluginHashMismatch,
-    /// The plugin has no valid signature of a trusted key.
+    /// The plugin has no valid signature by a trusted key.
     PluginSignatureInvalid,
-    /// The plugin was built against another version of the plugin interface.
+    /// The plugin was built for another version of the plugin interface.
     PluginVersionMismatch,
-    /// The plugin does not export a symbol that the interface needs.
+    /// The plugin does not export a symbol that the interface requires.
     PluginSymbolMissing,
-    /// The initialisation of the plugin failed.
+    /// The initialization of the plugin failed.
     PluginInitFailed,
     /// The dynamic loader could not open the plugin.
     PluginLoadFailed,
-    /// The worker process of the backend ended in the middle of the call.
+    /// The worker process of the backend terminated during the call.
     WorkerCrashed,
-    /// The worker process of the backend gave no sign of life in time and was stopped.
+    /// The worker process of the backend did not respond before the timeout and was terminated.
     WorkerHung,
     /// The worker process of the backend ran out of memory.
     WorkerOom,
-    /// The worker process of the backend sent an answer that cannot be understood.
+    /// The worker process of the backend sent a malformed response.
     WorkerGarbage,
     /// The worker process of the backend could not be started.
     WorkerUnavailable,
     /// A rule of the policy denies the kernel.
     PolicyDenied,
-    /// The policy lists allowed kernels and this one is not among them.
+    /// The kernel is not on the policy's list of allowed kernels.
     PolicyNotAllowed,
     /// The policy locks the operation to another kernel.
     PolicyLockedOther,
-    /// The policy cannot be understood, so the former one stays in force.
+    /// The policy is invalid, so the previous one remains active.
     PolicyInvalid,
     /// The policy locks the operation to a kernel that is not valid for the call.
     LockedKernelInvalid,
-    /// The chosen kernel failed and the policy allows no fallback.
+    /// The selected kernel failed, and the policy allows no fallback.
     FallbackDisallowed,
     /// The priority of a kernel is not between 0 and 100.
     PriorityInvalid,
-    /// The present mode of the engine excludes the kernel.
+    /// The current mode of the engine excludes the kernel.
     ModeExcluded,
-    /// The backend has another tokenizer than the call names.
+    /// The backend has a different tokenizer than the call specifies.
     TokenizerIdMismatch,
-    /// The vocabulary of the backend's tokenizer is another one.
+    /// The vocabulary of the backend's tokenizer differs.
     VocabHashMismatch,
-    /// The normalisation of the backend's tokenizer is another one.
+    /// The normalization of the backend's tokenizer differs.
     NormalizerMismatch,
-    /// The backend's tokenizer splits texts in another way before merging.
+    /// The pre-tokenizer of the backend's tokenizer differs.
     PretokenizerMismatch,
-    /// The merges of the backend's tokenizer are other ones.
+    /// The merges of the backend's tokenizer differ.
     MergesHashMismatch,
-    /// The added tokens of the backend's tokenizer are other ones.
+    /// The added tokens of the backend's tokenizer differ.
     AddedTokensMismatch,
-    /// The special tokens of the backend's tokenizer are other ones.
+    /// The special tokens of the backend's tokenizer differ.
     SpecialTokensMismatch,
-    /// The backend's tokenizer was tried against the reference and gave other tokens.
+    /// The backend's tokenizer was compared with the reference and produced different tokens.
     TokenizerNotEqual,
     /// The backend does not support this kind of tokenizer model.
     TokenizerModelUnsupported,
-    /// The tokenizer handle is closed or its file cannot be understood.
+    /// The tokenizer handle is closed, or its file is invalid.
     TokenizerInvalid,
     /// The backend's tokenizer cannot return offsets.
     OffsetsUnsupported,
     /// A text is not valid UTF-8.
     TextInvalidUtf8,
-    /// The kernel or the device does not support this quantised format.
+    /// The kernel or the device does not support this quantization format.
     QuantFormatUnsupported,
     /// The format does not allow this granularity or block size.
     QuantGranularityInvalid,
@@ -316,57 +316,57 @@ pub enum ReasonCode {
     QuantZeroPointInvalid,
     /// A global scale was given for a format that has none.
     QuantGlobalScaleInvalid,
-    /// The call needs scales that were not given.
+    /// The call requires scales that were not given.
     QuantScaleMissing,
     /// The format would lose more accuracy than the policy allows.
     QuantAccuracyThresholdExceeded,
-    /// The tensor would have to be quantised anew for the kernel, which is not allowed.
+    /// The kernel requires the tensor to be requantized, which is not allowed.
     RequantizationRequired,
-    /// Results that do not depend on the tensor-parallel size are asked for, and the kernel does not promise them.
+    /// Results must not depend on the tensor-parallel size, and the kernel does not guarantee this.
     TpInvarianceRequired,
-    /// The tensor-parallel size is larger than the kernel keeps its promise for.
+    /// The tensor-parallel size exceeds the maximum for which the kernel guarantees invariance.
     TpSizeExceeded,
-    /// The kernel reduces in another order than is asked for.
+    /// The kernel does not use the required reduction order.
     ReductionOrderMismatch,
-    /// Two ranks decided differently for the same call.
+    /// Two ranks selected different kernels for the same call.
     RankDecisionMismatch,
     /// Two ranks run different versions of the engine, the registry or the policy.
     RankVersionMismatch,
-    /// Speculative decoding does not work with pipeline parallelism.
+    /// Speculative decoding is incompatible with pipeline parallelism.
     SpecDecodePpIncompatible,
-    /// The draft model's tensor-parallel size is larger than is supported.
+    /// The draft model's tensor-parallel size is larger than supported.
     SpecDecodeDraftTpConstraint,
-    /// The kernels of draft and target model cannot share a key and value cache.
+    /// The kernels of the draft and target models cannot share a KV cache.
     SpecDecodeKvIncompatible,
-    /// The kernel does not support this algorithm of speculative decoding.
+    /// The kernel does not support this speculative decoding algorithm.
     SpecDecodeAlgorithmUnsupported,
-    /// The call differs from the one that its plan was made for.
+    /// The call differs from the call that the plan was created for.
     PlanMismatch,
-    /// The kernel that the plan fixed may not run the call any more.
+    /// The plan is stale, because its kernel is no longer valid for the call.
     PlanStale,
-    /// The shape lies outside the buckets of the dispatch table, so the kernel is selected at run time.
+    /// The shape is outside the buckets of the dispatch table, so the kernel is selected at run time.
     PlanBucketMiss,
-    /// The dispatch table was made on other hardware.
+    /// The dispatch table was created on different hardware.
     TableHardwareMismatch,
-    /// The dispatch table was made with other kernels or capabilities than are present.
+    /// The dispatch table was created with different kernels or capabilities.
     TableCapabilitiesMismatch,
-    /// The dispatch table has a version that this engine does not know.
+    /// The dispatch table has a version that this engine does not support.
     TableVersionMismatch,
-    /// The dispatch table cannot be understood or is damaged.
+    /// The dispatch table is invalid or corrupted.
     TableInvalid,
     /// The decision differs from the one that the lockfile records.
     LockfileMismatch,
-    /// The lockfile cannot be understood or its digest is wrong.
+    /// The lockfile is invalid, or its digest is wrong.
     LockfileInvalid,
-    /// The database of measurements cannot be used, so selection goes on without it.
+    /// The measurement database cannot be used, so selection continues without it.
     PerfdbUnavailable,
-    /// The database of measurements was written by a newer version and is left alone.
+    /// The measurement database was written by a newer version and is not used.
     PerfdbVersionMismatch,
-    /// The kernel failed repeatedly for such calls and rests for a while.
+    /// The circuit breaker of the kernel is open after repeated failures.
     CircuitOpen,
-    /// The kernel is on trial after failures and all its trial calls are taken.
+    /// The circuit breaker of the kernel is half-open, and all probe calls are in use.
     CircuitHalfOpenBusy,
-    /// The engine is degraded, and this kernel is not among those that the present level uses.
+    /// The engine is degraded, and the current level excludes this kernel.
     Degraded,
 }
 /// What a reason is about.
@@ -787,23 +787,21 @@ impl ReasonCode {
     pub const fn sentence(self) -> &'static str {
         match self {
             ReasonCode::AxisMismatch => {
-                "A dimension disagrees with the size that another argument gave to the same axis."
+                "A dimension differs from the size that another argument gave to the same axis."
             }
-            ReasonCode::RankMismatch => {
-                "A tensor has another number of dimensions than the operation asks for."
-            }
+            ReasonCode::RankMismatch => "A tensor has the wrong number of dimensions.",
             ReasonCode::ShapeMismatch => {
-                "A dimension that is computed from other sizes or parameters has another value."
+                "A dimension does not have the size computed from other sizes or parameters."
             }
             ReasonCode::DtypeMismatch => {
-                "Two tensors that must share a dtype have different ones."
+                "Two tensors that must have the same dtype have different dtypes."
             }
             ReasonCode::BroadcastMismatch => {
                 "A dimension of a broadcast tensor is neither one nor the size of its axis."
             }
             ReasonCode::NegativeSize => "A tensor has a dimension of negative size.",
             ReasonCode::SizeOverflow => {
-                "The number of elements, bytes or the largest offset of a tensor does not fit the address space."
+                "The number of elements, the number of bytes or the largest offset of a tensor exceeds the address space."
             }
             ReasonCode::StrideInvalid => {
                 "A stride of a tensor is negative, or cannot be represented in whole elements."
@@ -813,73 +811,71 @@ impl ReasonCode {
             }
             ReasonCode::NullData => "A tensor that has elements has no data pointer.",
             ReasonCode::OutputOverlap => {
-                "An output, or a tensor that is changed in place, shares memory with an input, another output or itself."
+                "An output, or a tensor that is written in place, shares memory with an input, another output or itself."
             }
             ReasonCode::OutputMissing => {
-                "An output that the parameters ask for was not passed."
+                "An output that the parameters request was not passed."
             }
             ReasonCode::OutputUnexpected => {
-                "An output was passed that the parameters do not ask for."
+                "An output was passed that the parameters do not request."
             }
             ReasonCode::ReadOnlyOutput => {
                 "A tensor that the operation writes to is read-only."
             }
             ReasonCode::DeviceMismatch => {
-                "A tensor is on another device than the operation asks for."
+                "A tensor is not on the device that the operation requires."
             }
-            ReasonCode::MissingArgument => {
-                "An input or parameter that has no default was not given."
+            ReasonCode::MissingArgument => "A required input or parameter was not given.",
+            ReasonCode::UnknownArgument => {
+                "The operation has no argument with this name."
             }
-            ReasonCode::UnknownArgument => "The operation has no argument of that name.",
             ReasonCode::ArgumentKind => {
-                "An argument is of another kind than the operation asks for, such as a text where a tensor is wanted."
+                "An argument has the wrong kind, such as a text instead of a tensor."
             }
-            ReasonCode::ParamType => {
-                "A parameter has another type than the operation asks for."
-            }
+            ReasonCode::ParamType => "A parameter has the wrong type.",
             ReasonCode::ParamOutOfRange => {
-                "A parameter is outside the values that the operation allows."
+                "A parameter is outside the range that the operation allows."
             }
             ReasonCode::ExpressionFailed => {
                 "An expression of the schema could not be evaluated for these sizes, because of an overflow, a division by zero or the square root of a negative number."
             }
             ReasonCode::ConstraintFailed => {
-                "A condition that the operation or the kernel states over sizes and parameters does not hold."
+                "Sizes or parameters violate a constraint of the operation or the kernel."
             }
             ReasonCode::ZeroSize => {
                 "An axis that must have at least one element has none."
             }
             ReasonCode::ArgumentsConflict => {
-                "Two arguments were given that cannot be used together."
+                "Two arguments were given that exclude each other."
             }
             ReasonCode::IndexOutOfRange => {
-                "An index in a tensor is negative or past the end of what it points into."
+                "An index in a tensor is negative or past the end of the indexed axis."
             }
             ReasonCode::IndptrInvalid => {
-                "A tensor of row pointers does not start at zero, falls somewhere, or does not end at the required length."
+                "A tensor of row pointers does not start at zero, decreases, or does not end at the required length."
             }
             ReasonCode::ValueOutOfRange => {
                 "A value in a tensor is outside the bounds that the operation allows."
             }
             ReasonCode::PartitionInvalid => {
-                "The sizes in a tensor are negative or do not add up to the length that they divide."
+                "The sizes in a tensor are negative or do not sum to the partitioned length."
             }
             ReasonCode::PageOutOfRange => "A page index points outside the cache.",
             ReasonCode::TokenIdOutOfRange => {
                 "A token id is negative or not smaller than the size of the vocabulary."
             }
             ReasonCode::NestedTensorUnsupported => {
-                "Nested tensors are not taken by any operation."
+                "Nested tensors are not supported by any operation."
             }
             ReasonCode::OperationUnknown => {
-                "No operation or alias of that name is registered."
+                "No operation or alias with this name is registered."
             }
             ReasonCode::OperationVersionMismatch => {
-                "An implementation was made for another version of the operation."
+                "The kernel implements another version of the operation."
             }
-            ReasonCode::SchemaInvalid => "The schema of an operation is not right.",
+            ReasonCode::SchemaInvalid => "The schema of an operation is invalid.",
             ReasonCode::PlatformMismatch => {
-                "The kernel runs on another platform than that of the tensors."
+                "The kernel does not run on the platform of the tensors."
             }
             ReasonCode::DeviceCapabilityUnsupported => {
                 "The device lacks a capability that the kernel needs."
@@ -909,63 +905,65 @@ impl ReasonCode {
                 "The version of the platform's runtime library is outside the range that the kernel supports."
             }
             ReasonCode::CudaGridDimExceeded => {
-                "The launch would need a larger grid than the device allows."
+                "The launch requires a larger grid than the device allows."
             }
             ReasonCode::CudaBlockLimitExceeded => {
-                "The launch would need more blocks, threads or shared memory than the device allows."
+                "The launch requires more blocks, threads or shared memory than the device allows."
             }
             ReasonCode::BatchSplitRequired => {
-                "The kernel can run only if the batch is split, which is the last resort."
+                "The kernel can run only if the batch is split, which is done only if no other kernel is valid."
             }
             ReasonCode::DeviceLost => {
-                "The device has an error that only a new process can clear."
+                "The device has an error that requires a new process."
             }
-            ReasonCode::DeviceAbsent => "No such device is present in this machine.",
+            ReasonCode::DeviceAbsent => "The device is not present in this machine.",
             ReasonCode::DtypeUnsupported => {
-                "The operation or the kernel does not take this dtype."
+                "The operation or the kernel does not support this dtype."
             }
             ReasonCode::OutputDtypeUnsupported => {
-                "The kernel cannot produce the dtype that the output needs."
+                "The kernel does not support the dtype of the output."
             }
             ReasonCode::MathModeUnsupported => {
-                "The kernel computes with a precision that was not allowed, such as TF32."
+                "The kernel uses a math mode that is not allowed, such as TF32."
             }
             ReasonCode::KvCacheDtypeMismatch => {
-                "The dtype of the key and value cache is not one that the kernel takes."
+                "The kernel does not support the dtype of the KV cache."
             }
             ReasonCode::HeadDimInvalid => {
-                "The size of a head is not one that the kernel was built for."
+                "The kernel does not support this head dimension."
             }
             ReasonCode::HeadDimAlignment => {
-                "The size of a head is not a multiple of what the kernel needs."
+                "The head dimension is not a multiple of the value that the kernel requires."
             }
             ReasonCode::HeadDimTooLarge => {
-                "The size of a head is larger than the kernel can hold."
+                "The head dimension is larger than the kernel supports."
             }
             ReasonCode::SeqTooLong => "A sequence is longer than the kernel supports.",
             ReasonCode::AxisLimit => "A size is outside the limits of the kernel.",
             ReasonCode::GqaUnsupported => {
-                "The kernel does not support fewer key heads than query heads."
+                "The kernel does not support grouped-query attention (fewer key heads than query heads)."
             }
             ReasonCode::GqaHeadsMismatch => {
                 "The number of query heads is not a multiple of the number of key and value heads."
             }
             ReasonCode::GqaGroupUnsupported => {
-                "The number of query heads that share one key head is not one that the kernel was built for."
+                "The kernel does not support this number of query heads per key head."
             }
             ReasonCode::PageSizeUnsupported => {
-                "The page size of the cache is not one that the kernel supports."
+                "The kernel does not support this page size of the KV cache."
             }
             ReasonCode::BlockSizeUnsupported => {
-                "The block size is not one that the kernel supports."
+                "The kernel does not support this block size."
             }
             ReasonCode::AttnMaskInvalid => {
                 "The attention mask has a shape or dtype that cannot be applied to the scores."
             }
             ReasonCode::AttnMaskUnsupported => {
-                "The kernel takes no attention mask of this kind."
+                "The kernel does not support this kind of attention mask."
             }
-            ReasonCode::MaskUnsupported => "The kernel takes no mask in this operation.",
+            ReasonCode::MaskUnsupported => {
+                "The kernel does not support a mask in this operation."
+            }
             ReasonCode::CausalUnsupported => {
                 "The kernel does not support causal masking, or not with this offset."
             }
@@ -977,85 +975,83 @@ impl ReasonCode {
             }
             ReasonCode::AlibiUnsupported => "The kernel does not support ALiBi slopes.",
             ReasonCode::LseUnsupported => {
-                "The kernel cannot return the logarithm of the sum of exponentials."
+                "The kernel cannot return the log-sum-exp (lse)."
             }
             ReasonCode::ScaleUnsupported => {
-                "The kernel does not support a softmax scale other than its own."
+                "The kernel does not support this softmax scale."
             }
             ReasonCode::ParamUnsupported => {
                 "The kernel does not support this value of a parameter."
             }
             ReasonCode::OptionalInputUnsupported => {
-                "The kernel does not support an optional input that was given, or needs one that was not."
+                "The kernel does not support an optional input that was given, or requires one that was not given."
             }
             ReasonCode::ZeroSizeUnsupported => {
                 "The kernel does not support tensors without elements."
             }
             ReasonCode::NotContiguous => {
-                "A tensor is not contiguous where the operation or the kernel needs it to be."
+                "A tensor is not contiguous as the operation or the kernel requires."
             }
             ReasonCode::StrideLastDim => {
                 "The last dimension of a tensor does not have stride one."
             }
             ReasonCode::AlignmentRequired => {
-                "The data or a stride of a tensor is not aligned as the kernel needs."
+                "The data pointer or a stride of a tensor is not aligned as the kernel requires."
             }
             ReasonCode::LayoutUnsupported => "The kernel does not support this layout.",
             ReasonCode::LayoutAmbiguous => {
-                "The sizes fit more than one layout and none was stated."
+                "The sizes match more than one layout, and no layout was specified."
             }
             ReasonCode::KvCacheLayoutMismatch => {
-                "The key and value cache has another layout than the kernel needs."
+                "The kernel does not support the layout of the KV cache."
             }
             ReasonCode::KvStrategyUnsupported => {
-                "The kernel does not support this way of keeping the key and value cache."
+                "The kernel does not support this KV-cache strategy."
             }
-            ReasonCode::PackedWeightsRequired => {
-                "The kernel needs weights that were packed beforehand."
-            }
+            ReasonCode::PackedWeightsRequired => "The kernel requires packed weights.",
             ReasonCode::StrictModeTransform => {
-                "The kernel needs its inputs transformed, which strict mode forbids."
+                "The kernel requires transformed inputs, which strict mode forbids."
             }
             ReasonCode::TransformUnavailable => {
-                "No adapter can bring an input into the form that the kernel needs."
+                "No adapter can convert an input to the form that the kernel requires."
             }
             ReasonCode::SemanticsDiffer => {
-                "The kernel defines a silent detail in another way than the operation does, and no adapter can convert it."
+                "The kernel's semantics differ from those of the operation, and no adapter can convert them."
             }
             ReasonCode::MemoryHeadroomExceeded => {
-                "The workspace of the kernel would leave less free memory than the policy asks for."
+                "The workspace of the kernel would leave less free memory than the policy requires."
             }
             ReasonCode::WorkspaceTooSmall => {
-                "The workspace that was passed is smaller than the kernel needs."
+                "The workspace is smaller than the kernel requires."
             }
             ReasonCode::VirtualMemoryExhausted => {
-                "The reserved virtual address space cannot hold the cache any more."
+                "The reserved virtual address space is too small for the KV cache."
             }
             ReasonCode::OutOfMemory => "An allocation failed.",
             ReasonCode::CapacityExceeded => {
-                "A limited resource other than memory is used up, such as the slots of a worker; this is not counted against the kernel."
+                "A limited resource other than memory is exhausted, such as the slots of a worker; not counted as a failure of the kernel."
             }
             ReasonCode::CudaGraphUnsafe => {
                 "A graph is being captured and the kernel is not verified as safe for capture."
             }
             ReasonCode::SyncInCapture => {
-                "The call would have to wait for the device, which is not allowed while a graph is captured."
+                "The call would synchronize with the device, which is not allowed during graph capture."
             }
             ReasonCode::JitDisabled => {
-                "The kernel must be compiled at run time and run-time compilation is switched off."
+                "The kernel must be compiled at run time, and run-time compilation is disabled."
             }
             ReasonCode::JitCold => {
-                "The kernel is not compiled for this shape yet, and nothing is compiled within a request."
+                "The kernel is not yet compiled for this shape, and compilation within a request is not allowed."
             }
             ReasonCode::JitFailed => "The compilation of the kernel failed.",
             ReasonCode::CompileQueueFull => {
                 "The queue of background compilations was full and this one was dropped."
             }
             ReasonCode::NonDeterministic => {
-                "Deterministic results are asked for and the kernel may give other results from run to run."
+                "Deterministic results are required, and the kernel is not deterministic."
             }
             ReasonCode::RandomnessDiffers => {
-                "The same random numbers in every kernel are asked for, and the kernel draws its own."
+                "The same random numbers are required from every kernel, and the kernel uses its own generator."
             }
             ReasonCode::NotInstalled => "The library of the backend is not installed.",
             ReasonCode::BackendImportFailed => {
@@ -1065,132 +1061,134 @@ impl ReasonCode {
                 "The version of the library is outside the range that the backend supports."
             }
             ReasonCode::BackendAbiMismatch => {
-                "The library was built against another binary interface."
+                "The library has an incompatible binary interface (ABI)."
             }
-            ReasonCode::BackendDisabled => "The backend is switched off.",
+            ReasonCode::BackendDisabled => "The backend is disabled.",
             ReasonCode::BackendError => "The backend reported an error.",
-            ReasonCode::BackendTimeout => "The backend did not answer in time.",
-            ReasonCode::KernelFailed => "The kernel ran and reported an error.",
+            ReasonCode::BackendTimeout => {
+                "The backend did not respond before the timeout."
+            }
+            ReasonCode::KernelFailed => "The kernel failed.",
             ReasonCode::KernelDeclined => {
-                "The kernel declined the call before it wrote anything; this is not counted against it."
+                "The kernel declined the call before it wrote any output; not counted as a failure of the kernel."
             }
             ReasonCode::CallInterrupted => {
-                "The caller's program ended the call while a kernel ran; this is not counted against the kernel."
+                "The caller interrupted the call while a kernel ran; not counted as a failure of the kernel."
             }
             ReasonCode::EnvironmentFailed => {
-                "Something that the kernel depends on failed, such as a file, a library or another process."
+                "A dependency of the kernel failed, such as a file, a library or another process."
             }
             ReasonCode::KernelPanicked => "The kernel panicked; the panic was caught.",
-            ReasonCode::KernelUnknown => "No kernel of that id is registered.",
+            ReasonCode::KernelUnknown => "No kernel with this id is registered.",
             ReasonCode::KernelDuplicate => "Two kernels have the same id.",
             ReasonCode::NoKernel => "No registered kernel is valid for the call.",
             ReasonCode::OutputWriteUnsupported => {
-                "The kernel cannot write into an output that is given."
+                "The kernel cannot write into a given output."
             }
             ReasonCode::BackendNameReserved => {
                 "The name belongs to a backend of LayerZero; plugins and packages cannot take it."
             }
             ReasonCode::CapabilitiesSchemaMismatch => {
-                "The capabilities descriptor of the backend is of an unknown version or breaks its schema."
+                "The capabilities descriptor of the backend has an unknown version or violates its schema."
             }
             ReasonCode::CapabilitiesMissing => {
-                "The capabilities descriptor of the backend leaves out what must be stated, so nothing is supported."
+                "The capabilities descriptor of the backend lacks required entries, so nothing is supported."
             }
             ReasonCode::PluginPathNotAllowed => {
-                "The plugin lies outside the directories from which plugins may be loaded."
+                "The plugin is outside the directories from which plugins may be loaded."
             }
             ReasonCode::PluginPermission => {
                 "The plugin or its directory can be changed by other users, or cannot be read."
             }
             ReasonCode::PluginHashMismatch => {
-                "The hash of the plugin is not the one that was pinned."
+                "The hash of the plugin differs from the pinned hash."
             }
             ReasonCode::PluginSignatureInvalid => {
-                "The plugin has no valid signature of a trusted key."
+                "The plugin has no valid signature by a trusted key."
             }
             ReasonCode::PluginVersionMismatch => {
-                "The plugin was built against another version of the plugin interface."
+                "The plugin was built for another version of the plugin interface."
             }
             ReasonCode::PluginSymbolMissing => {
-                "The plugin does not export a symbol that the interface needs."
+                "The plugin does not export a symbol that the interface requires."
             }
-            ReasonCode::PluginInitFailed => "The initialisation of the plugin failed.",
+            ReasonCode::PluginInitFailed => "The initialization of the plugin failed.",
             ReasonCode::PluginLoadFailed => {
                 "The dynamic loader could not open the plugin."
             }
             ReasonCode::WorkerCrashed => {
-                "The worker process of the backend ended in the middle of the call."
+                "The worker process of the backend terminated during the call."
             }
             ReasonCode::WorkerHung => {
-                "The worker process of the backend gave no sign of life in time and was stopped."
+                "The worker process of the backend did not respond before the timeout and was terminated."
             }
             ReasonCode::WorkerOom => {
                 "The worker process of the backend ran out of memory."
             }
             ReasonCode::WorkerGarbage => {
-                "The worker process of the backend sent an answer that cannot be understood."
+                "The worker process of the backend sent a malformed response."
             }
             ReasonCode::WorkerUnavailable => {
                 "The worker process of the backend could not be started."
             }
             ReasonCode::PolicyDenied => "A rule of the policy denies the kernel.",
             ReasonCode::PolicyNotAllowed => {
-                "The policy lists allowed kernels and this one is not among them."
+                "The kernel is not on the policy's list of allowed kernels."
             }
             ReasonCode::PolicyLockedOther => {
                 "The policy locks the operation to another kernel."
             }
             ReasonCode::PolicyInvalid => {
-                "The policy cannot be understood, so the former one stays in force."
+                "The policy is invalid, so the previous one remains active."
             }
             ReasonCode::LockedKernelInvalid => {
                 "The policy locks the operation to a kernel that is not valid for the call."
             }
             ReasonCode::FallbackDisallowed => {
-                "The chosen kernel failed and the policy allows no fallback."
+                "The selected kernel failed, and the policy allows no fallback."
             }
             ReasonCode::PriorityInvalid => {
                 "The priority of a kernel is not between 0 and 100."
             }
             ReasonCode::ModeExcluded => {
-                "The present mode of the engine excludes the kernel."
+                "The current mode of the engine excludes the kernel."
             }
             ReasonCode::TokenizerIdMismatch => {
-                "The backend has another tokenizer than the call names."
+                "The backend has a different tokenizer than the call specifies."
             }
             ReasonCode::VocabHashMismatch => {
-                "The vocabulary of the backend's tokenizer is another one."
+                "The vocabulary of the backend's tokenizer differs."
             }
             ReasonCode::NormalizerMismatch => {
-                "The normalisation of the backend's tokenizer is another one."
+                "The normalization of the backend's tokenizer differs."
             }
             ReasonCode::PretokenizerMismatch => {
-                "The backend's tokenizer splits texts in another way before merging."
+                "The pre-tokenizer of the backend's tokenizer differs."
             }
             ReasonCode::MergesHashMismatch => {
-                "The merges of the backend's tokenizer are other ones."
+                "The merges of the backend's tokenizer differ."
             }
             ReasonCode::AddedTokensMismatch => {
-                "The added tokens of the backend's tokenizer are other ones."
+                "The added tokens of the backend's tokenizer differ."
             }
             ReasonCode::SpecialTokensMismatch => {
-                "The special tokens of the backend's tokenizer are other ones."
+                "The special tokens of the backend's tokenizer differ."
             }
             ReasonCode::TokenizerNotEqual => {
-                "The backend's tokenizer was tried against the reference and gave other tokens."
+                "The backend's tokenizer was compared with the reference and produced different tokens."
             }
             ReasonCode::TokenizerModelUnsupported => {
                 "The backend does not support this kind of tokenizer model."
             }
             ReasonCode::TokenizerInvalid => {
-                "The tokenizer handle is closed or its file cannot be understood."
+                "The tokenizer handle is closed, or its file is invalid."
             }
             ReasonCode::OffsetsUnsupported => {
                 "The backend's tokenizer cannot return offsets."
             }
             ReasonCode::TextInvalidUtf8 => "A text is not valid UTF-8.",
             ReasonCode::QuantFormatUnsupported => {
-                "The kernel or the device does not support this quantised format."
+                "The kernel or the device does not support this quantization format."
             }
             ReasonCode::QuantGranularityInvalid => {
                 "The format does not allow this granularity or block size."
@@ -1204,81 +1202,81 @@ impl ReasonCode {
             ReasonCode::QuantGlobalScaleInvalid => {
                 "A global scale was given for a format that has none."
             }
-            ReasonCode::QuantScaleMissing => "The call needs scales that were not given.",
+            ReasonCode::QuantScaleMissing => {
+                "The call requires scales that were not given."
+            }
             ReasonCode::QuantAccuracyThresholdExceeded => {
                 "The format would lose more accuracy than the policy allows."
             }
             ReasonCode::RequantizationRequired => {
-                "The tensor would have to be quantised anew for the kernel, which is not allowed."
+                "The kernel requires the tensor to be requantized, which is not allowed."
             }
             ReasonCode::TpInvarianceRequired => {
-                "Results that do not depend on the tensor-parallel size are asked for, and the kernel does not promise them."
+                "Results must not depend on the tensor-parallel size, and the kernel does not guarantee this."
             }
             ReasonCode::TpSizeExceeded => {
-                "The tensor-parallel size is larger than the kernel keeps its promise for."
+                "The tensor-parallel size exceeds the maximum for which the kernel guarantees invariance."
             }
             ReasonCode::ReductionOrderMismatch => {
-                "The kernel reduces in another order than is asked for."
+                "The kernel does not use the required reduction order."
             }
             ReasonCode::RankDecisionMismatch => {
-                "Two ranks decided differently for the same call."
+                "Two ranks selected different kernels for the same call."
             }
             ReasonCode::RankVersionMismatch => {
                 "Two ranks run different versions of the engine, the registry or the policy."
             }
             ReasonCode::SpecDecodePpIncompatible => {
-                "Speculative decoding does not work with pipeline parallelism."
+                "Speculative decoding is incompatible with pipeline parallelism."
             }
             ReasonCode::SpecDecodeDraftTpConstraint => {
-                "The draft model's tensor-parallel size is larger than is supported."
+                "The draft model's tensor-parallel size is larger than supported."
             }
             ReasonCode::SpecDecodeKvIncompatible => {
-                "The kernels of draft and target model cannot share a key and value cache."
+                "The kernels of the draft and target models cannot share a KV cache."
             }
             ReasonCode::SpecDecodeAlgorithmUnsupported => {
-                "The kernel does not support this algorithm of speculative decoding."
+                "The kernel does not support this speculative decoding algorithm."
             }
             ReasonCode::PlanMismatch => {
-                "The call differs from the one that its plan was made for."
+                "The call differs from the call that the plan was created for."
             }
             ReasonCode::PlanStale => {
-                "The kernel that the plan fixed may not run the call any more."
+                "The plan is stale, because its kernel is no longer valid for the call."
             }
             ReasonCode::PlanBucketMiss => {
-                "The shape lies outside the buckets of the dispatch table, so the kernel is selected at run time."
+                "The shape is outside the buckets of the dispatch table, so the kernel is selected at run time."
             }
             ReasonCode::TableHardwareMismatch => {
-                "The dispatch table was made on other hardware."
+                "The dispatch table was created on different hardware."
             }
             ReasonCode::TableCapabilitiesMismatch => {
-                "The dispatch table was made with other kernels or capabilities than are present."
+                "The dispatch table was created with different kernels or capabilities."
             }
             ReasonCode::TableVersionMismatch => {
-                "The dispatch table has a version that this engine does not know."
+                "The dispatch table has a version that this engine does not support."
             }
-            ReasonCode::TableInvalid => {
-                "The dispatch table cannot be understood or is damaged."
-            }
+            ReasonCode::TableInvalid => "The dispatch table is invalid or corrupted.",
             ReasonCode::LockfileMismatch => {
                 "The decision differs from the one that the lockfile records."
             }
             ReasonCode::LockfileInvalid => {
-                "The lockfile cannot be understood or its digest is wrong."
+                "The lockfile is invalid, or its digest is wrong."
             }
             ReasonCode::PerfdbUnavailable => {
-                "The database of measurements cannot be used, so selection goes on without it."
+                "The measurement database cannot be used, so selection continues without it."
             }
             ReasonCode::PerfdbVersionMismatch => {
-                "The database of measurements was written by a newer version and is left alone."
+                "The measurement database was written by a newer version and is not used."
             }
             ReasonCode::CircuitOpen => {
-                "The kernel failed repeatedly for such calls and rests for a while."
+                "The circuit breaker of the kernel is open after repeated failures."
             }
             ReasonCode::CircuitHalfOpenBusy => {
-                "The kernel is on trial after failures and all its trial calls are taken."
+                "The circuit breaker of the kernel is half-open, and all probe calls are in use."
             }
             ReasonCode::Degraded => {
-                "The engine is degraded, and this kernel is not among those that the present level uses."
+                "The engine is degraded, and the current level excludes this kernel."
             }
         }
     }
@@ -1286,14 +1284,12 @@ impl ReasonCode {
     pub const fn help(self) -> Option<&'static str> {
         match self {
             ReasonCode::AxisMismatch => {
-                Some("Pass tensors whose shared dimensions agree.")
+                Some("Pass tensors whose shared dimensions are equal.")
             }
             ReasonCode::RankMismatch => {
-                Some("Reshape the tensor, or add or drop dimensions of size one.")
+                Some("Reshape the tensor, or add or remove dimensions of size one.")
             }
-            ReasonCode::ShapeMismatch => {
-                Some("Pass a tensor whose dimension has the computed size.")
-            }
+            ReasonCode::ShapeMismatch => Some("Pass a tensor with the computed size."),
             ReasonCode::DtypeMismatch => {
                 Some("Cast one of them to the dtype of the other.")
             }
@@ -1313,41 +1309,39 @@ impl ReasonCode {
             ReasonCode::NullData => Some("Allocate the tensor before the call."),
             ReasonCode::OutputOverlap => Some("Pass an output that owns its memory."),
             ReasonCode::OutputMissing => {
-                Some("Pass the output, or switch off the parameter that asks for it.")
+                Some("Pass the output, or disable the parameter that requests it.")
             }
             ReasonCode::OutputUnexpected => {
-                Some(
-                    "Leave the output out, or switch on the parameter that asks for it.",
-                )
+                Some("Omit the output, or enable the parameter that requests it.")
             }
             ReasonCode::ReadOnlyOutput => Some("Pass writable memory."),
             ReasonCode::DeviceMismatch => {
                 Some(
-                    "Move the tensor to the device of the others, or to the host where the operation wants it there.",
+                    "Move the tensor to the device of the other tensors, or to the host if the operation requires it there.",
                 )
             }
-            ReasonCode::MissingArgument => Some("Give the argument."),
+            ReasonCode::MissingArgument => Some("Pass the argument."),
             ReasonCode::UnknownArgument => {
                 Some(
-                    "Look up the names of the arguments in the documentation of the operation.",
+                    "See the documentation of the operation for the names of its arguments.",
                 )
             }
             ReasonCode::ArgumentKind => Some("Pass an argument of the required kind."),
             ReasonCode::ParamType => Some("Pass a value of the required type."),
             ReasonCode::ParamOutOfRange => Some("Pass a value inside the range."),
             ReasonCode::ExpressionFailed => {
-                Some("Pass sizes and parameters for which the expression has a value.")
+                Some(
+                    "Pass sizes and parameters for which the expression can be evaluated.",
+                )
             }
             ReasonCode::ConstraintFailed => {
-                Some("The message of the condition says what it asks for.")
+                Some("The message of the constraint describes the requirement.")
             }
             ReasonCode::ZeroSize => {
                 Some("Pass a tensor that has at least one element along the axis.")
             }
-            ReasonCode::ArgumentsConflict => Some("Leave one of the two arguments out."),
-            ReasonCode::IndexOutOfRange => {
-                Some("Check the tensor that holds the indices.")
-            }
+            ReasonCode::ArgumentsConflict => Some("Omit one of the two arguments."),
+            ReasonCode::IndexOutOfRange => Some("Check the tensor of indices."),
             ReasonCode::IndptrInvalid => {
                 Some(
                     "Build the tensor as running sums of the row lengths, beginning with zero.",
@@ -1355,7 +1349,7 @@ impl ReasonCode {
             }
             ReasonCode::ValueOutOfRange => Some("Check the values of the tensor."),
             ReasonCode::PartitionInvalid => {
-                Some("Pass sizes that are zero or more and add up to the length.")
+                Some("Pass sizes that are zero or more and sum to the length.")
             }
             ReasonCode::PageOutOfRange => {
                 Some("Check the page table against the number of pages in the cache.")
@@ -1370,9 +1364,11 @@ impl ReasonCode {
                 Some("List the operations, or register the schema first.")
             }
             ReasonCode::OperationVersionMismatch => {
-                Some("Rebuild the implementation against the current schema.")
+                Some("Rebuild the kernel with the current schema.")
             }
-            ReasonCode::SchemaInvalid => Some("Mend what the diagnostics underline."),
+            ReasonCode::SchemaInvalid => {
+                Some("Correct the errors that the diagnostics report.")
+            }
             ReasonCode::PlatformMismatch => {
                 Some("Move the tensors, or use a backend for their platform.")
             }
@@ -1386,16 +1382,16 @@ impl ReasonCode {
             ReasonCode::DriverVersionUnsupported => Some("Update the driver."),
             ReasonCode::RuntimeVersionUnsupported => None,
             ReasonCode::CudaGridDimExceeded => {
-                Some("Use a smaller batch, or let another kernel be chosen.")
+                Some("Use a smaller batch, or allow another kernel.")
             }
             ReasonCode::CudaBlockLimitExceeded => None,
             ReasonCode::BatchSplitRequired => {
-                Some("Use a smaller batch, or let another kernel be chosen.")
+                Some("Use a smaller batch, or allow another kernel.")
             }
             ReasonCode::DeviceLost => Some("Restart the process; do not retry in it."),
             ReasonCode::DeviceAbsent => None,
             ReasonCode::DtypeUnsupported => {
-                Some("Cast the tensor to a dtype of the list.")
+                Some("Cast the tensor to one of the required dtypes.")
             }
             ReasonCode::OutputDtypeUnsupported => None,
             ReasonCode::MathModeUnsupported => {
@@ -1409,7 +1405,9 @@ impl ReasonCode {
             ReasonCode::AxisLimit => None,
             ReasonCode::GqaUnsupported => None,
             ReasonCode::GqaHeadsMismatch => {
-                Some("Pass as many query heads as a multiple of the key heads.")
+                Some(
+                    "Pass a number of query heads that is a multiple of the number of key heads.",
+                )
             }
             ReasonCode::GqaGroupUnsupported => None,
             ReasonCode::PageSizeUnsupported => None,
@@ -1418,7 +1416,7 @@ impl ReasonCode {
                 Some("Pass a mask that broadcasts to batch, heads, queries and keys.")
             }
             ReasonCode::AttnMaskUnsupported => {
-                Some("Use causal or window parameters where they say the same.")
+                Some("Use the causal or window parameters if they are equivalent.")
             }
             ReasonCode::MaskUnsupported => None,
             ReasonCode::CausalUnsupported => None,
@@ -1436,15 +1434,15 @@ impl ReasonCode {
             ReasonCode::StrideLastDim => Some("Make the last dimension contiguous."),
             ReasonCode::AlignmentRequired => None,
             ReasonCode::LayoutUnsupported => None,
-            ReasonCode::LayoutAmbiguous => Some("State the layout."),
+            ReasonCode::LayoutAmbiguous => Some("Specify the layout."),
             ReasonCode::KvCacheLayoutMismatch => None,
             ReasonCode::KvStrategyUnsupported => None,
             ReasonCode::PackedWeightsRequired => {
-                Some("Pack the weights once, and pass the packed form.")
+                Some("Pack the weights once and pass the packed weights.")
             }
             ReasonCode::StrictModeTransform => {
                 Some(
-                    "Pass the inputs in the form that the kernel needs, or leave strict mode.",
+                    "Pass the inputs in the form that the kernel requires, or disable strict mode.",
                 )
             }
             ReasonCode::TransformUnavailable => None,
@@ -1453,21 +1451,21 @@ impl ReasonCode {
                 Some("Free memory, or lower the headroom.")
             }
             ReasonCode::WorkspaceTooSmall => {
-                Some("Pass a workspace of the size that the plan states.")
+                Some("Pass a workspace of the size given by the plan.")
             }
             ReasonCode::VirtualMemoryExhausted => Some("Reserve a larger range."),
             ReasonCode::OutOfMemory => Some("Free memory, or use smaller tensors."),
             ReasonCode::CapacityExceeded => {
-                Some("Make fewer calls at once, or raise the limit.")
+                Some("Make fewer concurrent calls, or raise the limit.")
             }
             ReasonCode::CudaGraphUnsafe => {
                 Some("Use a verified kernel, or run this operation outside the capture.")
             }
             ReasonCode::SyncInCapture => {
-                Some("Check the values before the capture, or leave debug mode.")
+                Some("Check the values before the capture, or disable debug mode.")
             }
             ReasonCode::JitDisabled => {
-                Some("Allow run-time compilation, or compile beforehand.")
+                Some("Enable run-time compilation, or compile ahead of time.")
             }
             ReasonCode::JitCold => {
                 Some("Warm the shape up, or wait for the background compilation.")
@@ -1477,11 +1475,11 @@ impl ReasonCode {
             ReasonCode::NonDeterministic => None,
             ReasonCode::RandomnessDiffers => None,
             ReasonCode::NotInstalled => {
-                Some("Install the library, or run the doctor for the exact command.")
+                Some("Install the library; `lz doctor` prints the exact command.")
             }
-            ReasonCode::BackendImportFailed => Some("Run the doctor for this backend."),
+            ReasonCode::BackendImportFailed => Some("Run `lz doctor` for details."),
             ReasonCode::BackendVersionUnsupported => None,
-            ReasonCode::BackendAbiMismatch => Some("Install a build that matches."),
+            ReasonCode::BackendAbiMismatch => Some("Install a matching build."),
             ReasonCode::BackendDisabled => None,
             ReasonCode::BackendError => None,
             ReasonCode::BackendTimeout => None,
@@ -1493,16 +1491,16 @@ impl ReasonCode {
             ReasonCode::KernelUnknown => Some("List the kernels of the operation."),
             ReasonCode::KernelDuplicate => None,
             ReasonCode::NoKernel => {
-                Some("Ask for an explanation, which lists the reasons of every kernel.")
+                Some("Call `explain`, which lists the reasons for every kernel.")
             }
             ReasonCode::OutputWriteUnsupported => {
-                Some("Leave the output out, or accept one copy.")
+                Some("Omit the output, or allow a copy.")
             }
             ReasonCode::BackendNameReserved => Some("Give the backend another name."),
             ReasonCode::CapabilitiesSchemaMismatch => None,
             ReasonCode::CapabilitiesMissing => None,
             ReasonCode::PluginPathNotAllowed => {
-                Some("Add the directory to the allowed ones.")
+                Some("Add the directory to the allowed directories.")
             }
             ReasonCode::PluginPermission => {
                 Some("Correct owner and permissions of the file.")
@@ -1522,13 +1520,13 @@ impl ReasonCode {
                 Some("The explanation names the rule with file and line.")
             }
             ReasonCode::PolicyNotAllowed => {
-                Some("Add the kernel to the list of allowed ones.")
+                Some("Add the kernel to the list of allowed kernels.")
             }
             ReasonCode::PolicyLockedOther => None,
             ReasonCode::PolicyInvalid => None,
             ReasonCode::LockedKernelInvalid => {
                 Some(
-                    "Unlock the operation, or change the call as the further reasons say.",
+                    "Unlock the operation, or change the call according to the other reasons.",
                 )
             }
             ReasonCode::FallbackDisallowed => None,
@@ -1552,16 +1550,16 @@ impl ReasonCode {
             }
             ReasonCode::QuantGranularityUnsupported => None,
             ReasonCode::QuantZeroPointInvalid => {
-                Some("Leave the zero points out, or use an integer format.")
+                Some("Omit the zero points, or use an integer format.")
             }
             ReasonCode::QuantGlobalScaleInvalid => {
-                Some("Leave the global scale out, or use nvfp4.")
+                Some("Omit the global scale, or use nvfp4.")
             }
             ReasonCode::QuantScaleMissing => Some("Pass the scales."),
             ReasonCode::QuantAccuracyThresholdExceeded => None,
             ReasonCode::RequantizationRequired => {
                 Some(
-                    "Allow requantisation, or pass the tensor in the format of the kernel.",
+                    "Allow requantization, or pass the tensor in the format of the kernel.",
                 )
             }
             ReasonCode::TpInvarianceRequired => None,
@@ -1576,12 +1574,16 @@ impl ReasonCode {
             ReasonCode::SpecDecodeKvIncompatible => None,
             ReasonCode::SpecDecodeAlgorithmUnsupported => None,
             ReasonCode::PlanMismatch => {
-                Some("Make a new plan for calls of these sizes, dtypes and parameters.")
+                Some(
+                    "Create a new plan for calls with these sizes, dtypes and parameters.",
+                )
             }
-            ReasonCode::PlanStale => Some("Make a new plan."),
+            ReasonCode::PlanStale => Some("Create a new plan."),
             ReasonCode::PlanBucketMiss => None,
-            ReasonCode::TableHardwareMismatch => Some("Make the table on this machine."),
-            ReasonCode::TableCapabilitiesMismatch => Some("Make the table anew."),
+            ReasonCode::TableHardwareMismatch => {
+                Some("Create the table on this machine.")
+            }
+            ReasonCode::TableCapabilitiesMismatch => Some("Create the table again."),
             ReasonCode::TableVersionMismatch => None,
             ReasonCode::TableInvalid => None,
             ReasonCode::LockfileMismatch => {

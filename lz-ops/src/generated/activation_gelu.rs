@@ -12,12 +12,12 @@
 pub static ACTIVATION_GELU: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "activation.gelu",
     1u32,
-    "bf509a0c56b3cabf46e949596e4e5a21b8db8361b7db3ff682d0415de7a1ea03",
+    "9e1db5ba03ead42b58042bb9653c59fa7e1d465e5aa67b8196676be2b7fb3fee",
     "schemas/ops/activation/gelu.yaml",
     include_str!("../../../schemas/ops/activation/gelu.yaml"),
     &FIELDS,
 );
-/// Which of the two formulas is meant.
+/// The formula: exact or tanh approximation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ActivationGeluApproximate {
@@ -48,13 +48,13 @@ impl ActivationGeluApproximate {
 ///     gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
 ///
 /// ```
-/// in exact arithmetic, rounded to T once, with Φ the distribution function of the standard normal.
-/// The limits hold at the ends: gelu(+∞) = +∞ and gelu(-∞) = 0.
+/// in exact arithmetic, rounded to T once, with Φ the cumulative distribution function of the standard normal distribution.
+/// At infinity the limits apply: gelu(+∞) = +∞ and gelu(-∞) = 0.
 #[derive(Clone, Copy)]
 pub struct ActivationGelu<'a> {
     /// The input.
     pub x: ::lz_core::TensorView<'a>,
-    /// Which of the two formulas is meant.
+    /// The formula: exact or tanh approximation.
     /// `None` is the default, `none`.
     pub approximate: Option<ActivationGeluApproximate>,
 }
@@ -64,7 +64,7 @@ impl<'a> ActivationGelu<'a> {
     pub fn new(x: ::lz_core::TensorView<'a>) -> Self {
         Self { x, approximate: None }
     }
-    /// Which of the two formulas is meant.
+    /// The formula: exact or tanh approximation.
     #[must_use]
     pub fn approximate(mut self, approximate: ActivationGeluApproximate) -> Self {
         self.approximate = Some(approximate);
@@ -103,7 +103,7 @@ pub struct ActivationGeluCall<'a> {
     args: &'a ActivationGelu<'a>,
     /// Sizes.
     pub axes: ActivationGeluAxes,
-    /// Which of the two formulas is meant.
+    /// The formula: exact or tanh approximation.
     pub approximate: ActivationGeluApproximate,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,

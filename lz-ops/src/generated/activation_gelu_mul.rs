@@ -12,12 +12,12 @@
 pub static ACTIVATION_GELU_MUL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "activation.gelu_mul",
     1u32,
-    "f0b4b934f80896a67974449cfa28d4736bce26ec64b43eab52ac28fd9bfd4d41",
+    "674227ca83246f57634d77c77c3a3de74a25e81d5ee4068a943d443110e8952a",
     "schemas/ops/activation/gelu_mul.yaml",
     include_str!("../../../schemas/ops/activation/gelu_mul.yaml"),
     &FIELDS,
 );
-/// Which of the two formulas is meant.
+/// The formula: exact or tanh approximation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ActivationGeluMulApproximate {
@@ -38,7 +38,7 @@ impl ActivationGeluMulApproximate {
         }
     }
 }
-/// The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+/// The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 ///
 /// For each element:
 ///
@@ -51,11 +51,11 @@ impl ActivationGeluMulApproximate {
 /// in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
 #[derive(Clone, Copy)]
 pub struct ActivationGeluMul<'a> {
-    /// What goes through the activation.
+    /// Input of the activation.
     pub gate: ::lz_core::TensorView<'a>,
-    /// What the activated gate is multiplied with.
+    /// Factor of the activated gate.
     pub up: ::lz_core::TensorView<'a>,
-    /// Which of the two formulas is meant.
+    /// The formula: exact or tanh approximation.
     /// `None` is the default, `none`.
     pub approximate: Option<ActivationGeluMulApproximate>,
 }
@@ -69,7 +69,7 @@ impl<'a> ActivationGeluMul<'a> {
             approximate: None,
         }
     }
-    /// Which of the two formulas is meant.
+    /// The formula: exact or tanh approximation.
     #[must_use]
     pub fn approximate(mut self, approximate: ActivationGeluMulApproximate) -> Self {
         self.approximate = Some(approximate);
@@ -115,7 +115,7 @@ pub struct ActivationGeluMulCall<'a> {
     args: &'a ActivationGeluMul<'a>,
     /// Sizes.
     pub axes: ActivationGeluMulAxes,
-    /// Which of the two formulas is meant.
+    /// The formula: exact or tanh approximation.
     pub approximate: ActivationGeluMulApproximate,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -573,7 +573,7 @@ impl<'c> ActivationGeluMulCall<'c> {
         }
     }
 }
-/// The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+/// The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -587,7 +587,7 @@ pub fn activation_gelu_mul_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
-/// The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+/// The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 ///
 /// Results come in host memory of their own.
 pub fn activation_gelu_mul(

@@ -12,7 +12,7 @@
 pub static ACTIVATION_SILU: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "activation.silu",
     1u32,
-    "496b595919624d0b80fbcbfc0fcbe3fc018e1a4c2709d04d6be9c230e4832c6f",
+    "8f964509eb9122532d2ee0824ae04115c190697112adeff5abbc57429c9db0ec",
     "schemas/ops/activation/silu.yaml",
     include_str!("../../../schemas/ops/activation/silu.yaml"),
     &FIELDS,
@@ -25,7 +25,7 @@ pub static ACTIVATION_SILU: ::lz_core::OperationInfo = ::lz_core::OperationInfo:
 ///     output = x / (1 + exp(-alpha * x))
 ///
 /// ```
-/// in exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a
+/// in exact arithmetic, rounded to T once. At infinity the limits apply: silu(+∞) = +∞ and silu(-∞) = 0 for a
 /// positive alpha; alpha = 0 halves x.
 #[derive(Clone, Copy)]
 pub struct ActivationSilu<'a> {

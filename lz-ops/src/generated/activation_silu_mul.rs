@@ -12,12 +12,12 @@
 pub static ACTIVATION_SILU_MUL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "activation.silu_mul",
     1u32,
-    "cfc50d2cee7d8f6a19c20c7c0cedca189322524ca724b426f833850261a8db54",
+    "6f9c5d0771c485589eadb68118afd749e136ec20eaa7c86cc80176ef3533ad07",
     "schemas/ops/activation/silu_mul.yaml",
     include_str!("../../../schemas/ops/activation/silu_mul.yaml"),
     &FIELDS,
 );
-/// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+/// The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 ///
 /// For each element:
 ///
@@ -28,9 +28,9 @@ pub static ACTIVATION_SILU_MUL: ::lz_core::OperationInfo = ::lz_core::OperationI
 /// in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
 #[derive(Clone, Copy)]
 pub struct ActivationSiluMul<'a> {
-    /// What goes through the activation.
+    /// Input of the activation.
     pub gate: ::lz_core::TensorView<'a>,
-    /// What the activated gate is multiplied with.
+    /// Factor of the activated gate.
     pub up: ::lz_core::TensorView<'a>,
 }
 impl<'a> ActivationSiluMul<'a> {
@@ -488,7 +488,7 @@ impl<'c> ActivationSiluMulCall<'c> {
         }
     }
 }
-/// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+/// The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -502,7 +502,7 @@ pub fn activation_silu_mul_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
-/// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+/// The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 ///
 /// Results come in host memory of their own.
 pub fn activation_silu_mul(

@@ -12,7 +12,7 @@
 pub static ATTENTION_CROSS_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.cross.decode",
     1u32,
-    "5cc9e5bcc5628ad5747a1f8934ed19e26a5d54dcd50f6e89babd1a963cb62cc4",
+    "7dbd0a5ba9ec7fc1147c9036b2cb290f865b3401695881327c5049e7ef91c2be",
     "schemas/ops/attention/cross/decode.yaml",
     include_str!("../../../schemas/ops/attention/cross/decode.yaml"),
     &FIELDS,
@@ -40,8 +40,8 @@ impl AttentionCrossDecodeLayout {
 }
 /// One decode step of attention over the keys and values of an encoder.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// For batch row b and head h, with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// For batch row b and head h, with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 ///
 /// ```text
 ///     s[j] = sm_scale * q[b,h] · k[b,j,g] + mask[b,h,j]
@@ -50,27 +50,27 @@ impl AttentionCrossDecodeLayout {
 ///     lse[b,h]    = log Σ_j exp(s[j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
+/// A float mask is added to the score. Where a bool mask is false, the score is -∞.
 #[derive(Clone, Copy)]
 pub struct AttentionCrossDecode<'a> {
-    /// One query a batch row.
+    /// One query per batch row.
     pub q: ::lz_core::TensorView<'a>,
     /// Keys of the encoder.
     pub k: ::lz_core::TensorView<'a>,
-    /// Values of the encoder, whose heads may have another size.
+    /// Values of the encoder; their head dimension may differ from that of the keys.
     pub v: ::lz_core::TensorView<'a>,
-    /// How many keys each batch row has; absent means all.
+    /// Number of keys of each batch row; absent means all.
     pub kv_lens: Option<::lz_core::TensorView<'a>>,
     /// Bool: true where the key is visible; float: added to the scores.
     pub mask: Option<::lz_core::TensorView<'a>>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
     /// Order of the dimensions of keys and values.
@@ -96,7 +96,7 @@ impl<'a> AttentionCrossDecode<'a> {
             layout: None,
         }
     }
-    /// How many keys each batch row has; absent means all.
+    /// Number of keys of each batch row; absent means all.
     #[must_use]
     pub fn kv_lens(mut self, kv_lens: ::lz_core::TensorView<'a>) -> Self {
         self.kv_lens = Some(kv_lens);
@@ -114,7 +114,7 @@ impl<'a> AttentionCrossDecode<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -210,7 +210,7 @@ pub struct AttentionCrossDecodeCall<'a> {
     pub axes: AttentionCrossDecodeAxes,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// Order of the dimensions of keys and values.
     pub layout: AttentionCrossDecodeLayout,

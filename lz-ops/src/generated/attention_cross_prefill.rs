@@ -12,12 +12,12 @@
 pub static ATTENTION_CROSS_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.cross.prefill",
     1u32,
-    "8e6a99e2fa441ebc5c46538083b54f387501d8987f44a10f15e3b78031c461cb",
+    "ee593f0e08328a9559d994038f6d270e7b919e522bb34a503290e936bd9a0800",
     "schemas/ops/attention/cross/prefill.yaml",
     include_str!("../../../schemas/ops/attention/cross/prefill.yaml"),
     &FIELDS,
 );
-/// Order of the dimensions of all tensors but the lengths and the mask.
+/// Order of the dimensions of all tensors except the lengths and the mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum AttentionCrossPrefillLayout {
@@ -40,9 +40,9 @@ impl AttentionCrossPrefillLayout {
 }
 /// Attention of a decoder's sequences over the keys and values of an encoder.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// There is no order between queries and keys, so there is neither causality nor a window. For batch row b, head h and query i,
-/// with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Queries and keys have no common positions, so there is neither causality nor a window. For batch row b, head h and query i,
+/// with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 ///
 /// ```text
 ///     s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]
@@ -51,30 +51,30 @@ impl AttentionCrossPrefillLayout {
 ///     lse[b,i,h]    = log Σ_j exp(s[i,j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
+/// A float mask is added to the score. Where a bool mask is false, the score is -∞.
 #[derive(Clone, Copy)]
 pub struct AttentionCrossPrefill<'a> {
     /// Queries of the decoder.
     pub q: ::lz_core::TensorView<'a>,
     /// Keys of the encoder.
     pub k: ::lz_core::TensorView<'a>,
-    /// Values of the encoder, whose heads may have another size.
+    /// Values of the encoder; their head dimension may differ from that of the keys.
     pub v: ::lz_core::TensorView<'a>,
-    /// How many keys each batch row has; absent means all.
+    /// Number of keys of each batch row; absent means all.
     pub kv_lens: Option<::lz_core::TensorView<'a>>,
     /// Bool: true where the key is visible; float: added to the scores.
     pub mask: Option<::lz_core::TensorView<'a>>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
-    /// Order of the dimensions of all tensors but the lengths and the mask.
+    /// Order of the dimensions of all tensors except the lengths and the mask.
     /// `None` is the default, `BSHD`.
     pub layout: Option<AttentionCrossPrefillLayout>,
 }
@@ -97,7 +97,7 @@ impl<'a> AttentionCrossPrefill<'a> {
             layout: None,
         }
     }
-    /// How many keys each batch row has; absent means all.
+    /// Number of keys of each batch row; absent means all.
     #[must_use]
     pub fn kv_lens(mut self, kv_lens: ::lz_core::TensorView<'a>) -> Self {
         self.kv_lens = Some(kv_lens);
@@ -115,13 +115,13 @@ impl<'a> AttentionCrossPrefill<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
         self
     }
-    /// Order of the dimensions of all tensors but the lengths and the mask.
+    /// Order of the dimensions of all tensors except the lengths and the mask.
     #[must_use]
     pub fn layout(mut self, layout: AttentionCrossPrefillLayout) -> Self {
         self.layout = Some(layout);
@@ -213,9 +213,9 @@ pub struct AttentionCrossPrefillCall<'a> {
     pub axes: AttentionCrossPrefillAxes,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
-    /// Order of the dimensions of all tensors but the lengths and the mask.
+    /// Order of the dimensions of all tensors except the lengths and the mask.
     pub layout: AttentionCrossPrefillLayout,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,

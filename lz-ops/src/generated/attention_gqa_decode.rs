@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.decode",
     1u32,
-    "6b82d7cf1114914fb68d139c3bd337374e0ec1d7e639915842de688a37576675",
+    "c6e787665747d97d1a1409e9f4ff38f067c67304bd5f1ddd2da99882ee3bdabf",
     "schemas/ops/attention/gqa/decode.yaml",
     include_str!("../../../schemas/ops/attention/gqa/decode.yaml"),
     &FIELDS,
@@ -40,9 +40,9 @@ impl AttentionGqaDecodeLayout {
 }
 /// One decode step of grouped-query attention over contiguous keys and values.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
-/// query's own place:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+/// of the query:
 ///
 /// ```text
 ///     z    = sm_scale * q[b,h] · k[b,j,g]
@@ -53,33 +53,33 @@ impl AttentionGqaDecodeLayout {
 ///     lse[b,h]    = log Σ_j exp(s[j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 #[derive(Clone, Copy)]
 pub struct AttentionGqaDecode<'a> {
-    /// One query a batch row.
+    /// One query per batch row.
     pub q: ::lz_core::TensorView<'a>,
     /// Keys.
     pub k: ::lz_core::TensorView<'a>,
-    /// Values, whose heads may have another size.
+    /// Values; their head dimension may differ from that of the keys.
     pub v: ::lz_core::TensorView<'a>,
-    /// How many keys each batch row has; absent means all.
+    /// Number of keys of each batch row; absent means all.
     pub kv_lens: Option<::lz_core::TensorView<'a>>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<::lz_core::TensorView<'a>>,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_left: Option<i64>,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     /// `None` is the default, `0`.
     pub soft_cap: Option<f32>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
     /// Order of the dimensions of keys and values.
@@ -107,7 +107,7 @@ impl<'a> AttentionGqaDecode<'a> {
             layout: None,
         }
     }
-    /// How many keys each batch row has; absent means all.
+    /// Number of keys of each batch row; absent means all.
     #[must_use]
     pub fn kv_lens(mut self, kv_lens: ::lz_core::TensorView<'a>) -> Self {
         self.kv_lens = Some(kv_lens);
@@ -119,13 +119,13 @@ impl<'a> AttentionGqaDecode<'a> {
         self.alibi_slopes = Some(alibi_slopes);
         self
     }
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_left(mut self, window_left: i64) -> Self {
         self.window_left = Some(window_left);
         self
     }
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     #[must_use]
     pub fn soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -137,7 +137,7 @@ impl<'a> AttentionGqaDecode<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -246,13 +246,13 @@ pub struct AttentionGqaDecodeCall<'a> {
     args: &'a AttentionGqaDecode<'a>,
     /// Sizes.
     pub axes: AttentionGqaDecodeAxes,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// Order of the dimensions of keys and values.
     pub layout: AttentionGqaDecodeLayout,

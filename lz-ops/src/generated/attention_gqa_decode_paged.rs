@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.decode.paged",
     1u32,
-    "0aff78c0c25a51cad5ef60756172eb5a99cef3062be6ece048276dcb1daa5a8d",
+    "dedeb498ead38c1ed8a7d571d39d80144503ca83ed562d78d92077484750d4cd",
     "schemas/ops/attention/gqa/decode.paged.yaml",
     include_str!("../../../schemas/ops/attention/gqa/decode.paged.yaml"),
     &FIELDS,
@@ -40,12 +40,12 @@ impl AttentionGqaDecodePagedLayout {
 }
 /// One decode step of grouped-query attention over a paged cache.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-/// j % page_size. Requests may share pages. Places beyond the length are never read.
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+/// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
-/// With j over the L keys of the request, the last of which stands at the query's own place:
+/// With j over the L keys of the request, the last of which has the position of the query:
 ///
 /// ```text
 ///     z    = sm_scale * q[b,h] · k[b,j,g]
@@ -56,37 +56,37 @@ impl AttentionGqaDecodePagedLayout {
 ///     lse[b,h]    = log Σ_j exp(s[j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 #[derive(Clone, Copy)]
 pub struct AttentionGqaDecodePaged<'a> {
-    /// One query a request.
+    /// One query per request.
     pub q: ::lz_core::TensorView<'a>,
-    /// Keys by page and place.
+    /// Keys, by page and slot.
     pub k_cache: ::lz_core::TensorView<'a>,
-    /// Values by page and place.
+    /// Values, by page and slot.
     pub v_cache: ::lz_core::TensorView<'a>,
-    /// Where the pages of each request begin in kv_indices.
+    /// Start of the pages of each request in kv_indices.
     pub kv_indptr: ::lz_core::TensorView<'a>,
-    /// Pages of all requests, one request after the other.
+    /// Pages of all requests, concatenated.
     pub kv_indices: ::lz_core::TensorView<'a>,
-    /// How many places of the last page of each request are filled.
+    /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: ::lz_core::TensorView<'a>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<::lz_core::TensorView<'a>>,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_left: Option<i64>,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     /// `None` is the default, `0`.
     pub soft_cap: Option<f32>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches.
@@ -125,13 +125,13 @@ impl<'a> AttentionGqaDecodePaged<'a> {
         self.alibi_slopes = Some(alibi_slopes);
         self
     }
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_left(mut self, window_left: i64) -> Self {
         self.window_left = Some(window_left);
         self
     }
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     #[must_use]
     pub fn soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -143,7 +143,7 @@ impl<'a> AttentionGqaDecodePaged<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -263,13 +263,13 @@ pub struct AttentionGqaDecodePagedCall<'a> {
     args: &'a AttentionGqaDecodePaged<'a>,
     /// Sizes.
     pub axes: AttentionGqaDecodePagedAxes,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// Order of the dimensions of the caches.
     pub layout: AttentionGqaDecodePagedLayout,

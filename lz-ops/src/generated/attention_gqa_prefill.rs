@@ -12,12 +12,12 @@
 pub static ATTENTION_GQA_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.prefill",
     1u32,
-    "e3240c20334696ca13157dac08cb3ea066f499a809bf8844027e06f73c6a666b",
+    "eb818de2ba493b8f18edfde22ecc0e82a89a2b09df16fb909183adddd0aac27b",
     "schemas/ops/attention/gqa/prefill.yaml",
     include_str!("../../../schemas/ops/attention/gqa/prefill.yaml"),
     &FIELDS,
 );
-/// Order of the dimensions of all tensors but the mask and the slopes.
+/// Order of the dimensions of all tensors except the mask and the slopes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum AttentionGqaPrefillLayout {
@@ -40,7 +40,7 @@ impl AttentionGqaPrefillLayout {
 }
 /// Grouped-query attention of whole sequences over contiguous keys and values.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// For batch row b, head h, query i and key j:
 ///
 /// ```text
@@ -52,47 +52,47 @@ impl AttentionGqaPrefillLayout {
 ///     lse[b,i,h]    = log Σ_j exp(s[i,j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// The slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is
+/// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
 /// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
-/// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.
+/// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
 #[derive(Clone, Copy)]
 pub struct AttentionGqaPrefill<'a> {
     /// Queries.
     pub q: ::lz_core::TensorView<'a>,
     /// Keys.
     pub k: ::lz_core::TensorView<'a>,
-    /// Values, whose heads may have another size.
+    /// Values; their head dimension may differ from that of the keys.
     pub v: ::lz_core::TensorView<'a>,
     /// Bool: true where the key is visible; float: added to the scores.
     pub mask: Option<::lz_core::TensorView<'a>>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<::lz_core::TensorView<'a>>,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     /// `None` is the default, `false`.
     pub causal: Option<bool>,
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first.
     /// `None` is the default, `seq_k - seq_q`.
     pub causal_offset: Option<i64>,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_left: Option<i64>,
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_right: Option<i64>,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     /// `None` is the default, `0`.
     pub soft_cap: Option<f32>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
-    /// Order of the dimensions of all tensors but the mask and the slopes.
+    /// Order of the dimensions of all tensors except the mask and the slopes.
     /// `None` is the default, `BSHD`.
     pub layout: Option<AttentionGqaPrefillLayout>,
 }
@@ -132,31 +132,31 @@ impl<'a> AttentionGqaPrefill<'a> {
         self.alibi_slopes = Some(alibi_slopes);
         self
     }
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     #[must_use]
     pub fn causal(mut self, causal: bool) -> Self {
         self.causal = Some(causal);
         self
     }
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first.
     #[must_use]
     pub fn causal_offset(mut self, causal_offset: i64) -> Self {
         self.causal_offset = Some(causal_offset);
         self
     }
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_left(mut self, window_left: i64) -> Self {
         self.window_left = Some(window_left);
         self
     }
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_right(mut self, window_right: i64) -> Self {
         self.window_right = Some(window_right);
         self
     }
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     #[must_use]
     pub fn soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -168,13 +168,13 @@ impl<'a> AttentionGqaPrefill<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
         self
     }
-    /// Order of the dimensions of all tensors but the mask and the slopes.
+    /// Order of the dimensions of all tensors except the mask and the slopes.
     #[must_use]
     pub fn layout(mut self, layout: AttentionGqaPrefillLayout) -> Self {
         self.layout = Some(layout);
@@ -296,21 +296,21 @@ pub struct AttentionGqaPrefillCall<'a> {
     args: &'a AttentionGqaPrefill<'a>,
     /// Sizes.
     pub axes: AttentionGqaPrefillAxes,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     pub causal: bool,
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first.
     pub causal_offset: i64,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     pub window_right: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
-    /// Order of the dimensions of all tensors but the mask and the slopes.
+    /// Order of the dimensions of all tensors except the mask and the slopes.
     pub layout: AttentionGqaPrefillLayout,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,

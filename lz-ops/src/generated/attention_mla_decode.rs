@@ -12,15 +12,15 @@
 pub static ATTENTION_MLA_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.mla.decode",
     1u32,
-    "efc052bef5ee21fde2976dbc35655255401771e5796e5ec6d3809103e8dec6df",
+    "b805b69595e5f22207ea309c91bce3af64d6afe111595392f61460baddc5db17",
     "schemas/ops/attention/mla/decode.yaml",
     include_str!("../../../schemas/ops/attention/mla/decode.yaml"),
     &FIELDS,
 );
 /// One decode step of multi-head latent attention over a contiguous compressed cache.
 ///
-/// The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
-/// token t and head h, with the cache shared by all heads and seen whole by every token:
+/// The absorbed form: the caller multiplies queries by W_UK before the call and outputs by W_UV after it. For
+/// token t and head h, with the cache shared by all heads; every token attends to the whole cache:
 ///
 /// ```text
 ///     s[t,h,j] = (q_nope[t,h] · ckv[j] + q_pe[t,h] · kpe[j]) * sm_scale
@@ -29,8 +29,8 @@ pub static ATTENTION_MLA_DECODE: ::lz_core::OperationInfo = ::lz_core::Operation
 ///     lse[t,h]    = log Σ_j exp(s[t,h,j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its latent is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 #[derive(Clone, Copy)]
 pub struct AttentionMlaDecode<'a> {
@@ -42,9 +42,9 @@ pub struct AttentionMlaDecode<'a> {
     pub ckv: ::lz_core::TensorView<'a>,
     /// Rotary part of the keys.
     pub kpe: ::lz_core::TensorView<'a>,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
 }
@@ -67,7 +67,7 @@ impl<'a> AttentionMlaDecode<'a> {
             return_lse: None,
         }
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -138,9 +138,9 @@ pub struct AttentionMlaDecodeCall<'a> {
     args: &'a AttentionMlaDecode<'a>,
     /// Sizes.
     pub axes: AttentionMlaDecodeAxes,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,

@@ -12,16 +12,16 @@
 pub static ATTENTION_MLA_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.mla.decode.paged",
     1u32,
-    "8115831986673e1fc456b57326e14014d043bbf6c027b7e5c066bb5de7a2503e",
+    "6b1a2090824d3ba1a682df8d1c6b7160e8091d1d8ae19489e3cc2b17f72b6dbd",
     "schemas/ops/attention/mla/decode.paged.yaml",
     include_str!("../../../schemas/ops/attention/mla/decode.paged.yaml"),
     &FIELDS,
 );
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
-/// The absorbed form, one query a request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
-/// with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j lies on
-/// its page j // page_size at place j % page_size; call that latent ckv[b,j] and its rotary part kpe[b,j]. Then
+/// The absorbed form, one query per request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
+/// with n of them its length is (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its token j is in
+/// its page j // page_size at slot j % page_size, with latent `ckv[b,j]` and rotary part `kpe[b,j]`. Then
 ///
 /// ```text
 ///     s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale
@@ -30,28 +30,28 @@ pub static ATTENTION_MLA_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::Ope
 ///     lse[b,h]    = log Σ_j exp(s[b,h,j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN. Requests may share pages. Places beyond the length are never read.
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its latent is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN. Requests may share pages. Slots beyond the length are never read.
 #[derive(Clone, Copy)]
 pub struct AttentionMlaDecodePaged<'a> {
     /// Queries without position, already multiplied by W_UK.
     pub q_nope: ::lz_core::TensorView<'a>,
     /// Rotary part of the queries.
     pub q_pe: ::lz_core::TensorView<'a>,
-    /// Compressed keys and values by page and place.
+    /// Compressed keys and values, by page and slot.
     pub ckv_cache: ::lz_core::TensorView<'a>,
-    /// Rotary part of the keys by page and place.
+    /// Rotary part of the keys, by page and slot.
     pub kpe_cache: ::lz_core::TensorView<'a>,
-    /// Where the pages of each request begin in kv_indices.
+    /// Start of the pages of each request in kv_indices.
     pub kv_indptr: ::lz_core::TensorView<'a>,
-    /// Pages of all requests, one request after the other.
+    /// Pages of all requests, concatenated.
     pub kv_indices: ::lz_core::TensorView<'a>,
-    /// How many places of the last page of each request are filled.
+    /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: ::lz_core::TensorView<'a>,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
 }
@@ -80,7 +80,7 @@ impl<'a> AttentionMlaDecodePaged<'a> {
             return_lse: None,
         }
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -170,9 +170,9 @@ pub struct AttentionMlaDecodePagedCall<'a> {
     args: &'a AttentionMlaDecodePaged<'a>,
     /// Sizes.
     pub axes: AttentionMlaDecodePagedAxes,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,

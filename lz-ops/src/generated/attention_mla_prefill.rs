@@ -12,14 +12,14 @@
 pub static ATTENTION_MLA_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.mla.prefill",
     1u32,
-    "3d5ec311d90e3cec6c9162f02e9d2551841f3be6f78bd732d5ece93fae3625f5",
+    "baba2cc05556665be9d26eb08a8eeb0f6e2480d171f0e89b18aaecfa0ec673ea",
     "schemas/ops/attention/mla/prefill.yaml",
     include_str!("../../../schemas/ops/attention/mla/prefill.yaml"),
     &FIELDS,
 );
 /// Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 ///
-/// The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
+/// The absorbed form: the caller multiplies queries by W_UK before the call and outputs by W_UV after it. For
 /// query i and head h, with the cache shared by all heads:
 ///
 /// ```text
@@ -30,8 +30,8 @@ pub static ATTENTION_MLA_PREFILL: ::lz_core::OperationInfo = ::lz_core::Operatio
 ///
 /// ```
 /// in exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i
-/// when j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query
-/// without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
+/// when j ≤ i + causal_offset. A visible key whose score is -∞ has no effect, even if its latent is NaN. A query
+/// without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
 /// the row NaN.
 #[derive(Clone, Copy)]
 pub struct AttentionMlaPrefill<'a> {
@@ -43,15 +43,15 @@ pub struct AttentionMlaPrefill<'a> {
     pub ckv: ::lz_core::TensorView<'a>,
     /// Rotary part of the keys.
     pub kpe: ::lz_core::TensorView<'a>,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     /// `None` is the default, `false`.
     pub causal: Option<bool>,
     /// With causal, key j is visible to query i when j <= i + causal_offset; the default aligns the last of both.
     /// `None` is the default, `kv_len - seq_q`.
     pub causal_offset: Option<i64>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
 }
@@ -76,7 +76,7 @@ impl<'a> AttentionMlaPrefill<'a> {
             return_lse: None,
         }
     }
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     #[must_use]
     pub fn causal(mut self, causal: bool) -> Self {
         self.causal = Some(causal);
@@ -88,7 +88,7 @@ impl<'a> AttentionMlaPrefill<'a> {
         self.causal_offset = Some(causal_offset);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -171,13 +171,13 @@ pub struct AttentionMlaPrefillCall<'a> {
     args: &'a AttentionMlaPrefill<'a>,
     /// Sizes.
     pub axes: AttentionMlaPrefillAxes,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     pub causal: bool,
     /// With causal, key j is visible to query i when j <= i + causal_offset; the default aligns the last of both.
     pub causal_offset: i64,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,

@@ -12,17 +12,17 @@
 pub static ATTENTION_SPARSE_BLOCK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.sparse.block",
     1u32,
-    "e15e192044e29c7d8019defafd52d32dde31f3dc878ce4d37bc23ba2cd5cb05b",
+    "88ae3d2ad5651ae34163c197f09d79451fba3966f2a779d9b50d42c5e8cd042a",
     "schemas/ops/attention/sparse/block.yaml",
     include_str!("../../../schemas/ops/attention/sparse/block.yaml"),
     &FIELDS,
 );
-/// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+/// Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// Queries and keys are cut into blocks of block_rows and block_cols (the last one may be shorter). Query i sees the keys
-/// of the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c holds the keys
-/// c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, a block that is listed twice counting twice:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Queries and keys are split into blocks of block_rows and block_cols (the last one may be shorter). Query i attends to the keys
+/// of the blocks `indices[indptr[r] … indptr[r+1] - 1]` with r = i // block_rows; block c contains the keys
+/// c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, where a block that is listed twice counts twice:
 ///
 /// ```text
 ///     z      = sm_scale * q[i,h] · k[j,g]
@@ -32,8 +32,8 @@ pub static ATTENTION_SPARSE_BLOCK: ::lz_core::OperationInfo = ::lz_core::Operati
 ///     lse[i,h]    = log Σ_j exp(c)
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 #[derive(Clone, Copy)]
 pub struct AttentionSparseBlock<'a> {
@@ -43,21 +43,21 @@ pub struct AttentionSparseBlock<'a> {
     pub k: ::lz_core::TensorView<'a>,
     /// Values.
     pub v: ::lz_core::TensorView<'a>,
-    /// Where the list of each block of queries begins.
+    /// Start of the list of each block of queries.
     pub indptr: ::lz_core::TensorView<'a>,
     /// Blocks of keys, listed for one block of queries after the other.
     pub indices: ::lz_core::TensorView<'a>,
-    /// Queries a block.
+    /// Queries per block.
     pub block_rows: i64,
-    /// Keys a block.
+    /// Keys per block.
     pub block_cols: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     /// `None` is the default, `0`.
     pub soft_cap: Option<f32>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
 }
@@ -86,7 +86,7 @@ impl<'a> AttentionSparseBlock<'a> {
             return_lse: None,
         }
     }
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     #[must_use]
     pub fn soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -98,7 +98,7 @@ impl<'a> AttentionSparseBlock<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -195,15 +195,15 @@ pub struct AttentionSparseBlockCall<'a> {
     args: &'a AttentionSparseBlock<'a>,
     /// Sizes.
     pub axes: AttentionSparseBlockAxes,
-    /// Queries a block.
+    /// Queries per block.
     pub block_rows: i64,
-    /// Keys a block.
+    /// Keys per block.
     pub block_cols: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -1208,7 +1208,7 @@ impl<'c> AttentionSparseBlockCall<'c> {
         }
     }
 }
-/// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+/// Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -1223,7 +1223,7 @@ pub fn attention_sparse_block_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
-/// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+/// Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 ///
 /// Results come in host memory of their own.
 pub fn attention_sparse_block(

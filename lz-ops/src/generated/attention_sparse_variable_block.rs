@@ -12,17 +12,17 @@
 pub static ATTENTION_SPARSE_VARIABLE_BLOCK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.sparse.variable_block",
     1u32,
-    "183eec9b64cdd68bb9447f7be32f2741e152dc96b15263993a4ef6c7cb926db4",
+    "1f4f153426af69f9177645b4856feb9a2bd67d296a1bed4cf818e2def0ef2905",
     "schemas/ops/attention/sparse/variable_block.yaml",
     include_str!("../../../schemas/ops/attention/sparse/variable_block.yaml"),
     &FIELDS,
 );
-/// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+/// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// For each key head g the queries are cut into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
-/// sizes block_col_sizes[g], in order; a size may be 0. Query i of block r sees key j of block c when block_mask[g,r,c] is
-/// true. Over the keys that it sees:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// For each key head g, the queries are split into row_blocks blocks of sizes `block_row_sizes[g]` and the keys into col_blocks blocks of
+/// sizes `block_col_sizes[g]`, in order; a size may be 0. Query i of block r attends to key j of block c if `block_mask[g,r,c]` is
+/// true. Over those keys:
 ///
 /// ```text
 ///     z      = sm_scale * q[h,i] · k[g,j]
@@ -32,8 +32,8 @@ pub static ATTENTION_SPARSE_VARIABLE_BLOCK: ::lz_core::OperationInfo = ::lz_core
 ///     lse[h,i]    = log Σ_j exp(c)
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 #[derive(Clone, Copy)]
 pub struct AttentionSparseVariableBlock<'a> {
@@ -43,19 +43,19 @@ pub struct AttentionSparseVariableBlock<'a> {
     pub k: ::lz_core::TensorView<'a>,
     /// Values.
     pub v: ::lz_core::TensorView<'a>,
-    /// Whether a block of queries sees a block of keys.
+    /// Whether a block of queries attends to a block of keys.
     pub block_mask: ::lz_core::TensorView<'a>,
     /// Queries of each block.
     pub block_row_sizes: ::lz_core::TensorView<'a>,
     /// Keys of each block.
     pub block_col_sizes: ::lz_core::TensorView<'a>,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     /// `None` is the default, `0`.
     pub soft_cap: Option<f32>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
 }
@@ -82,7 +82,7 @@ impl<'a> AttentionSparseVariableBlock<'a> {
             return_lse: None,
         }
     }
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     #[must_use]
     pub fn soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -94,7 +94,7 @@ impl<'a> AttentionSparseVariableBlock<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -190,11 +190,11 @@ pub struct AttentionSparseVariableBlockCall<'a> {
     args: &'a AttentionSparseVariableBlock<'a>,
     /// Sizes.
     pub axes: AttentionSparseVariableBlockAxes,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -1235,7 +1235,7 @@ impl<'c> AttentionSparseVariableBlockCall<'c> {
         }
     }
 }
-/// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+/// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -1250,7 +1250,7 @@ pub fn attention_sparse_variable_block_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
-/// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+/// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
 /// Results come in host memory of their own.
 pub fn attention_sparse_variable_block(

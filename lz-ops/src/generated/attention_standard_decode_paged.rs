@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.decode.paged",
     1u32,
-    "b812039e58161dd8a718e9636a4cd8fc5ecf2b4d6414d0a5b384e15685c9177f",
+    "e51efb01d28570be1e5fee1401bceb539d6d2cabccc4ad5637334c37e7b9b71a",
     "schemas/ops/attention/standard/decode.paged.yaml",
     include_str!("../../../schemas/ops/attention/standard/decode.paged.yaml"),
     &FIELDS,
@@ -41,10 +41,10 @@ impl AttentionStandardDecodePagedLayout {
 /// One decode step of attention over a paged cache.
 ///
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-/// j % page_size. Requests may share pages. Places beyond the length are never read.
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+/// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
-/// With j over the L keys of the request, the last of which stands at the query's own place:
+/// With j over the L keys of the request, the last of which has the position of the query:
 ///
 /// ```text
 ///     z    = sm_scale * q[b,h] · k[b,j,h]
@@ -55,37 +55,37 @@ impl AttentionStandardDecodePagedLayout {
 ///     lse[b,h]    = log Σ_j exp(s[j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 #[derive(Clone, Copy)]
 pub struct AttentionStandardDecodePaged<'a> {
-    /// One query a request.
+    /// One query per request.
     pub q: ::lz_core::TensorView<'a>,
-    /// Keys by page and place.
+    /// Keys, by page and slot.
     pub k_cache: ::lz_core::TensorView<'a>,
-    /// Values by page and place.
+    /// Values, by page and slot.
     pub v_cache: ::lz_core::TensorView<'a>,
-    /// Where the pages of each request begin in kv_indices.
+    /// Start of the pages of each request in kv_indices.
     pub kv_indptr: ::lz_core::TensorView<'a>,
-    /// Pages of all requests, one request after the other.
+    /// Pages of all requests, concatenated.
     pub kv_indices: ::lz_core::TensorView<'a>,
-    /// How many places of the last page of each request are filled.
+    /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: ::lz_core::TensorView<'a>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<::lz_core::TensorView<'a>>,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_left: Option<i64>,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     /// `None` is the default, `0`.
     pub soft_cap: Option<f32>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches.
@@ -124,13 +124,13 @@ impl<'a> AttentionStandardDecodePaged<'a> {
         self.alibi_slopes = Some(alibi_slopes);
         self
     }
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_left(mut self, window_left: i64) -> Self {
         self.window_left = Some(window_left);
         self
     }
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     #[must_use]
     pub fn soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -142,7 +142,7 @@ impl<'a> AttentionStandardDecodePaged<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -260,13 +260,13 @@ pub struct AttentionStandardDecodePagedCall<'a> {
     args: &'a AttentionStandardDecodePaged<'a>,
     /// Sizes.
     pub axes: AttentionStandardDecodePagedAxes,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// Order of the dimensions of the caches.
     pub layout: AttentionStandardDecodePagedLayout,

@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_PREFILL_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.prefill.paged",
     1u32,
-    "40f5838a1f60e9592bca9851ca2a4b0cb9bcdcf9679696f17acf8f849b43f0cc",
+    "bb27702cf3334aff2a284f6128efe357837ca3969a3dfc044328283c194d1b48",
     "schemas/ops/attention/standard/prefill.paged.yaml",
     include_str!("../../../schemas/ops/attention/standard/prefill.paged.yaml"),
     &FIELDS,
@@ -40,13 +40,13 @@ impl AttentionStandardPrefillPagedLayout {
 }
 /// Attention of requests of different lengths over a paged cache.
 ///
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-/// j % page_size. Requests may share pages. Places beyond the length are never read.
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+/// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
-/// With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place
-/// where query i stands among the keys:
+/// With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
+/// of query i among the keys:
 ///
 /// ```text
 ///     z      = sm_scale * q[i,h] · k[b,j,h]
@@ -57,47 +57,47 @@ impl AttentionStandardPrefillPagedLayout {
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-/// aligned at the end of each request; there is no offset to choose.
+/// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+/// aligned at the end of each request; there is no offset parameter.
 #[derive(Clone, Copy)]
 pub struct AttentionStandardPrefillPaged<'a> {
     /// Queries of all requests.
     pub q: ::lz_core::TensorView<'a>,
-    /// Keys by page and place.
+    /// Keys, by page and slot.
     pub k_cache: ::lz_core::TensorView<'a>,
-    /// Values by page and place.
+    /// Values, by page and slot.
     pub v_cache: ::lz_core::TensorView<'a>,
-    /// Where the queries of each request begin.
+    /// Start of the queries of each request.
     pub qo_indptr: ::lz_core::TensorView<'a>,
-    /// Where the pages of each request begin in kv_indices.
+    /// Start of the pages of each request in kv_indices.
     pub kv_indptr: ::lz_core::TensorView<'a>,
-    /// Pages of all requests, one request after the other.
+    /// Pages of all requests, concatenated.
     pub kv_indices: ::lz_core::TensorView<'a>,
-    /// How many places of the last page of each request are filled.
+    /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: ::lz_core::TensorView<'a>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<::lz_core::TensorView<'a>>,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     /// `None` is the default, `false`.
     pub causal: Option<bool>,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_left: Option<i64>,
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_right: Option<i64>,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     /// `None` is the default, `0`.
     pub soft_cap: Option<f32>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
     /// Order of the dimensions of the caches.
@@ -140,25 +140,25 @@ impl<'a> AttentionStandardPrefillPaged<'a> {
         self.alibi_slopes = Some(alibi_slopes);
         self
     }
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     #[must_use]
     pub fn causal(mut self, causal: bool) -> Self {
         self.causal = Some(causal);
         self
     }
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_left(mut self, window_left: i64) -> Self {
         self.window_left = Some(window_left);
         self
     }
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_right(mut self, window_right: i64) -> Self {
         self.window_right = Some(window_right);
         self
     }
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     #[must_use]
     pub fn soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -170,7 +170,7 @@ impl<'a> AttentionStandardPrefillPaged<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -307,17 +307,17 @@ pub struct AttentionStandardPrefillPagedCall<'a> {
     args: &'a AttentionStandardPrefillPaged<'a>,
     /// Sizes.
     pub axes: AttentionStandardPrefillPagedAxes,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     pub causal: bool,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     pub window_right: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// Order of the dimensions of the caches.
     pub layout: AttentionStandardPrefillPagedLayout,

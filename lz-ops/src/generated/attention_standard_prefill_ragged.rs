@@ -12,15 +12,15 @@
 pub static ATTENTION_STANDARD_PREFILL_RAGGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.prefill.ragged",
     1u32,
-    "c386db1b04ee85622d3f78d633a1172ff5c7f8759f6406185a4402d1011246e7",
+    "22a5cc3ce360fb9f0b8efc074eb264342ac1b33ee3527eb841d486dcdf65b7e2",
     "schemas/ops/attention/standard/prefill.ragged.yaml",
     include_str!("../../../schemas/ops/attention/standard/prefill.ragged.yaml"),
     &FIELDS,
 );
-/// Attention of requests of different lengths that lie one after the other without padding.
+/// Attention of concatenated requests of different lengths, without padding.
 ///
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
-/// numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
+/// numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 ///
 /// ```text
 ///     z      = sm_scale * q[i,h] · k[j,h]
@@ -31,43 +31,43 @@ pub static ATTENTION_STANDARD_PREFILL_RAGGED: ::lz_core::OperationInfo = ::lz_co
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-/// aligned at the end of each request; there is no offset to choose.
+/// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+/// aligned at the end of each request; there is no offset parameter.
 #[derive(Clone, Copy)]
 pub struct AttentionStandardPrefillRagged<'a> {
     /// Queries of all requests.
     pub q: ::lz_core::TensorView<'a>,
     /// Keys of all requests.
     pub k: ::lz_core::TensorView<'a>,
-    /// Values of all requests, whose heads may have another size.
+    /// Values of all requests; their head dimension may differ from that of the keys.
     pub v: ::lz_core::TensorView<'a>,
-    /// Where the queries of each request begin.
+    /// Start of the queries of each request.
     pub qo_indptr: ::lz_core::TensorView<'a>,
-    /// Where the keys of each request begin.
+    /// Start of the keys of each request.
     pub kv_indptr: ::lz_core::TensorView<'a>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<::lz_core::TensorView<'a>>,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     /// `None` is the default, `false`.
     pub causal: Option<bool>,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_left: Option<i64>,
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     /// `None` is the default, `-1`.
     pub window_right: Option<i64>,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     /// `None` is the default, `0`.
     pub soft_cap: Option<f32>,
     /// Factor of the scores.
     /// `None` is the default, `1 / sqrt(head_dim)`.
     pub sm_scale: Option<f32>,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     /// `None` is the default, `false`.
     pub return_lse: Option<bool>,
 }
@@ -102,25 +102,25 @@ impl<'a> AttentionStandardPrefillRagged<'a> {
         self.alibi_slopes = Some(alibi_slopes);
         self
     }
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     #[must_use]
     pub fn causal(mut self, causal: bool) -> Self {
         self.causal = Some(causal);
         self
     }
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_left(mut self, window_left: i64) -> Self {
         self.window_left = Some(window_left);
         self
     }
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     #[must_use]
     pub fn window_right(mut self, window_right: i64) -> Self {
         self.window_right = Some(window_right);
         self
     }
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     #[must_use]
     pub fn soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -132,7 +132,7 @@ impl<'a> AttentionStandardPrefillRagged<'a> {
         self.sm_scale = Some(sm_scale);
         self
     }
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     #[must_use]
     pub fn return_lse(mut self, return_lse: bool) -> Self {
         self.return_lse = Some(return_lse);
@@ -244,17 +244,17 @@ pub struct AttentionStandardPrefillRaggedCall<'a> {
     args: &'a AttentionStandardPrefillRagged<'a>,
     /// Sizes.
     pub axes: AttentionStandardPrefillRaggedAxes,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     pub causal: bool,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     pub window_right: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: bool,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -1392,7 +1392,7 @@ impl<'c> AttentionStandardPrefillRaggedCall<'c> {
         }
     }
 }
-/// Attention of requests of different lengths that lie one after the other without padding.
+/// Attention of concatenated requests of different lengths, without padding.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -1407,7 +1407,7 @@ pub fn attention_standard_prefill_ragged_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
-/// Attention of requests of different lengths that lie one after the other without padding.
+/// Attention of concatenated requests of different lengths, without padding.
 ///
 /// Results come in host memory of their own.
 pub fn attention_standard_prefill_ragged(

@@ -12,7 +12,7 @@
 pub static ATTENTION_STATE_MERGE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.state.merge",
     1u32,
-    "7ea54d111d51e726908052bb96460cd6be089f0cc6baf3bf00cd0c9d2b641ea6",
+    "30ebe28067252e74f6f7de7a194aacf1b49c6544362495dc6d3918347f892efa",
     "schemas/ops/attention/state/merge.yaml",
     include_str!("../../../schemas/ops/attention/state/merge.yaml"),
     &FIELDS,
@@ -28,8 +28,8 @@ pub static ATTENTION_STATE_MERGE: ::lz_core::OperationInfo = ::lz_core::Operatio
 ///     lse    = m + log Σ_t w[t]
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.
-/// If no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,
+/// in exact arithmetic, rounded once at the end. A state whose s is -∞ (no keys) has no effect, even if its v is NaN.
+/// If there is no other state, the output is 0 and lse is -∞. A NaN among the s of the other states, or an s of +∞,
 /// makes output and lse NaN. The logarithms are natural.
 #[derive(Clone, Copy)]
 pub struct AttentionStateMerge<'a> {

@@ -12,7 +12,7 @@
 pub static DEQUANTIZE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "dequantize",
     1u32,
-    "ee745b20efc775f4f0ef75b384e1dd495826f301c01cd3a79d1cef6694d47baf",
+    "58b4ed0dd996d5454e6df811d17092e3f0e635d01067e8070e2f8fe555a4d753",
     "schemas/ops/dequantize.yaml",
     include_str!("../../../schemas/ops/dequantize.yaml"),
     &FIELDS,
@@ -108,25 +108,25 @@ impl DequantizeOutputDtype {
         }
     }
 }
-/// Turns values of a small integer or float format back into ordinary floats.
+/// Dequantizes a tensor of a low-precision integer or float format.
 ///
-/// **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-/// the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-/// block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+/// **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
+/// the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
+/// block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
 /// of the group of element e.
 ///
-/// **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
+/// **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 ///
 /// ```text
-///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 where it is not given
+///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given
 ///     output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
-///     output[e] = q[e] * (s[e] / global_scale)             nvfp4, with 1 where no global scale is given
+///     output[e] = q[e] * (s[e] / global_scale)             nvfp4; global_scale is 1 if not given
 ///
 /// ```
-/// This undoes `quantize` but for its rounding. A NaN in value or scale gives NaN.
+/// This is the inverse of `quantize` up to rounding. A NaN value or scale gives NaN.
 ///
-/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-/// byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
+/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
+/// byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 #[derive(Clone, Copy)]
 pub struct Dequantize<'a> {
@@ -142,10 +142,10 @@ pub struct Dequantize<'a> {
     pub format: DequantizeFormat,
     /// Which elements share a scale.
     pub granularity: DequantizeGranularity,
-    /// Elements a block, with granularity block.
+    /// Elements per block, with granularity block.
     /// `None` is the default, `16 if format == nvfp4 else 32`.
     pub block_size: Option<i64>,
-    /// Last dimension of the output; to be given where it is odd in a format of half a byte an element.
+    /// Last dimension of the output; required if it is odd in a format with half a byte per element.
     /// `None` is the default, `2 * stored if format in [int4, mxfp4, nvfp4] else stored`.
     pub inner: Option<i64>,
     /// The dtype of the output.
@@ -185,13 +185,13 @@ impl<'a> Dequantize<'a> {
         self.global_scale = Some(global_scale);
         self
     }
-    /// Elements a block, with granularity block.
+    /// Elements per block, with granularity block.
     #[must_use]
     pub fn block_size(mut self, block_size: i64) -> Self {
         self.block_size = Some(block_size);
         self
     }
-    /// Last dimension of the output; to be given where it is odd in a format of half a byte an element.
+    /// Last dimension of the output; required if it is odd in a format with half a byte per element.
     #[must_use]
     pub fn inner(mut self, inner: i64) -> Self {
         self.inner = Some(inner);
@@ -271,7 +271,7 @@ pub struct DequantizeAxes {
     pub outer_dims: ::lz_core::tensor::Dims,
     /// `channels`.
     pub channels: i64,
-    /// Stored bytes a row.
+    /// Stored bytes per row.
     pub stored: i64,
 }
 /// A call that was checked: its axes are bound, its params have values. Only `check` makes one, so kernels may rely on it.
@@ -283,9 +283,9 @@ pub struct DequantizeCall<'a> {
     pub format: DequantizeFormat,
     /// Which elements share a scale.
     pub granularity: DequantizeGranularity,
-    /// Elements a block, with granularity block.
+    /// Elements per block, with granularity block.
     pub block_size: i64,
-    /// Last dimension of the output; to be given where it is odd in a format of half a byte an element.
+    /// Last dimension of the output; required if it is odd in a format with half a byte per element.
     pub inner: i64,
     /// The dtype of the output.
     pub output_dtype: DequantizeOutputDtype,
@@ -318,7 +318,7 @@ impl DequantizeCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct DequantizeOut<'a> {
-    /// The values as ordinary floats.
+    /// The dequantized values.
     pub output: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -339,7 +339,7 @@ impl DequantizeOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct DequantizeOutput {
-    /// The values as ordinary floats.
+    /// The dequantized values.
     pub output: ::lz_core::Tensor,
 }
 impl<'a> Dequantize<'a> {
@@ -1262,7 +1262,7 @@ impl<'c> DequantizeCall<'c> {
         }
     }
 }
-/// Turns values of a small integer or float format back into ordinary floats.
+/// Dequantizes a tensor of a low-precision integer or float format.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -1276,7 +1276,7 @@ pub fn dequantize_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
-/// Turns values of a small integer or float format back into ordinary floats.
+/// Dequantizes a tensor of a low-precision integer or float format.
 ///
 /// Results come in host memory of their own.
 pub fn dequantize(

@@ -12,12 +12,12 @@
 pub static EMBEDDING_LOOKUP: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "embedding.lookup",
     1u32,
-    "51ca0797ef92916aeb36a05d1dc59aeabdf3cea516364c1c985be779a3d39023",
+    "6a608e189ae692a1163e54a6eaaed0a69c275db72a1a0b1b7b98a043feb1377b",
     "schemas/ops/embedding/lookup.yaml",
     include_str!("../../../schemas/ops/embedding/lookup.yaml"),
     &FIELDS,
 );
-/// Copies the rows of a table that ids name.
+/// Copies rows of a table by id.
 ///
 /// For each id:
 ///
@@ -25,12 +25,12 @@ pub static EMBEDDING_LOOKUP: ::lz_core::OperationInfo = ::lz_core::OperationInfo
 ///     output[t, :] = table[ids[t], :]
 ///
 /// ```
-/// bit for bit. Ids that are negative or not smaller than `vocab` are refused.
+/// bitwise. Ids that are negative or not smaller than `vocab` are rejected.
 #[derive(Clone, Copy)]
 pub struct EmbeddingLookup<'a> {
-    /// One row a token.
+    /// One row per token.
     pub table: ::lz_core::TensorView<'a>,
-    /// Which rows are wanted.
+    /// Indices of the rows.
     pub ids: ::lz_core::TensorView<'a>,
 }
 impl<'a> EmbeddingLookup<'a> {
@@ -97,7 +97,7 @@ impl EmbeddingLookupCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct EmbeddingLookupOut<'a> {
-    /// The rows in the order of the ids.
+    /// The rows, in the order of the ids.
     pub output: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -118,7 +118,7 @@ impl EmbeddingLookupOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct EmbeddingLookupOutput {
-    /// The rows in the order of the ids.
+    /// The rows, in the order of the ids.
     pub output: ::lz_core::Tensor,
 }
 impl<'a> EmbeddingLookup<'a> {
@@ -564,7 +564,7 @@ impl<'c> EmbeddingLookupCall<'c> {
         }
     }
 }
-/// Copies the rows of a table that ids name.
+/// Copies rows of a table by id.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -578,7 +578,7 @@ pub fn embedding_lookup_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
-/// Copies the rows of a table that ids name.
+/// Copies rows of a table by id.
 ///
 /// Results come in host memory of their own.
 pub fn embedding_lookup(

@@ -12,7 +12,7 @@
 pub static KV_APPEND: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "kv.append",
     1u32,
-    "2d391df7364fa8f5047578069dafc04754bead78f3c9151ba92426cd6e9acc05",
+    "af150dd3d52802a9b4d5198e39e2c717eb3185868ffa20cf2c67902107063c7d",
     "schemas/ops/kv/append.yaml",
     include_str!("../../../schemas/ops/kv/append.yaml"),
     &FIELDS,
@@ -40,27 +40,27 @@ impl KvAppendLayout {
 }
 /// Writes the keys and values of new tokens into a paged cache, in place.
 ///
-/// For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each
+/// For each token t in order, unless `slots[t]` is -1, with page = `slots[t] // page_size` and slot = `slots[t] % page_size`, for each
 /// head h and feature d:
 ///
 /// ```text
-///     k_cache[page, place, h, d] ← round(k[t, h, d])
-///     v_cache[page, place, h, d] ← round(v[t, h, d])
+///     k_cache[page, slot, h, d] ← round(k[t, h, d])
+///     v_cache[page, slot, h, d] ← round(v[t, h, d])
 ///
 /// ```
 /// round is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities
-/// saturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the
-/// same slot the later one wins. Nothing else in the caches changes.
+/// saturate to the largest finite value; in the other formats, values that are too large become infinite. If two tokens have the
+/// same slot, the later one is stored. The rest of the caches is unchanged.
 pub struct KvAppend<'a> {
     /// Keys of the new tokens.
     pub k: ::lz_core::TensorView<'a>,
     /// Values of the new tokens.
     pub v: ::lz_core::TensorView<'a>,
-    /// Keys by page and place.
+    /// Keys, by page and slot.
     pub k_cache: ::lz_core::TensorMut<'a>,
-    /// Values by page and place.
+    /// Values, by page and slot.
     pub v_cache: ::lz_core::TensorMut<'a>,
-    /// Where each token goes, as page * page_size + place; -1 skips it.
+    /// Target of each token: page * page_size + slot in the page; -1 skips the token.
     pub slots: ::lz_core::TensorView<'a>,
     /// Order of the dimensions of the caches.
     /// `None` is the default, `NHD`.
@@ -177,9 +177,9 @@ impl KvAppendCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct KvAppendOut<'a> {
-    /// Keys by page and place. Read and written through here.
+    /// Keys, by page and slot. Read and written through here.
     pub k_cache: ::lz_core::TensorMut<'a>,
-    /// Values by page and place. Read and written through here.
+    /// Values, by page and slot. Read and written through here.
     pub v_cache: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }

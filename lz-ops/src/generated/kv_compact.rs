@@ -12,7 +12,7 @@
 pub static KV_COMPACT: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "kv.compact",
     1u32,
-    "f3c22dff78a44665db587449b2a97d3e3262f9cd5a726c06d1f629e510ad0091",
+    "18ff2d78db82ae56133c561bed8147df60a312a6c6bdb7709989134dd0fc93f3",
     "schemas/ops/kv/compact.yaml",
     include_str!("../../../schemas/ops/kv/compact.yaml"),
     &FIELDS,
@@ -38,24 +38,24 @@ impl KvCompactLayout {
         }
     }
 }
-/// Moves whole pages of a paged cache, in place.
+/// Copies pages within a paged cache, in place.
 ///
-/// For each move i, for keys and values alike, as if every source page were read before any target page is written:
+/// For each move i, for keys and values, as if all source pages were read before any target page is written:
 ///
 /// ```text
 ///     cache[target[i], :, :, :] ← cache[source[i], :, :, :]
 ///
 /// ```
-/// bit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no
-/// target do not change. The caller changes its page tables.
+/// bitwise, so that pages may be exchanged. If two moves have the same target, the later one is stored. Pages that are not a
+/// target are unchanged. The caller updates its page tables.
 pub struct KvCompact<'a> {
-    /// Keys by page and place.
+    /// Keys, by page and slot.
     pub k_cache: ::lz_core::TensorMut<'a>,
-    /// Values by page and place.
+    /// Values, by page and slot.
     pub v_cache: ::lz_core::TensorMut<'a>,
-    /// Pages that are read.
+    /// Source pages.
     pub source: ::lz_core::TensorView<'a>,
-    /// Pages that are written.
+    /// Target pages.
     pub target: ::lz_core::TensorView<'a>,
     /// Order of the dimensions of the caches.
     /// `None` is the default, `NHD`.
@@ -162,9 +162,9 @@ impl KvCompactCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct KvCompactOut<'a> {
-    /// Keys by page and place. Read and written through here.
+    /// Keys, by page and slot. Read and written through here.
     pub k_cache: ::lz_core::TensorMut<'a>,
-    /// Values by page and place. Read and written through here.
+    /// Values, by page and slot. Read and written through here.
     pub v_cache: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -830,7 +830,7 @@ impl<'c> KvCompactCall<'c> {
         }
     }
 }
-/// Moves whole pages of a paged cache, in place.
+/// Copies pages within a paged cache, in place.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -843,7 +843,7 @@ pub fn kv_compact_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places)?)
 }
-/// Moves whole pages of a paged cache, in place.
+/// Copies pages within a paged cache, in place.
 ///
 /// Results come in host memory of their own.
 pub fn kv_compact(

@@ -12,7 +12,7 @@
 pub static MLP_FUSED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "mlp.fused",
     1u32,
-    "9b48a139b65485f388e761d00d6db7edbf0773d1a974c8f19de1acc059c7fbce",
+    "d4bee69b61e7618abb8e98a1ff0d29c45b455e642b377bb37ffc372d907f7900",
     "schemas/ops/mlp/fused.yaml",
     include_str!("../../../schemas/ops/mlp/fused.yaml"),
     &FIELDS,
@@ -63,9 +63,9 @@ impl MlpFusedActivation {
 ///     output[r,o] = Σ_m act(g[r,m]) * u[r,m] * down_weight[o,m]
 ///
 /// ```
-/// The intermediate values are kept in exact arithmetic (f32 or wider in kernels) and are not rounded to T;
+/// The intermediate values are exact (f32 or wider in kernels) and are not rounded to T;
 /// the output is rounded once at the end. An empty sum is 0.
-/// The activations, with Φ the distribution function of the standard normal:
+/// The activations, with Φ the cumulative distribution function of the standard normal distribution:
 ///
 /// ```text
 ///     none(z) = z                       relu(z) = max(z, 0), NaN for NaN
@@ -76,11 +76,11 @@ impl MlpFusedActivation {
 pub struct MlpFused<'a> {
     /// The input rows.
     pub x: ::lz_core::TensorView<'a>,
-    /// Weights whose product goes through the activation.
+    /// Weights of the gate projection.
     pub gate_weight: ::lz_core::TensorView<'a>,
-    /// Weights whose product multiplies the activated one.
+    /// Weights of the up projection.
     pub up_weight: ::lz_core::TensorView<'a>,
-    /// Weights that lead back to the model's width.
+    /// Weights of the down projection.
     pub down_weight: ::lz_core::TensorView<'a>,
     /// Applied to the gate.
     /// `None` is the default, `silu`.

@@ -12,7 +12,7 @@
 pub static MLP_LINEAR: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "mlp.linear",
     1u32,
-    "4800840db57a0856f0ead6cb05b7a4f004d5803bbb0799b26663ffe6445744a2",
+    "35b720d4f949824d508be3dc5de191840a7a1709c58430121688b6e52e88f719",
     "schemas/ops/mlp/linear.yaml",
     include_str!("../../../schemas/ops/mlp/linear.yaml"),
     &FIELDS,
@@ -61,8 +61,8 @@ impl MlpLinearActivation {
 ///     output[r,o] = act(Σ_i x[r,i] * weight[o,i] + bias[o])
 ///
 /// ```
-/// in exact arithmetic, rounded to T once at the end. Without `bias` its addend is 0; an empty sum is 0.
-/// The activations, with Φ the distribution function of the standard normal:
+/// in exact arithmetic, rounded to T once at the end. `bias` is 0 if not given; an empty sum is 0.
+/// The activations, with Φ the cumulative distribution function of the standard normal distribution:
 ///
 /// ```text
 ///     none(z) = z                       relu(z) = max(z, 0), NaN for NaN
@@ -73,7 +73,7 @@ impl MlpLinearActivation {
 pub struct MlpLinear<'a> {
     /// The input rows.
     pub x: ::lz_core::TensorView<'a>,
-    /// One row an output feature.
+    /// One row per output feature.
     pub weight: ::lz_core::TensorView<'a>,
     /// Addend of each output feature; absent means 0.
     pub bias: Option<::lz_core::TensorView<'a>>,

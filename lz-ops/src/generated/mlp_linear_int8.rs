@@ -12,7 +12,7 @@
 pub static MLP_LINEAR_INT8: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "mlp.linear.int8",
     1u32,
-    "ed130a1d85ebba04b3daf4a06325cd7164029ea4a88a039547ac7cc07b2368bb",
+    "1b7ef275ef69628861804154ea292e4978ee6f9f4389bbbe180fc23f89722cad",
     "schemas/ops/mlp/linear.int8.yaml",
     include_str!("../../../schemas/ops/mlp/linear.int8.yaml"),
     &FIELDS,
@@ -127,19 +127,19 @@ impl MlpLinearInt8OutputDtype {
 ///     output[r,o] = act(Σ_i (x[r,i] - z[r]) * weight[o,i] * x_scale[r] * weight_scale[o] + bias[o])
 ///
 /// ```
-/// in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 where `x_zero_point` is
-/// not given, `bias` is 0 where it is not given; an empty sum is 0. With `x_granularity: tensor` all rows share one scale and one
-/// zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` makes both factors.
+/// in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 if `x_zero_point` is
+/// not given, `bias` is 0 if not given; an empty sum is 0. With `x_granularity: tensor`, all rows share one scale and one
+/// zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` produces both operands.
 ///
-/// With `weight_layout: panels` the rows of the weight are laid out as `mlp.linear.pack` does it; what fills up the last panel and the
-/// last word means nothing.
+/// With `weight_layout: panels`, the weight is packed by `mlp.linear.pack`; the padding of the last panel and the
+/// last word is ignored.
 #[derive(Clone, Copy)]
 pub struct MlpLinearInt8<'a> {
-    /// The input rows, quantised.
+    /// The quantized input rows.
     pub x: ::lz_core::TensorView<'a>,
-    /// The stored values, one row an output feature, or panels of them.
+    /// The stored values, one row per output feature, or in panels.
     pub weight: ::lz_core::TensorView<'a>,
-    /// Scale of each row, or of all.
+    /// Scale of each row, or of all rows.
     pub x_scale: ::lz_core::TensorView<'a>,
     /// Scale of each output feature.
     pub weight_scale: ::lz_core::TensorView<'a>,

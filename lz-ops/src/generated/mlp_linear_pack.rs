@@ -12,12 +12,12 @@
 pub static MLP_LINEAR_PACK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "mlp.linear.pack",
     1u32,
-    "5234a6e3bedb888902be5a96205e90b3fe33887eff2ffe3cacd0ac060f61423f",
+    "d6657b4e20b2b8d5fe4cdb4cfffed1d836d8c690e6bf18153ca6776fcbe85786",
     "schemas/ops/mlp/linear.pack.yaml",
     include_str!("../../../schemas/ops/mlp/linear.pack.yaml"),
     &FIELDS,
 );
-/// Lays the integer weights of a linear layer out in panels, once for many calls.
+/// Packs the integer weights of a linear layer into panels.
 ///
 /// With b counting the bytes of a row as `quantize` stores it, panels of 16 rows and words of 4 bytes:
 ///
@@ -25,12 +25,12 @@ pub static MLP_LINEAR_PACK: ::lz_core::OperationInfo = ::lz_core::OperationInfo:
 ///     packed[p,w,r,j] = weight[16 p + r, 4 w + j]          0 where there is no such row or byte
 ///
 /// ```
-/// so that a vector holds one word of each row of a panel. Nothing but the order changes: one layout serves int8 (a word is four
-/// inputs of a row) and int4 (a word is eight, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` take it as
-/// `weight_layout: panels`. The result is the handle: whoever changes the weight packs it again, and nothing is remembered elsewhere.
+/// so that a vector register contains one word of each row of a panel. Only the order changes: one layout is used for int8 (a word is four
+/// inputs of a row) and int4 (a word is eight inputs, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` accept it as
+/// `weight_layout: panels`. No state is kept outside the result: a caller that changes the weight must pack it again.
 #[derive(Clone, Copy)]
 pub struct MlpLinearPack<'a> {
-    /// One row an output feature: i8 for int8, u8 with two inputs a byte for int4.
+    /// One row per output feature: i8 for int8, u8 with two inputs per byte for int4.
     pub weight: ::lz_core::TensorView<'a>,
 }
 impl<'a> MlpLinearPack<'a> {
@@ -57,7 +57,7 @@ impl<'a> MlpLinearPack<'a> {
 pub struct MlpLinearPackAxes {
     /// `out_features`.
     pub out_features: i64,
-    /// Bytes a row.
+    /// Bytes per row.
     pub stored: i64,
 }
 /// A call that was checked: its axes are bound, its params have values. Only `check` makes one, so kernels may rely on it.
@@ -484,7 +484,7 @@ impl<'c> MlpLinearPackCall<'c> {
         }
     }
 }
-/// Lays the integer weights of a linear layer out in panels, once for many calls.
+/// Packs the integer weights of a linear layer into panels.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -498,7 +498,7 @@ pub fn mlp_linear_pack_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, packed)?)
 }
-/// Lays the integer weights of a linear layer out in panels, once for many calls.
+/// Packs the integer weights of a linear layer into panels.
 ///
 /// Results come in host memory of their own.
 pub fn mlp_linear_pack(

@@ -12,7 +12,7 @@
 pub static MLP_LINEAR_WEIGHT_ONLY: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "mlp.linear.weight_only",
     1u32,
-    "921723ae3a8b123eda9f132adb501b2a8872d751f3f77ef55a6b07d998ed1784",
+    "6f86a6c74296e0c2f168f7a10aa15608546e037f4400489e753ebd4da114bc45",
     "schemas/ops/mlp/linear.weight_only.yaml",
     include_str!("../../../schemas/ops/mlp/linear.weight_only.yaml"),
     &FIELDS,
@@ -118,26 +118,26 @@ impl MlpLinearWeightOnlyActivation {
 }
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
-/// For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
+/// For row r and output feature o, with `q[o,i]` the stored integer, and s and z the scale and the zero point of its group:
 ///
 /// ```text
 ///     output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])
 ///
 /// ```
-/// in exact arithmetic, rounded to T once at the end. Without `zero_point` and `bias` they are 0; an empty sum is 0. The
+/// in exact arithmetic, rounded to T once at the end. `zero_point` and `bias` are 0 if not given; an empty sum is 0. The
 /// activations are those of `mlp.linear`.
 ///
-/// **Groups.** With `channel` all inputs of an output feature share a scale; with `block` each run of block_size neighbours, the
+/// **Groups.** With `channel`, all inputs of an output feature share a scale; with `block`, each run of block_size adjacent inputs, the
 /// last one possibly shorter. Values, scales and zero points are stored as `quantize` stores them for the same granularity.
 ///
-/// **Storage.** int8 takes one byte an input. int4 (two's complement) takes half a byte: input 2i lies in the low nibble of byte i,
-/// input 2i + 1 in the high one; where in_features is odd the last high nibble means nothing. With `weight_layout: panels` the rows are
-/// laid out as `mlp.linear.pack` does it; what fills up the last panel and the last word means nothing.
+/// **Storage.** int8 takes one byte per input. int4 (two's complement) takes half a byte: input 2i is in the low nibble of byte i,
+/// input 2i + 1 in the high nibble; if in_features is odd, the last high nibble is ignored. With `weight_layout: panels`, the rows are
+/// packed by `mlp.linear.pack`; the padding of the last panel and the last word is ignored.
 #[derive(Clone, Copy)]
 pub struct MlpLinearWeightOnly<'a> {
     /// The input rows.
     pub x: ::lz_core::TensorView<'a>,
-    /// The stored values, one row an output feature, or panels of them.
+    /// The stored values, one row per output feature, or in panels.
     pub weight: ::lz_core::TensorView<'a>,
     /// Scale of each group.
     pub scale: ::lz_core::TensorView<'a>,
@@ -150,13 +150,13 @@ pub struct MlpLinearWeightOnly<'a> {
     /// Which inputs share a scale.
     /// `None` is the default, `channel`.
     pub granularity: Option<MlpLinearWeightOnlyGranularity>,
-    /// Inputs a block, with granularity block.
+    /// Inputs per block, with granularity block.
     /// `None` is the default, `32`.
     pub block_size: Option<i64>,
     /// As `quantize` stores them, or as `mlp.linear.pack` lays them out.
     /// `None` is the default, `plain`.
     pub weight_layout: Option<MlpLinearWeightOnlyWeightLayout>,
-    /// Bytes of a stored row; follows from the format.
+    /// Bytes per stored row; determined by the format.
     /// `None` is the default, `ceil_div(in_features, 2) if format == int4 else in_features`.
     pub stored: Option<i64>,
     /// Applied to each output before it is rounded.
@@ -204,7 +204,7 @@ impl<'a> MlpLinearWeightOnly<'a> {
         self.granularity = Some(granularity);
         self
     }
-    /// Inputs a block, with granularity block.
+    /// Inputs per block, with granularity block.
     #[must_use]
     pub fn block_size(mut self, block_size: i64) -> Self {
         self.block_size = Some(block_size);
@@ -219,7 +219,7 @@ impl<'a> MlpLinearWeightOnly<'a> {
         self.weight_layout = Some(weight_layout);
         self
     }
-    /// Bytes of a stored row; follows from the format.
+    /// Bytes per stored row; determined by the format.
     #[must_use]
     pub fn stored(mut self, stored: i64) -> Self {
         self.stored = Some(stored);
@@ -326,11 +326,11 @@ pub struct MlpLinearWeightOnlyCall<'a> {
     pub format: MlpLinearWeightOnlyFormat,
     /// Which inputs share a scale.
     pub granularity: MlpLinearWeightOnlyGranularity,
-    /// Inputs a block, with granularity block.
+    /// Inputs per block, with granularity block.
     pub block_size: i64,
     /// As `quantize` stores them, or as `mlp.linear.pack` lays them out.
     pub weight_layout: MlpLinearWeightOnlyWeightLayout,
-    /// Bytes of a stored row; follows from the format.
+    /// Bytes per stored row; determined by the format.
     pub stored: i64,
     /// Applied to each output before it is rounded.
     pub activation: MlpLinearWeightOnlyActivation,

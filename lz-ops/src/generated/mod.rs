@@ -2,7 +2,7 @@
 
 /// `activation.gelu`: The Gaussian error linear unit.
 pub mod activation_gelu;
-/// `activation.gelu_mul`: The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+/// `activation.gelu_mul`: The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 pub mod activation_gelu_mul;
 /// `activation.relu`: The rectified linear unit.
 pub mod activation_relu;
@@ -10,7 +10,7 @@ pub mod activation_relu;
 pub mod activation_relu_squared;
 /// `activation.silu`: The sigmoid-weighted linear unit, also called swish.
 pub mod activation_silu;
-/// `activation.silu_mul`: The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+/// `activation.silu_mul`: The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 pub mod activation_silu_mul;
 /// `attention.cross.decode`: One decode step of attention over the keys and values of an encoder.
 pub mod attention_cross_decode;
@@ -24,7 +24,7 @@ pub mod attention_gqa_decode_paged;
 pub mod attention_gqa_prefill;
 /// `attention.gqa.prefill.paged`: Grouped-query attention of requests of different lengths over a paged cache.
 pub mod attention_gqa_prefill_paged;
-/// `attention.gqa.prefill.ragged`: Grouped-query attention of requests of different lengths that lie one after the other without padding.
+/// `attention.gqa.prefill.ragged`: Grouped-query attention of concatenated requests of different lengths, without padding.
 pub mod attention_gqa_prefill_ragged;
 /// `attention.mla.decode`: One decode step of multi-head latent attention over a contiguous compressed cache.
 pub mod attention_mla_decode;
@@ -32,9 +32,9 @@ pub mod attention_mla_decode;
 pub mod attention_mla_decode_paged;
 /// `attention.mla.prefill`: Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 pub mod attention_mla_prefill;
-/// `attention.sparse.block`: Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+/// `attention.sparse.block`: Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 pub mod attention_sparse_block;
-/// `attention.sparse.variable_block`: Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+/// `attention.sparse.variable_block`: Block-sparse attention with blocks of different sizes and a block mask for each key head.
 pub mod attention_sparse_variable_block;
 /// `attention.standard.decode`: One decode step of attention over contiguous keys and values.
 pub mod attention_standard_decode;
@@ -44,17 +44,17 @@ pub mod attention_standard_decode_paged;
 pub mod attention_standard_prefill;
 /// `attention.standard.prefill.paged`: Attention of requests of different lengths over a paged cache.
 pub mod attention_standard_prefill_paged;
-/// `attention.standard.prefill.ragged`: Attention of requests of different lengths that lie one after the other without padding.
+/// `attention.standard.prefill.ragged`: Attention of concatenated requests of different lengths, without padding.
 pub mod attention_standard_prefill_ragged;
 /// `attention.state.merge`: Combines partial attention results over disjoint sets of keys into the result over all of them.
 pub mod attention_state_merge;
-/// `dequantize`: Turns values of a small integer or float format back into ordinary floats.
+/// `dequantize`: Dequantizes a tensor of a low-precision integer or float format.
 pub mod dequantize;
-/// `embedding.lookup`: Copies the rows of a table that ids name.
+/// `embedding.lookup`: Copies rows of a table by id.
 pub mod embedding_lookup;
 /// `kv.append`: Writes the keys and values of new tokens into a paged cache, in place.
 pub mod kv_append;
-/// `kv.compact`: Moves whole pages of a paged cache, in place.
+/// `kv.compact`: Copies pages within a paged cache, in place.
 pub mod kv_compact;
 /// `mlp.fused`: A gated feed-forward block in one step.
 pub mod mlp_fused;
@@ -62,31 +62,31 @@ pub mod mlp_fused;
 pub mod mlp_linear;
 /// `mlp.linear.int8`: A linear layer of int8 rows with int8 weights, an optional bias and activation.
 pub mod mlp_linear_int8;
-/// `mlp.linear.pack`: Lays the integer weights of a linear layer out in panels, once for many calls.
+/// `mlp.linear.pack`: Packs the integer weights of a linear layer into panels.
 pub mod mlp_linear_pack;
 /// `mlp.linear.weight_only`: A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 pub mod mlp_linear_weight_only;
-/// `norm.layer`: Layer normalisation over the last dimension.
+/// `norm.layer`: Layer normalization over the last dimension.
 pub mod norm_layer;
-/// `norm.rms`: Root-mean-square normalisation over the last dimension.
+/// `norm.rms`: Root-mean-square normalization over the last dimension.
 pub mod norm_rms;
-/// `norm.rms.add`: Adds to the residual stream in place and normalises the sum by its root mean square.
+/// `norm.rms.add`: Adds to the residual stream in place and normalizes the sum by its root mean square.
 pub mod norm_rms_add;
-/// `posenc.alibi`: Adds the linear position bias of ALiBi to attention scores.
+/// `posenc.alibi`: Adds the ALiBi linear position bias to attention scores.
 pub mod posenc_alibi;
-/// `posenc.rope`: Rotary position encoding of queries or keys by tables of cosines and sines.
+/// `posenc.rope`: Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 pub mod posenc_rope;
-/// `quantize`: Rounds a tensor to a small integer or float format with scales.
+/// `quantize`: Quantizes a tensor to a low-precision integer or float format with scales.
 pub mod quantize;
-/// `sampling.speculative`: Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+/// `sampling.speculative`: Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 pub mod sampling_speculative;
-/// `sampling.topk`: Draws one token a row among the k most likely.
+/// `sampling.topk`: Samples one token per row from the k most likely ones (top-k).
 pub mod sampling_topk;
-/// `sampling.topp`: Draws one token a row among the most likely ones that together reach probability p.
+/// `sampling.topp`: Samples one token per row from the most likely ones with cumulative probability p (top-p).
 pub mod sampling_topp;
-/// `tokenize.decode`: Turns token ids back into texts.
+/// `tokenize.decode`: Decodes token ids to texts.
 pub mod tokenize_decode;
-/// `tokenize.encode`: Turns texts into token ids.
+/// `tokenize.encode`: Encodes texts to token ids.
 pub mod tokenize_encode;
 /// The reference of every operation as a kernel.
 pub mod reference_kernels;

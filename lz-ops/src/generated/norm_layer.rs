@@ -12,12 +12,12 @@
 pub static NORM_LAYER: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "norm.layer",
     1u32,
-    "8e208b00687c39879dae67bead6b6b000156016b28b04fc6151825f9a0eb933d",
+    "b653278c6240f397b1cf0da12f06dee3545dfb264de80bf1768a5055283e51b1",
     "schemas/ops/norm/layer.yaml",
     include_str!("../../../schemas/ops/norm/layer.yaml"),
     &FIELDS,
 );
-/// Layer normalisation over the last dimension.
+/// Layer normalization over the last dimension.
 ///
 /// For each row r of x, in exact arithmetic, rounded once at the end:
 ///
@@ -28,10 +28,10 @@ pub static NORM_LAYER: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
 ///     output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]
 ///
 /// ```
-/// Without `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.
+/// `weight` is 1 and `bias` is 0 if not given. The variance is biased: it divides by `hidden`, not by `hidden - 1`.
 #[derive(Clone, Copy)]
 pub struct NormLayer<'a> {
-    /// What is normalised, row by row.
+    /// The rows to normalize.
     pub x: ::lz_core::TensorView<'a>,
     /// Factor of each feature; absent means 1.
     pub weight: Option<::lz_core::TensorView<'a>>,
@@ -40,7 +40,7 @@ pub struct NormLayer<'a> {
     /// Added to the variance before the root.
     /// `None` is the default, `1e-5`.
     pub eps: Option<f32>,
-    /// Whether mean and inverse standard deviation are returned as well.
+    /// Whether mean and inverse standard deviation are returned.
     /// `None` is the default, `false`.
     pub return_stats: Option<bool>,
 }
@@ -74,7 +74,7 @@ impl<'a> NormLayer<'a> {
         self.eps = Some(eps);
         self
     }
-    /// Whether mean and inverse standard deviation are returned as well.
+    /// Whether mean and inverse standard deviation are returned.
     #[must_use]
     pub fn return_stats(mut self, return_stats: bool) -> Self {
         self.return_stats = Some(return_stats);
@@ -139,7 +139,7 @@ pub struct NormLayerCall<'a> {
     pub axes: NormLayerAxes,
     /// Added to the variance before the root.
     pub eps: f32,
-    /// Whether mean and inverse standard deviation are returned as well.
+    /// Whether mean and inverse standard deviation are returned.
     pub return_stats: bool,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -167,7 +167,7 @@ impl NormLayerCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct NormLayerOut<'a> {
-    /// The normalised rows.
+    /// The normalized rows.
     pub output: ::lz_core::TensorMut<'a>,
     /// Mean of each row.
     pub mean: Option<::lz_core::TensorMut<'a>>,
@@ -206,7 +206,7 @@ impl NormLayerOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct NormLayerOutput {
-    /// The normalised rows.
+    /// The normalized rows.
     pub output: ::lz_core::Tensor,
     /// Mean of each row.
     pub mean: Option<::lz_core::Tensor>,
@@ -1019,7 +1019,7 @@ impl<'c> NormLayerCall<'c> {
         }
     }
 }
-/// Layer normalisation over the last dimension.
+/// Layer normalization over the last dimension.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -1035,7 +1035,7 @@ pub fn norm_layer_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output, mean, inv_std)?)
 }
-/// Layer normalisation over the last dimension.
+/// Layer normalization over the last dimension.
 ///
 /// Results come in host memory of their own.
 pub fn norm_layer(

@@ -12,12 +12,12 @@
 pub static NORM_RMS: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "norm.rms",
     1u32,
-    "90a506da00c3701a2794a2732a1b0761a4e23b21900ecc5679860f2aa03c00f3",
+    "8ab34734451ca8838e86f162ad1dc99e1333cb65acbc5ee14dc162ca77628876",
     "schemas/ops/norm/rms.yaml",
     include_str!("../../../schemas/ops/norm/rms.yaml"),
     &FIELDS,
 );
-/// Root-mean-square normalisation over the last dimension.
+/// Root-mean-square normalization over the last dimension.
 ///
 /// For each row r of x, in exact arithmetic, rounded to T once at the end:
 ///
@@ -26,12 +26,12 @@ pub static NORM_RMS: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
 ///     output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
 ///
 /// ```
-/// Without `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the
-/// weight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an
-/// infinity makes itself NaN and the rest of its row 0.
+/// Without `weight`, the last factor is 1 for any `weight_offset`. Models of the Gemma family store the
+/// weight minus one: they pass `weight_offset = 1`. By the formula, a NaN makes its whole row NaN, and an
+/// infinity becomes NaN and makes the rest of its row 0.
 #[derive(Clone, Copy)]
 pub struct NormRms<'a> {
-    /// What is normalised, row by row.
+    /// The rows to normalize.
     pub x: ::lz_core::TensorView<'a>,
     /// Factor of each feature; absent means 1.
     pub weight: Option<::lz_core::TensorView<'a>>,
@@ -156,7 +156,7 @@ impl NormRmsCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct NormRmsOut<'a> {
-    /// The normalised rows.
+    /// The normalized rows.
     pub output: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -177,7 +177,7 @@ impl NormRmsOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct NormRmsOutput {
-    /// The normalised rows.
+    /// The normalized rows.
     pub output: ::lz_core::Tensor,
 }
 impl<'a> NormRms<'a> {
@@ -675,7 +675,7 @@ impl<'c> NormRmsCall<'c> {
         }
     }
 }
-/// Root-mean-square normalisation over the last dimension.
+/// Root-mean-square normalization over the last dimension.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -689,7 +689,7 @@ pub fn norm_rms_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
-/// Root-mean-square normalisation over the last dimension.
+/// Root-mean-square normalization over the last dimension.
 ///
 /// Results come in host memory of their own.
 pub fn norm_rms(

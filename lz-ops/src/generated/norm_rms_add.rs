@@ -12,12 +12,12 @@
 pub static NORM_RMS_ADD: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "norm.rms.add",
     1u32,
-    "b811749242e87cc951d94959da299fa328ef049e69b4e2afac6032a14c5d4f1d",
+    "df4c64a8443ffe3f07ab3ded4c1b8938eba149451d46add94ab303288a1a45dc",
     "schemas/ops/norm/rms.add.yaml",
     include_str!("../../../schemas/ops/norm/rms.add.yaml"),
     &FIELDS,
 );
-/// Adds to the residual stream in place and normalises the sum by its root mean square.
+/// Adds to the residual stream in place and normalizes the sum by its root mean square.
 ///
 /// For each row r, with round_T the rounding to nearest even in the dtype T:
 ///
@@ -27,12 +27,12 @@ pub static NORM_RMS_ADD: ::lz_core::OperationInfo = ::lz_core::OperationInfo::ne
 ///     output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
 ///
 /// ```
-/// The norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.
-/// Without `weight` the last factor is 1, whatever `weight_offset` is.
+/// The rounded sum is normalized, so the operation equals an addition followed by `norm.rms`.
+/// Without `weight`, the last factor is 1 for any `weight_offset`.
 pub struct NormRmsAdd<'a> {
-    /// What the last layer added to the stream.
+    /// The output of the previous layer, added to the residual stream.
     pub x: ::lz_core::TensorView<'a>,
-    /// The residual stream; becomes the rounded sum.
+    /// The residual stream; overwritten with the rounded sum.
     pub residual: ::lz_core::TensorMut<'a>,
     /// Factor of each feature; absent means 1.
     pub weight: Option<::lz_core::TensorView<'a>>,
@@ -166,9 +166,9 @@ impl NormRmsAddCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct NormRmsAddOut<'a> {
-    /// The normalised sum.
+    /// The normalized sum.
     pub output: ::lz_core::TensorMut<'a>,
-    /// The residual stream; becomes the rounded sum. Read and written through here.
+    /// The residual stream; overwritten with the rounded sum. Read and written through here.
     pub residual: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -190,7 +190,7 @@ impl NormRmsAddOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct NormRmsAddOutput {
-    /// The normalised sum.
+    /// The normalized sum.
     pub output: ::lz_core::Tensor,
 }
 impl<'a> NormRmsAdd<'a> {
@@ -767,7 +767,7 @@ impl<'c> NormRmsAddCall<'c> {
         }
     }
 }
-/// Adds to the residual stream in place and normalises the sum by its root mean square.
+/// Adds to the residual stream in place and normalizes the sum by its root mean square.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -781,7 +781,7 @@ pub fn norm_rms_add_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
-/// Adds to the residual stream in place and normalises the sum by its root mean square.
+/// Adds to the residual stream in place and normalizes the sum by its root mean square.
 ///
 /// Results come in host memory of their own.
 pub fn norm_rms_add(

@@ -12,12 +12,12 @@
 pub static POSENC_ALIBI: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "posenc.alibi",
     1u32,
-    "5cf016ec81c5933eefdcfe9a1aab4c4729523f1c70eb2fcda837e0e5132e4939",
+    "f72bb3972e668ecd6fa136002225999a772a4307a753c1f8c5d5dd8afca5b84f",
     "schemas/ops/posenc/alibi.yaml",
     include_str!("../../../schemas/ops/posenc/alibi.yaml"),
     &FIELDS,
 );
-/// Adds the linear position bias of ALiBi to attention scores.
+/// Adds the ALiBi linear position bias to attention scores.
 ///
 /// For query i and key j of head h:
 ///
@@ -25,15 +25,15 @@ pub static POSENC_ALIBI: ::lz_core::OperationInfo = ::lz_core::OperationInfo::ne
 ///     output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))
 ///
 /// ```
-/// computed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own
-/// place, negative before it and positive after it (which causality hides).
+/// computed in exact arithmetic and rounded to T once. The bias is 0 at the key with the query's own
+/// position, negative before it and positive after it (where a causal mask applies).
 #[derive(Clone, Copy)]
 pub struct PosencAlibi<'a> {
     /// Scores before the softmax.
     pub scores: ::lz_core::TensorView<'a>,
     /// Slope of each head.
     pub slopes: ::lz_core::TensorView<'a>,
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key.
     /// `None` is the default, `seq_k - seq_q`.
     pub causal_offset: Option<i64>,
 }
@@ -50,7 +50,7 @@ impl<'a> PosencAlibi<'a> {
             causal_offset: None,
         }
     }
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key.
     #[must_use]
     pub fn causal_offset(mut self, causal_offset: i64) -> Self {
         self.causal_offset = Some(causal_offset);
@@ -96,7 +96,7 @@ pub struct PosencAlibiCall<'a> {
     args: &'a PosencAlibi<'a>,
     /// Sizes.
     pub axes: PosencAlibiAxes,
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key.
     pub causal_offset: i64,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -618,7 +618,7 @@ impl<'c> PosencAlibiCall<'c> {
         }
     }
 }
-/// Adds the linear position bias of ALiBi to attention scores.
+/// Adds the ALiBi linear position bias to attention scores.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -632,7 +632,7 @@ pub fn posenc_alibi_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
-/// Adds the linear position bias of ALiBi to attention scores.
+/// Adds the ALiBi linear position bias to attention scores.
 ///
 /// Results come in host memory of their own.
 pub fn posenc_alibi(

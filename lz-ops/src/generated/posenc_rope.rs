@@ -12,7 +12,7 @@
 pub static POSENC_ROPE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "posenc.rope",
     1u32,
-    "5458db5c909c1dd16f689c1f2cbd42d75b80de40ad4555e5815ae1bfccba5b16",
+    "12d7dc927a6d01070ff9716fff1325886db6b71bdd210b1000e8d7ee8e82c92c",
     "schemas/ops/posenc/rope.yaml",
     include_str!("../../../schemas/ops/posenc/rope.yaml"),
     &FIELDS,
@@ -38,10 +38,10 @@ impl PosencRopeLayout {
         }
     }
 }
-/// Rotary position encoding of queries or keys by tables of cosines and sines.
+/// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
-/// With H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and
-/// g = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:
+/// With H = half_rotary, p = `positions[b,s]` (s if no positions are given), c = `cos[p,f]` and
+/// g = `sin[p,f]`, each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
 ///
 /// ```text
 ///     y[a]  = x[a]  * c - x[a'] * g
@@ -49,8 +49,8 @@ impl PosencRopeLayout {
 ///
 /// ```
 /// `interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs
-/// 2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables
-/// hold whatever the model prescribes, scaling of long contexts included.
+/// 2f with 2f + 1. Features from 2H on are copied unchanged. Each result is rounded to T once. The caller
+/// computes the tables, including any scaling for long contexts.
 #[derive(Clone, Copy)]
 pub struct PosencRope<'a> {
     /// Queries or keys.
@@ -61,7 +61,7 @@ pub struct PosencRope<'a> {
     pub sin: ::lz_core::TensorView<'a>,
     /// Position of each token; absent means 0 to seq - 1 in every batch row.
     pub positions: Option<::lz_core::TensorView<'a>>,
-    /// Whether pairs are neighbours instead of halves.
+    /// Whether adjacent features form pairs, instead of features from the two halves.
     /// `None` is the default, `false`.
     pub interleaved: Option<bool>,
     /// Order of the dimensions of x and of the output.
@@ -91,7 +91,7 @@ impl<'a> PosencRope<'a> {
         self.positions = Some(positions);
         self
     }
-    /// Whether pairs are neighbours instead of halves.
+    /// Whether adjacent features form pairs, instead of features from the two halves.
     #[must_use]
     pub fn interleaved(mut self, interleaved: bool) -> Self {
         self.interleaved = Some(interleaved);
@@ -167,7 +167,7 @@ pub struct PosencRopeCall<'a> {
     args: &'a PosencRope<'a>,
     /// Sizes.
     pub axes: PosencRopeAxes,
-    /// Whether pairs are neighbours instead of halves.
+    /// Whether adjacent features form pairs, instead of features from the two halves.
     pub interleaved: bool,
     /// Order of the dimensions of x and of the output.
     pub layout: PosencRopeLayout,
@@ -200,7 +200,7 @@ impl PosencRopeCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct PosencRopeOut<'a> {
-    /// x with its rotary features turned.
+    /// x with its rotary features rotated.
     pub output: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -221,7 +221,7 @@ impl PosencRopeOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct PosencRopeOutput {
-    /// x with its rotary features turned.
+    /// x with its rotary features rotated.
     pub output: ::lz_core::Tensor,
 }
 impl<'a> PosencRope<'a> {
@@ -968,7 +968,7 @@ impl<'c> PosencRopeCall<'c> {
         }
     }
 }
-/// Rotary position encoding of queries or keys by tables of cosines and sines.
+/// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -982,7 +982,7 @@ pub fn posenc_rope_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
-/// Rotary position encoding of queries or keys by tables of cosines and sines.
+/// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
 /// Results come in host memory of their own.
 pub fn posenc_rope(

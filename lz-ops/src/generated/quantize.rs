@@ -12,7 +12,7 @@
 pub static QUANTIZE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "quantize",
     1u32,
-    "a0ded676faf26cd10abd8c02a68c7b738b0085ba1f60827eb4f3a24d1df2e3f6",
+    "dee274128476ef47457cd8e2ce2c41dba6e082ec309b0a7e0933f1ea694b47a2",
     "schemas/ops/quantize.yaml",
     include_str!("../../../schemas/ops/quantize.yaml"),
     &FIELDS,
@@ -84,27 +84,27 @@ impl QuantizeGranularity {
         }
     }
 }
-/// Rounds a tensor to a small integer or float format with scales.
+/// Quantizes a tensor to a low-precision integer or float format with scales.
 ///
-/// **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-/// the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-/// block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+/// **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
+/// the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
+/// block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
 /// of the group of element e.
 ///
 /// **Values.** x is converted to f32 exactly; each operation below is rounded to f32:
 ///
 /// ```text
 ///     r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4
-///     r[e] = x[e] / (s[e] / global_scale)                      nvfp4, with 1 where no global scale is given
-///     q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 where it is not given
+///     r[e] = x[e] / (s[e] / global_scale)                      nvfp4; global_scale is 1 if not given
+///     q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 if not given
 ///     q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
 ///            value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
 ///
 /// ```
-/// The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have none, its
+/// The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have no NaN, its
 /// quotient counts as 0.
 ///
-/// **Scales.** Where `scale` is not given it is computed and returned as `scale_out`. With A the largest absolute value of the
+/// **Scales.** If `scale` is not given, it is computed and returned as `scale_out`. With A the largest absolute value of the
 /// group (NaN if one of its elements is NaN), each step rounded to f32:
 ///
 /// ```text
@@ -116,14 +116,14 @@ impl QuantizeGranularity {
 /// A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
 /// dtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.
 ///
-/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-/// byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
+/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
+/// byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 #[derive(Clone, Copy)]
 pub struct Quantize<'a> {
-    /// What is quantised.
+    /// The tensor to quantize.
     pub x: ::lz_core::TensorView<'a>,
-    /// Scale of each group; absent means that scales are computed.
+    /// Scale of each group; if absent, scales are computed.
     pub scale: Option<::lz_core::TensorView<'a>>,
     /// Zero point of each group, for integer formats with given scales.
     pub zero_point: Option<::lz_core::TensorView<'a>>,
@@ -133,7 +133,7 @@ pub struct Quantize<'a> {
     pub format: QuantizeFormat,
     /// Which elements share a scale.
     pub granularity: QuantizeGranularity,
-    /// Elements a block, with granularity block.
+    /// Elements per block, with granularity block.
     /// `None` is the default, `16 if format == nvfp4 else 32`.
     pub block_size: Option<i64>,
 }
@@ -155,7 +155,7 @@ impl<'a> Quantize<'a> {
             block_size: None,
         }
     }
-    /// Scale of each group; absent means that scales are computed.
+    /// Scale of each group; if absent, scales are computed.
     #[must_use]
     pub fn scale(mut self, scale: ::lz_core::TensorView<'a>) -> Self {
         self.scale = Some(scale);
@@ -173,7 +173,7 @@ impl<'a> Quantize<'a> {
         self.global_scale = Some(global_scale);
         self
     }
-    /// Elements a block, with granularity block.
+    /// Elements per block, with granularity block.
     #[must_use]
     pub fn block_size(mut self, block_size: i64) -> Self {
         self.block_size = Some(block_size);
@@ -248,7 +248,7 @@ pub struct QuantizeCall<'a> {
     pub format: QuantizeFormat,
     /// Which elements share a scale.
     pub granularity: QuantizeGranularity,
-    /// Elements a block, with granularity block.
+    /// Elements per block, with granularity block.
     pub block_size: i64,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -1488,7 +1488,7 @@ impl<'c> QuantizeCall<'c> {
         }
     }
 }
-/// Rounds a tensor to a small integer or float format with scales.
+/// Quantizes a tensor to a low-precision integer or float format with scales.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -1503,7 +1503,7 @@ pub fn quantize_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, quantized, scale_out)?)
 }
-/// Rounds a tensor to a small integer or float format with scales.
+/// Quantizes a tensor to a low-precision integer or float format with scales.
 ///
 /// Results come in host memory of their own.
 pub fn quantize(

@@ -12,60 +12,60 @@
 pub static SAMPLING_SPECULATIVE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.speculative",
     2u32,
-    "0cd510f9bb84dedfa3825248b7542e9aa02d6cf627a8ca852c19c4a24190c5da",
+    "8f7648c4d932a1b604f18ccdb48d14ea8db75ac068f72d019491fa78dd53307d",
     "schemas/ops/sampling/speculative.yaml",
     include_str!("../../../schemas/ops/sampling/speculative.yaml"),
     &FIELDS,
 );
-/// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+/// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
-/// For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
+/// For request b, with D = draft_len, `q[i,t]` = `draft_probs[b,i,t]`, `p[i,t]` = `target_probs[b,i,t]` and `d[i]` = `draft_tokens[b,i]`:
 ///
 /// ```text
 ///     for i in 0 … D - 1, in order:
-///         accept d[i] and go on    if a[b,i] * q[i,d[i]] < p[i,d[i]]
-///         else emit a token drawn with weights max(p[i,t] - q[i,t], 0) and stop
-///     if all were accepted, emit a token drawn with weights p[D,t]
+///         accept d[i] and continue if a[b,i] * q[i,d[i]] < p[i,d[i]]
+///         else emit a token sampled with weights max(p[i,t] - q[i,t], 0) and stop
+///     if all were accepted, emit a token sampled with weights p[D,t]
 ///
 /// ```
 /// in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
-/// the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalised by their own sum. A
-/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are taken instead; if
-/// those are all 0 too, the emitted token is -1.
+/// the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalized by their sum. A
+/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, `p[i,t]` are used instead; if
+/// those are also all 0, the emitted token is -1.
 ///
-/// **The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with
+/// **Random numbers.** Position i of request b, i in 0 … D, uses one block of Philox4x32-10 with
 ///
 /// ```text
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
 ///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i + 3 * 2⁵⁶
 ///
 /// ```
-/// Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each
+/// Its words w0 and w1 give `a[b,i]`, its words w2 and w3 the uniform `u[b,i]` of the token that is emitted at position i, each
 /// as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
-/// last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
-/// none, the last one of positive weight.
+/// last such sum `total`, the emitted token is the first one whose running sum is > `u[b,i]` * total; if rounding leaves
+/// none, the last one with a positive weight.
 ///
-/// The 3 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
-/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
-/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
+/// The 3 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification with the same seed and offset are independent. Calls
+/// of one operation with the same seed are independent if their offsets differ: add 1 for every call.
 ///
-/// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+/// LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
 #[derive(Clone, Copy)]
 pub struct SamplingSpeculative<'a> {
-    /// Probabilities that the draft model drew from.
+    /// Probabilities of the draft model.
     pub draft_probs: ::lz_core::TensorView<'a>,
-    /// The tokens that it drew.
+    /// The tokens sampled by the draft model.
     pub draft_tokens: ::lz_core::TensorView<'a>,
-    /// Probabilities of the target model at every place and one beyond.
+    /// Probabilities of the target model at every draft position and the next one.
     pub target_probs: ::lz_core::TensorView<'a>,
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     pub seed_tensor: Option<::lz_core::TensorView<'a>>,
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     pub offset_tensor: Option<::lz_core::TensorView<'a>>,
     /// Key of the random numbers, as 64 bits.
     /// `None` is the default, `0`.
     pub seed: Option<i64>,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     /// `None` is the default, `0`.
     pub offset: Option<i64>,
 }
@@ -87,13 +87,13 @@ impl<'a> SamplingSpeculative<'a> {
             offset: None,
         }
     }
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     #[must_use]
     pub fn seed_tensor(mut self, seed_tensor: ::lz_core::TensorView<'a>) -> Self {
         self.seed_tensor = Some(seed_tensor);
         self
     }
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     #[must_use]
     pub fn offset_tensor(mut self, offset_tensor: ::lz_core::TensorView<'a>) -> Self {
         self.offset_tensor = Some(offset_tensor);
@@ -105,7 +105,7 @@ impl<'a> SamplingSpeculative<'a> {
         self.seed = Some(seed);
         self
     }
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     #[must_use]
     pub fn offset(mut self, offset: i64) -> Self {
         self.offset = Some(offset);
@@ -175,7 +175,7 @@ pub struct SamplingSpeculativeCall<'a> {
     pub axes: SamplingSpeculativeAxes,
     /// Key of the random numbers, as 64 bits.
     pub seed: i64,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     pub offset: i64,
 }
 impl<'a> ::core::ops::Deref for SamplingSpeculativeCall<'a> {
@@ -206,7 +206,7 @@ impl SamplingSpeculativeCall<'_> {
 pub struct SamplingSpeculativeOut<'a> {
     /// Accepted draft tokens, the emitted token, then -1.
     pub tokens: ::lz_core::TensorMut<'a>,
-    /// How many draft tokens were accepted.
+    /// Number of accepted draft tokens.
     pub accepted: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -233,7 +233,7 @@ impl SamplingSpeculativeOut<'_> {
 pub struct SamplingSpeculativeOutput {
     /// Accepted draft tokens, the emitted token, then -1.
     pub tokens: ::lz_core::Tensor,
-    /// How many draft tokens were accepted.
+    /// Number of accepted draft tokens.
     pub accepted: ::lz_core::Tensor,
 }
 impl<'a> SamplingSpeculative<'a> {
@@ -975,7 +975,7 @@ impl<'c> SamplingSpeculativeCall<'c> {
         }
     }
 }
-/// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+/// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -990,7 +990,7 @@ pub fn sampling_speculative_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, tokens, accepted)?)
 }
-/// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+/// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
 /// Results come in host memory of their own.
 pub fn sampling_speculative(

@@ -12,26 +12,26 @@
 pub static SAMPLING_TOPK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.topk",
     2u32,
-    "e3da90b7b6ea79c9625fb75490584691a6d1a8ba0f4fa2f30e2b9da4dd7d4460",
+    "c0f9e0e03da44d1de5f1cb2c4cd75c1cab249b0d411f8c6870414f3b043800fd",
     "schemas/ops/sampling/topk.yaml",
     include_str!("../../../schemas/ops/sampling/topk.yaml"),
     &FIELDS,
 );
-/// Draws one token a row among the k most likely.
+/// Samples one token per row from the k most likely ones (top-k).
 ///
-/// **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
+/// **Candidates.** Tokens whose logit is NaN are never sampled. A row without a finite or +∞ logit gives -1. Otherwise, with m the
 /// largest logit of the row that is not NaN, the weight of token t in f64 is
 ///
 /// ```text
 ///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 ///
 /// ```
-/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+/// (0 for a logit of -∞ at any temperature), and the candidates are sorted by logit, larger first, lower index
 /// first among equals.
 ///
-/// **Kept** are the first k candidates, or all of them where k is larger than their number.
+/// **Kept** are the first k candidates, or all of them if k is larger than their number.
 ///
-/// **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
+/// **Random numbers.** Row r (counted in row-major order from 0) uses one block of Philox4x32-10 with
 ///
 /// ```text
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
@@ -39,33 +39,33 @@ pub static SAMPLING_TOPK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::n
 ///
 /// ```
 /// whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-/// their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-/// whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+/// their index, running f64 sums of their weights and the last such sum `total`, the sampled token is the first one
+/// whose running sum is > u * total; if rounding leaves none, the last kept one with a positive weight.
 ///
-/// The 1 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
-/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
-/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
+/// The 1 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification with the same seed and offset are independent. Calls
+/// of one operation with the same seed are independent if their offsets differ: add 1 for every call.
 ///
-/// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+/// LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
 #[derive(Clone, Copy)]
 pub struct SamplingTopk<'a> {
-    /// Unnormalised log-probabilities.
+    /// Unnormalized log-probabilities.
     pub logits: ::lz_core::TensorView<'a>,
-    /// Overrides k, row by row.
+    /// Overrides k for each row.
     pub k_tensor: Option<::lz_core::TensorView<'a>>,
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     pub seed_tensor: Option<::lz_core::TensorView<'a>>,
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     pub offset_tensor: Option<::lz_core::TensorView<'a>>,
-    /// How many candidates are kept.
+    /// Number of candidates.
     pub k: i64,
-    /// Divides the logits; small values prefer the likeliest token.
+    /// Divides the logits; small values favor the most likely token.
     /// `None` is the default, `1`.
     pub temperature: Option<f32>,
     /// Key of the random numbers, as 64 bits.
     /// `None` is the default, `0`.
     pub seed: Option<i64>,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     /// `None` is the default, `0`.
     pub offset: Option<i64>,
 }
@@ -84,25 +84,25 @@ impl<'a> SamplingTopk<'a> {
             offset: None,
         }
     }
-    /// Overrides k, row by row.
+    /// Overrides k for each row.
     #[must_use]
     pub fn k_tensor(mut self, k_tensor: ::lz_core::TensorView<'a>) -> Self {
         self.k_tensor = Some(k_tensor);
         self
     }
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     #[must_use]
     pub fn seed_tensor(mut self, seed_tensor: ::lz_core::TensorView<'a>) -> Self {
         self.seed_tensor = Some(seed_tensor);
         self
     }
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     #[must_use]
     pub fn offset_tensor(mut self, offset_tensor: ::lz_core::TensorView<'a>) -> Self {
         self.offset_tensor = Some(offset_tensor);
         self
     }
-    /// Divides the logits; small values prefer the likeliest token.
+    /// Divides the logits; small values favor the most likely token.
     #[must_use]
     pub fn temperature(mut self, temperature: f32) -> Self {
         self.temperature = Some(temperature);
@@ -114,7 +114,7 @@ impl<'a> SamplingTopk<'a> {
         self.seed = Some(seed);
         self
     }
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     #[must_use]
     pub fn offset(mut self, offset: i64) -> Self {
         self.offset = Some(offset);
@@ -190,13 +190,13 @@ pub struct SamplingTopkCall<'a> {
     args: &'a SamplingTopk<'a>,
     /// Sizes.
     pub axes: SamplingTopkAxes,
-    /// How many candidates are kept.
+    /// Number of candidates.
     pub k: i64,
-    /// Divides the logits; small values prefer the likeliest token.
+    /// Divides the logits; small values favor the most likely token.
     pub temperature: f32,
     /// Key of the random numbers, as 64 bits.
     pub seed: i64,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     pub offset: i64,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -230,7 +230,7 @@ impl SamplingTopkCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct SamplingTopkOut<'a> {
-    /// The chosen token of each row, or -1.
+    /// The sampled token of each row, or -1.
     pub tokens: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -251,7 +251,7 @@ impl SamplingTopkOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct SamplingTopkOutput {
-    /// The chosen token of each row, or -1.
+    /// The sampled token of each row, or -1.
     pub tokens: ::lz_core::Tensor,
 }
 impl<'a> SamplingTopk<'a> {
@@ -916,7 +916,7 @@ impl<'c> SamplingTopkCall<'c> {
         }
     }
 }
-/// Draws one token a row among the k most likely.
+/// Samples one token per row from the k most likely ones (top-k).
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -930,7 +930,7 @@ pub fn sampling_topk_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, tokens)?)
 }
-/// Draws one token a row among the k most likely.
+/// Samples one token per row from the k most likely ones (top-k).
 ///
 /// Results come in host memory of their own.
 pub fn sampling_topk(

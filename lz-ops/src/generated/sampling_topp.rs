@@ -12,28 +12,28 @@
 pub static SAMPLING_TOPP: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.topp",
     2u32,
-    "f98590aa017d56bb262defb048188e15e5bfc1fee21f031721428d76afb09d96",
+    "eab9edd4cd5766e1df6b28f74188a04e2f044e7f8075737c15831e0fbee5cfea",
     "schemas/ops/sampling/topp.yaml",
     include_str!("../../../schemas/ops/sampling/topp.yaml"),
     &FIELDS,
 );
-/// Draws one token a row among the most likely ones that together reach probability p.
+/// Samples one token per row from the most likely ones with cumulative probability p (top-p).
 ///
-/// **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
+/// **Candidates.** Tokens whose logit is NaN are never sampled. A row without a finite or +∞ logit gives -1. Otherwise, with m the
 /// largest logit of the row that is not NaN, the weight of token t in f64 is
 ///
 /// ```text
 ///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 ///
 /// ```
-/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+/// (0 for a logit of -∞ at any temperature), and the candidates are sorted by logit, larger first, lower index
 /// first among equals.
 ///
 /// **Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in
 /// sorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is
 /// ≥ p * all is kept.
 ///
-/// **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
+/// **Random numbers.** Row r (counted in row-major order from 0) uses one block of Philox4x32-10 with
 ///
 /// ```text
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
@@ -41,36 +41,36 @@ pub static SAMPLING_TOPP: ::lz_core::OperationInfo = ::lz_core::OperationInfo::n
 ///
 /// ```
 /// whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-/// their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-/// whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+/// their index, running f64 sums of their weights and the last such sum `total`, the sampled token is the first one
+/// whose running sum is > u * total; if rounding leaves none, the last kept one with a positive weight.
 ///
-/// The 2 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
-/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
-/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
+/// The 2 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification with the same seed and offset are independent. Calls
+/// of one operation with the same seed are independent if their offsets differ: add 1 for every call.
 ///
-/// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+/// LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
 #[derive(Clone, Copy)]
 pub struct SamplingTopp<'a> {
-    /// Unnormalised log-probabilities.
+    /// Unnormalized log-probabilities.
     pub logits: ::lz_core::TensorView<'a>,
-    /// Overrides p, row by row; 0 keeps the likeliest token alone.
+    /// Overrides p for each row; 0 keeps only the most likely token.
     pub p_tensor: Option<::lz_core::TensorView<'a>>,
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     pub seed_tensor: Option<::lz_core::TensorView<'a>>,
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     pub offset_tensor: Option<::lz_core::TensorView<'a>>,
-    /// The probability that the kept tokens must reach together.
+    /// Cumulative probability of the candidates.
     pub p: f32,
-    /// How many candidates are looked at; 0 means all.
+    /// Number of candidates; 0 means all.
     /// `None` is the default, `0`.
     pub top_k: Option<i64>,
-    /// Divides the logits; small values prefer the likeliest token.
+    /// Divides the logits; small values favor the most likely token.
     /// `None` is the default, `1`.
     pub temperature: Option<f32>,
     /// Key of the random numbers, as 64 bits.
     /// `None` is the default, `0`.
     pub seed: Option<i64>,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     /// `None` is the default, `0`.
     pub offset: Option<i64>,
 }
@@ -90,31 +90,31 @@ impl<'a> SamplingTopp<'a> {
             offset: None,
         }
     }
-    /// Overrides p, row by row; 0 keeps the likeliest token alone.
+    /// Overrides p for each row; 0 keeps only the most likely token.
     #[must_use]
     pub fn p_tensor(mut self, p_tensor: ::lz_core::TensorView<'a>) -> Self {
         self.p_tensor = Some(p_tensor);
         self
     }
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     #[must_use]
     pub fn seed_tensor(mut self, seed_tensor: ::lz_core::TensorView<'a>) -> Self {
         self.seed_tensor = Some(seed_tensor);
         self
     }
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     #[must_use]
     pub fn offset_tensor(mut self, offset_tensor: ::lz_core::TensorView<'a>) -> Self {
         self.offset_tensor = Some(offset_tensor);
         self
     }
-    /// How many candidates are looked at; 0 means all.
+    /// Number of candidates; 0 means all.
     #[must_use]
     pub fn top_k(mut self, top_k: i64) -> Self {
         self.top_k = Some(top_k);
         self
     }
-    /// Divides the logits; small values prefer the likeliest token.
+    /// Divides the logits; small values favor the most likely token.
     #[must_use]
     pub fn temperature(mut self, temperature: f32) -> Self {
         self.temperature = Some(temperature);
@@ -126,7 +126,7 @@ impl<'a> SamplingTopp<'a> {
         self.seed = Some(seed);
         self
     }
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     #[must_use]
     pub fn offset(mut self, offset: i64) -> Self {
         self.offset = Some(offset);
@@ -212,15 +212,15 @@ pub struct SamplingToppCall<'a> {
     args: &'a SamplingTopp<'a>,
     /// Sizes.
     pub axes: SamplingToppAxes,
-    /// The probability that the kept tokens must reach together.
+    /// Cumulative probability of the candidates.
     pub p: f32,
-    /// How many candidates are looked at; 0 means all.
+    /// Number of candidates; 0 means all.
     pub top_k: i64,
-    /// Divides the logits; small values prefer the likeliest token.
+    /// Divides the logits; small values favor the most likely token.
     pub temperature: f32,
     /// Key of the random numbers, as 64 bits.
     pub seed: i64,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     pub offset: i64,
     /// What `T` is in this call, if anything has bound it.
     pub dtype_t: Option<::lz_core::DType>,
@@ -255,7 +255,7 @@ impl SamplingToppCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct SamplingToppOut<'a> {
-    /// The chosen token of each row, or -1.
+    /// The sampled token of each row, or -1.
     pub tokens: ::lz_core::TensorMut<'a>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -276,7 +276,7 @@ impl SamplingToppOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct SamplingToppOutput {
-    /// The chosen token of each row, or -1.
+    /// The sampled token of each row, or -1.
     pub tokens: ::lz_core::Tensor,
 }
 impl<'a> SamplingTopp<'a> {
@@ -973,7 +973,7 @@ impl<'c> SamplingToppCall<'c> {
         }
     }
 }
-/// Draws one token a row among the most likely ones that together reach probability p.
+/// Samples one token per row from the most likely ones with cumulative probability p (top-p).
 ///
 /// Writes into tensors that the caller gives.
 #[inline]
@@ -987,7 +987,7 @@ pub fn sampling_topp_into<'a>(
     let call = args.check_in(&mut checked)?;
     call.run_in(engine, call.outputs_in(&mut places, tokens)?)
 }
-/// Draws one token a row among the most likely ones that together reach probability p.
+/// Samples one token per row from the most likely ones with cumulative probability p (top-p).
 ///
 /// Results come in host memory of their own.
 pub fn sampling_topp(

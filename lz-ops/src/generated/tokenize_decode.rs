@@ -12,31 +12,31 @@
 pub static TOKENIZE_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "tokenize.decode",
     1u32,
-    "5fe5fe655e070207880461cbfe3c43468606ef7f0adfe6730313214f05073538",
+    "f31dbf83b513b55002bc3f97c6e191ebc2831c4c04ed30c574e699178669b595",
     "schemas/ops/tokenize/decode.yaml",
     include_str!("../../../schemas/ops/tokenize/decode.yaml"),
     &FIELDS,
 );
-/// Turns token ids back into texts.
+/// Decodes token ids to texts.
 ///
-/// Text b is what the tokenizer's own decoder makes of the ids
+/// Text b is the result of the tokenizer's decoder for the ids
 ///
 /// ```text
 ///     tokens[indptr[b] … indptr[b+1] - 1]
 ///
 /// ```
-/// taken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does
-/// not have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,
+/// as one sequence. With `skip_special_tokens`, ids of special tokens are removed first. An id that the tokenizer does
+/// not have (models pad their vocabulary) is skipped. Bytes that do not form valid UTF-8 become U+FFFD,
 /// as in the tokenizer's decoder. An empty range gives an empty text.
 #[derive(Clone, Copy)]
 pub struct TokenizeDecode<'a> {
-    /// Ids of all texts, one text after the other.
+    /// Ids of all texts, concatenated.
     pub tokens: ::lz_core::TensorView<'a>,
-    /// Where the ids of each text begin.
+    /// Start of the ids of each text.
     pub indptr: ::lz_core::TensorView<'a>,
-    /// The tokenizer; its definition decides everything.
+    /// The tokenizer.
     pub tokenizer: &'a dyn ::lz_core::Handle,
-    /// Whether special tokens are left out of the texts.
+    /// Whether special tokens are omitted from the texts.
     /// `None` is the default, `true`.
     pub skip_special_tokens: Option<bool>,
 }
@@ -55,7 +55,7 @@ impl<'a> TokenizeDecode<'a> {
             skip_special_tokens: None,
         }
     }
-    /// Whether special tokens are left out of the texts.
+    /// Whether special tokens are omitted from the texts.
     #[must_use]
     pub fn skip_special_tokens(mut self, skip_special_tokens: bool) -> Self {
         self.skip_special_tokens = Some(skip_special_tokens);
@@ -103,7 +103,7 @@ pub struct TokenizeDecodeCall<'a> {
     args: &'a TokenizeDecode<'a>,
     /// Sizes.
     pub axes: TokenizeDecodeAxes,
-    /// Whether special tokens are left out of the texts.
+    /// Whether special tokens are omitted from the texts.
     pub skip_special_tokens: bool,
 }
 impl<'a> ::core::ops::Deref for TokenizeDecodeCall<'a> {
@@ -554,7 +554,7 @@ impl<'c> TokenizeDecodeCall<'c> {
         }
     }
 }
-/// Turns token ids back into texts.
+/// Decodes token ids to texts.
 ///
 /// Results come in host memory of their own.
 pub fn tokenize_decode(

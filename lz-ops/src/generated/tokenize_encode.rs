@@ -12,35 +12,35 @@
 pub static TOKENIZE_ENCODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "tokenize.encode",
     1u32,
-    "a31c19cb64a897b3a6887c9d3189c2d59fd3d4f3b24005bc4858baaf442d4539",
+    "ca225f34696721ea315912cb5294f0ec8bd906dfdce02cfc925e96fb2342347d",
     "schemas/ops/tokenize/encode.yaml",
     include_str!("../../../schemas/ops/tokenize/encode.yaml"),
     &FIELDS,
 );
-/// Turns texts into token ids.
+/// Encodes texts to token ids.
 ///
-/// Every text is encoded on its own as the tokenizer's own definition says: added tokens are cut out, then the
-/// normaliser, the pre-tokeniser, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
+/// Every text is encoded separately by the tokenizer's definition: added tokens are split off, then the
+/// normalizer, the pre-tokenizer, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
 /// post-processor are applied. Nothing is truncated or padded. The ids of text b are
 ///
 /// ```text
 ///     tokens[indptr[b] … indptr[b+1] - 1]
 ///
 /// ```
-/// An empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the
-/// half-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that
-/// came from no text. The tokenizer may be one whose special tokens are plain text where a text has them
-/// (`splitting_special_tokens`), for texts from outside. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
+/// An empty text gives only the tokens that the post-processor adds. With `return_offsets`, `offsets[t]` is the
+/// half-open range of bytes of the text's UTF-8, before normalization, that token t comes from; (0, 0) for a token that
+/// comes from no text. For untrusted texts, the tokenizer may be one that encodes special tokens in a text as plain text
+/// (`splitting_special_tokens`). Results are exact: a backend whose tokens differ is not used.
 #[derive(Clone, Copy)]
 pub struct TokenizeEncode<'a> {
     /// The texts.
     pub texts: &'a [&'a str],
-    /// The tokenizer; its definition decides everything.
+    /// The tokenizer.
     pub tokenizer: &'a dyn ::lz_core::Handle,
-    /// Whether the post-processor adds its tokens, such as the one that begins a text.
+    /// Whether the post-processor adds special tokens, such as the begin-of-text token.
     /// `None` is the default, `true`.
     pub add_special_tokens: Option<bool>,
-    /// Whether the place of each token in its text is returned as well.
+    /// Whether the byte range of each token is returned.
     /// `None` is the default, `false`.
     pub return_offsets: Option<bool>,
 }
@@ -55,13 +55,13 @@ impl<'a> TokenizeEncode<'a> {
             return_offsets: None,
         }
     }
-    /// Whether the post-processor adds its tokens, such as the one that begins a text.
+    /// Whether the post-processor adds special tokens, such as the begin-of-text token.
     #[must_use]
     pub fn add_special_tokens(mut self, add_special_tokens: bool) -> Self {
         self.add_special_tokens = Some(add_special_tokens);
         self
     }
-    /// Whether the place of each token in its text is returned as well.
+    /// Whether the byte range of each token is returned.
     #[must_use]
     pub fn return_offsets(mut self, return_offsets: bool) -> Self {
         self.return_offsets = Some(return_offsets);
@@ -108,9 +108,9 @@ pub struct TokenizeEncodeCall<'a> {
     args: &'a TokenizeEncode<'a>,
     /// Sizes.
     pub axes: TokenizeEncodeAxes,
-    /// Whether the post-processor adds its tokens, such as the one that begins a text.
+    /// Whether the post-processor adds special tokens, such as the begin-of-text token.
     pub add_special_tokens: bool,
-    /// Whether the place of each token in its text is returned as well.
+    /// Whether the byte range of each token is returned.
     pub return_offsets: bool,
 }
 impl<'a> ::core::ops::Deref for TokenizeEncodeCall<'a> {
@@ -133,11 +133,11 @@ impl TokenizeEncodeCall<'_> {
 }
 /// Where a kernel writes, checked against the call. Only generated code makes one.
 pub struct TokenizeEncodeOut<'a> {
-    /// Ids of all texts, one text after the other.
+    /// Ids of all texts, concatenated.
     pub tokens: &'a mut Option<::lz_core::Tensor>,
-    /// Where the ids of each text begin; starts at 0 and ends at total.
+    /// Start of the ids of each text; begins with 0 and ends with total.
     pub indptr: ::lz_core::TensorMut<'a>,
-    /// First byte and byte after the last of each token.
+    /// Byte range of each token, end-exclusive.
     pub offsets: Option<&'a mut Option<::lz_core::Tensor>>,
     checked: ::core::marker::PhantomData<&'a mut ()>,
 }
@@ -167,11 +167,11 @@ impl TokenizeEncodeOut<'_> {
 /// Results in host memory of their own.
 #[derive(Debug)]
 pub struct TokenizeEncodeOutput {
-    /// Ids of all texts, one text after the other.
+    /// Ids of all texts, concatenated.
     pub tokens: ::lz_core::Tensor,
-    /// Where the ids of each text begin; starts at 0 and ends at total.
+    /// Start of the ids of each text; begins with 0 and ends with total.
     pub indptr: ::lz_core::Tensor,
-    /// First byte and byte after the last of each token.
+    /// Byte range of each token, end-exclusive.
     pub offsets: Option<::lz_core::Tensor>,
 }
 impl<'a> TokenizeEncode<'a> {
@@ -598,7 +598,7 @@ impl<'c> TokenizeEncodeCall<'c> {
         }
     }
 }
-/// Turns texts into token ids.
+/// Encodes texts to token ids.
 ///
 /// Results come in host memory of their own.
 pub fn tokenize_encode(

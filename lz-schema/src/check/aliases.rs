@@ -1,4 +1,4 @@
-//! `aliases`: other names, and the parameters they fix.
+//! Validates `aliases`: alternative names, and the parameters that they fix.
 
 use super::{Checker, is_dotted_name};
 use crate::diagnostics::{Code, nearest};
@@ -12,10 +12,10 @@ impl Checker<'_> {
         let mut aliases = Vec::new();
         for entry in raw.aliases.iter().flat_map(|named| &named.entries) {
             if !is_dotted_name(&entry.name.value) {
-                let message = format!("`{}` is not a name of an operation", entry.name.value);
+                let message = format!("`{}` is not a valid operation name", entry.name.value);
                 self.sink
                     .error(Code::BadName, entry.name.span, message)
-                    .note("words of lower-case letters, digits and underscores, joined by dots");
+                    .note("expected words of lower-case letters, digits and underscores, joined by dots");
             }
             let fixes = entry.value.iter().flat_map(|fixes| self.fixes(fixes, params)).collect();
             aliases.push(Alias { name: entry.name.value.clone(), fixes });
@@ -40,9 +40,9 @@ impl Checker<'_> {
             let (Some(Some(param)), Some(value)) = (params.get(index), &entry.value) else { continue };
             match self.constant(index, param, &value.value) {
                 Ok(constant) => fixes.push((index, constant)),
-                Err(misfit) => {
-                    let message = format!("`{}` {}", param.name, misfit.complaint);
-                    self.sink.error(Code::AliasValue, value.span, message).suggest(misfit.suggestion);
+                Err(invalid) => {
+                    let message = format!("`{}` {}", param.name, invalid.problem);
+                    self.sink.error(Code::AliasValue, value.span, message).suggest(invalid.suggestion);
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! `inputs` and `outputs`.
+//! Validates `inputs` and `outputs`.
 
 use super::Checker;
-use super::expressions::Place;
+use super::expressions::ExprContext;
 use super::symbols::Symbol;
 use super::types::Direction;
 use crate::diagnostics::{Code, listed};
@@ -14,7 +14,7 @@ use crate::raw::language::{Access, RawInput, RawOperation, RawOutput, RawValues}
 use crate::raw::{Expression, RawCases};
 use crate::source::Spanned;
 
-/// Every element type that an argument can have.
+/// All element types that an argument can have.
 pub(super) fn possible(dtype: &Cases<DTypeRef>, types: &[TypeVariable]) -> Vec<DType> {
     let mut possible: Vec<DType> = dtype
         .all()
@@ -31,11 +31,10 @@ pub(super) fn possible(dtype: &Cases<DTypeRef>, types: &[TypeVariable]) -> Vec<D
     possible
 }
 
-/// Shape and dtype of an argument.
-type Form = (Cases<Vec<Dim>>, Cases<DTypeRef>);
+type ShapeAndDtype = (Cases<Vec<Dim>>, Cases<DTypeRef>);
 
 impl Checker<'_> {
-    /// Every input in order; `None` for one that could not be read.
+    /// All inputs in order; `None` for an input with errors.
     pub(super) fn inputs(&mut self, raw: &RawOperation, types: &[TypeVariable]) -> Vec<Option<Input>> {
         let entries = raw.inputs.iter().flat_map(|named| &named.entries);
         entries.map(|entry| self.input(&entry.name, entry.value.as_ref()?, types)).collect()
@@ -52,22 +51,29 @@ impl Checker<'_> {
                 ("values", raw.values.is_some()),
             ];
             for (key, _) in present.iter().filter(|(_, present)| *present) {
-                self.conflict(name, format!("`{}` is not a tensor, so `{key}` has no meaning", name.value));
+                self.conflict(name, format!("`{}` is not a tensor and cannot have `{key}`", name.value));
             }
         }
-        let form = self.form(name, &raw.keys, kind, raw.shape.as_ref(), raw.dtype.as_ref(), Direction::Input);
+        let shape_and_dtype = self.shape_and_dtype(
+            name,
+            &raw.keys,
+            kind,
+            raw.shape.as_ref(),
+            raw.dtype.as_ref(),
+            Direction::Input,
+        );
         let optional = raw.optional.as_ref().is_some_and(|optional| optional.value);
         let broadcast = raw.broadcast.as_ref().is_some_and(|broadcast| broadcast.value);
         let read_write = raw.access.as_ref().is_some_and(|access| access.value == Access::ReadWrite);
         if broadcast && read_write {
-            self.conflict(name, format!("`{}` is broadcast, so it cannot be written to", name.value));
+            self.conflict(name, format!("`{}` is broadcast and cannot be written to", name.value));
         }
-        let elements = form.as_ref().map(|(_, dtype)| possible(dtype, types)).unwrap_or_default();
+        let elements = shape_and_dtype.as_ref().map(|(_, dtype)| possible(dtype, types)).unwrap_or_default();
         let values = match &raw.values {
             Some(values) => Some(self.values(name, values, &elements)?),
             None => None,
         };
-        let (shape, dtype) = form?;
+        let (shape, dtype) = shape_and_dtype?;
         let given = self.symbols.given.iter().position(|given| *given == name.value);
         Some(Input {
             name: name.value.clone(),
@@ -84,15 +90,15 @@ impl Checker<'_> {
         })
     }
 
-    /// Every output in order; `None` for one that could not be read.
+    /// All outputs in order; `None` for an output with errors.
     pub(super) fn outputs(&mut self, raw: &RawOperation, inputs: &[Option<Input>]) -> Vec<Option<Output>> {
         if let Some(outputs) = &raw.outputs
             && outputs.entries.is_empty()
             && !inputs.iter().any(|input| input.as_ref().is_none_or(|input| input.read_write))
         {
             self.sink
-                .error(Code::Empty, outputs.span, "the operation gives nothing")
-                .note("only an operation that changes an input in place may have no output");
+                .error(Code::Empty, outputs.span, "the operation has no output")
+                .note("only an operation that writes an input in place may have no output");
         }
         let entries = raw.outputs.iter().flat_map(|named| &named.entries);
         entries.map(|entry| self.output(&entry.name, entry.value.as_ref()?)).collect()
@@ -101,21 +107,27 @@ impl Checker<'_> {
     fn output(&mut self, name: &Spanned<String>, raw: &RawOutput) -> Option<Output> {
         let kind = raw.kind.as_ref().map_or(Kind::Tensor, |kind| kind.value);
         if let Some(word) = raw.kind.as_ref().filter(|kind| kind.value == Kind::Tokenizer) {
-            self.sink.error(Code::UnknownWord, word.span, "an output is a `tensor` or a `text`");
+            self.sink.error(Code::UnknownWord, word.span, "an output must be a `tensor` or a `text`");
             return None;
         }
-        let form =
-            self.form(name, &raw.keys, kind, raw.shape.as_ref(), raw.dtype.as_ref(), Direction::Output);
+        let shape_and_dtype = self.shape_and_dtype(
+            name,
+            &raw.keys,
+            kind,
+            raw.shape.as_ref(),
+            raw.dtype.as_ref(),
+            Direction::Output,
+        );
         let when = match &raw.when {
-            Some(when) => Some(self.expression(when, Place::When, &Type::Bool)?),
+            Some(when) => Some(self.expression(when, ExprContext::When, &Type::Bool)?),
             None => None,
         };
-        let (shape, dtype) = form?;
+        let (shape, dtype) = shape_and_dtype?;
         let doc = raw.doc.as_ref().map(|doc| doc.value.clone()).unwrap_or_default();
         Some(Output { name: name.value.clone(), kind, shape, dtype, when, doc })
     }
 
-    fn form(
+    fn shape_and_dtype(
         &mut self,
         name: &Spanned<String>,
         keys: &[&str],
@@ -123,19 +135,16 @@ impl Checker<'_> {
         shape: Option<&RawCases<Spanned<Vec<Expression>>>>,
         dtype: Option<&RawCases<Spanned<String>>>,
         direction: Direction,
-    ) -> Option<Form> {
-        // Bytes are what texts are made of; nobody asks a handle for its dtype.
+    ) -> Option<ShapeAndDtype> {
+        // Texts are bytes. The dtype of a tokenizer handle is never used.
         let bytes = Cases::One(DTypeRef::Fixed(DType::U8));
         if kind != Kind::Tensor && dtype.is_some() {
-            self.conflict(name, format!("`{}` is not a tensor, so `dtype` has no meaning", name.value));
+            self.conflict(name, format!("`{}` is not a tensor and cannot have `dtype`", name.value));
         }
         match kind {
             Kind::Tokenizer => {
                 if shape.is_some() {
-                    self.conflict(
-                        name,
-                        format!("`{}` is a tokenizer, so `shape` has no meaning", name.value),
-                    );
+                    self.conflict(name, format!("`{}` is a tokenizer and cannot have `shape`", name.value));
                 }
                 Some((Cases::One(Vec::new()), bytes))
             }
@@ -147,7 +156,7 @@ impl Checker<'_> {
                 let one_axis =
                     matches!(&shape, Cases::One(dims) if matches!(dims.as_slice(), [Dim::Axis(_)]));
                 if !one_axis {
-                    let message = format!("`{}` is a batch of texts: its shape is one axis", name.value);
+                    let message = format!("`{}` is a batch of texts; its shape must be one axis", name.value);
                     self.sink.error(Code::WrongForm, name.span, message);
                     return None;
                 }
@@ -177,10 +186,10 @@ impl Checker<'_> {
         ];
         if written.iter().filter(|written| **written).count() != 1 {
             if !raw.keys.is_empty() && !written.contains(&true) {
-                // The rule that is there could not be read, which has been reported.
+                // The rule has an error, which has been reported.
                 return None;
             }
-            let message = format!("`values` of `{}` must hold exactly one rule", name.value);
+            let message = format!("`values` of `{}` must contain exactly one rule", name.value);
             self.sink
                 .error(Code::ConflictingKeys, raw.span, message)
                 .note("the rules are `index_into`, `between`, `indptr_of` and `partition_of`");
@@ -190,15 +199,17 @@ impl Checker<'_> {
         let mixed = floats > 0 && (floats < elements.len() || raw.between.is_none());
         if mixed || elements.contains(&DType::Bool) {
             let elements = listed(elements.iter().map(|dtype| dtype.name()));
-            let message =
-                format!("this rule does not fit the elements of `{}`, which can be {elements}", name.value);
+            let message = format!(
+                "this rule does not apply to the elements of `{}`, which can be {elements}",
+                name.value
+            );
             self.sink
                 .error(Code::ConflictingKeys, raw.span, message)
-                .note("`between` is for integers or for floats, the other rules are for integers");
+                .note("`between` applies to integers and floats, the other rules to integers only");
             return None;
         }
         let bound = if floats > 0 { Type::Float } else { Type::Int };
-        let mut size = |expression: &Expression| self.expression(expression, Place::Values, &bound);
+        let mut size = |expression: &Expression| self.expression(expression, ExprContext::Values, &bound);
         if let Some(expression) = &raw.index_into {
             return size(expression).map(ValueRule::IndexInto);
         }

@@ -1,4 +1,4 @@
-//! `axes`: sizes, buckets and what property tests draw.
+//! Validates `axes`: sizes, buckets and the sizes that property tests draw.
 
 use super::Checker;
 use crate::diagnostics::Code;
@@ -8,7 +8,7 @@ use crate::raw::{RawFuzz, RawSelect};
 use crate::source::{Span, Spanned};
 
 impl Checker<'_> {
-    /// Every axis in order; one that could not be read is there with empty contents, so that numbers stay right.
+    /// All axes in order. An axis with errors is included without contents, so that indices remain valid.
     pub(super) fn axes(&mut self, raw: &RawOperation) -> Vec<Axis> {
         let entries = raw.axes.iter().flat_map(|named| &named.entries);
         entries
@@ -31,16 +31,12 @@ impl Checker<'_> {
             ("dynamic", dynamic),
         ];
         for (key, _) in present.iter().filter(|(_, present)| *present && fixed) {
-            self.conflict(
-                name,
-                format!("axis `{}` has a fixed value, so `{key}` has no meaning", name.value),
-            );
+            self.conflict(name, format!("axis `{}` has a fixed value and cannot have `{key}`", name.value));
         }
         for (key, _) in
             present.iter().filter(|(key, present)| *present && dynamic && !fixed && *key != "dynamic")
         {
-            let message =
-                format!("axis `{}` is known only after the run, so `{key}` has no meaning", name.value);
+            let message = format!("axis `{}` is dynamic and cannot have `{key}`", name.value);
             self.conflict(name, message);
         }
         if !raw.keys.contains(&"role") && !fixed {
@@ -52,10 +48,10 @@ impl Checker<'_> {
         if let Some(value) = &raw.value
             && value.value < 1
         {
-            self.sink.error(Code::BadNumber, value.span, "a fixed size is an integer from 1");
+            self.sink.error(Code::BadNumber, value.span, "a fixed size must be an integer >= 1");
         }
         for size in raw.models.iter().flat_map(|models| &models.value).filter(|size| size.value < 1) {
-            self.sink.error(Code::BadNumber, size.span, "a size of a real model is an integer from 1");
+            self.sink.error(Code::BadNumber, size.span, "a size of a real model must be an integer >= 1");
         }
         self.axis_of(name, raw)
     }
@@ -90,14 +86,14 @@ impl Checker<'_> {
                     self.empty("bucket", bounds.span);
                 }
                 if let Some(first) = bounds.value.first().filter(|first| first.value < 0) {
-                    self.sink.error(Code::BadNumber, first.span, "a bound is an integer from 0");
+                    self.sink.error(Code::BadNumber, first.span, "a bucket bound must be an integer >= 0");
                 }
                 for pair in bounds.value.windows(2) {
                     if let [left, right] = pair
                         && left.value >= right.value
                     {
                         let message =
-                            format!("bounds must ascend, but {} follows {}", right.value, left.value);
+                            format!("bucket bounds must ascend, but {} follows {}", right.value, left.value);
                         self.sink.error(Code::BucketOrder, right.span, message);
                     }
                 }
@@ -110,10 +106,10 @@ impl Checker<'_> {
         match raw {
             RawFuzz::List(sizes) => {
                 if sizes.value.is_empty() {
-                    self.sink.error(Code::FuzzEmpty, sizes.span, "there is no size to draw");
+                    self.sink.error(Code::FuzzEmpty, sizes.span, "the list of sizes is empty");
                 }
                 for size in sizes.value.iter().filter(|size| size.value < 0) {
-                    self.sink.error(Code::BadNumber, size.span, "a size is an integer from 0");
+                    self.sink.error(Code::BadNumber, size.span, "a size must be an integer >= 0");
                 }
                 Fuzz::List(sizes.value.iter().map(|size| size.value).collect())
             }
@@ -129,14 +125,14 @@ impl Checker<'_> {
 
     fn bad_fuzz_range(&mut self, text: &Spanned<String>, parsed: Option<(i64, i64)>) {
         let message = match parsed {
-            Some(_) => format!("`{}` holds no size", text.value),
+            Some(_) => format!("the range `{}` is empty", text.value),
             None => format!("`{}` is not a range of sizes", text.value),
         };
         let suggestion = parsed.map(|(low, high)| format!("{high}..{low}"));
         self.sink
             .error(Code::FuzzEmpty, text.span, message)
             .suggest(suggestion)
-            .note("write `lo..hi`, both included and from 0, or a list of sizes");
+            .note("expected `lo..hi`, both inclusive and >= 0, or a list of sizes");
     }
 
     pub(super) fn conflict(&mut self, name: &Spanned<String>, message: String) {
@@ -147,15 +143,15 @@ impl Checker<'_> {
         self.sink.error(Code::MissingKey, name.span, format!("`{key}` is missing for `{}`", name.value));
     }
 
-    /// Reports every entry that stands in the list before.
+    /// Reports duplicate entries.
     pub(super) fn repeated<'t>(&mut self, items: impl Iterator<Item = (&'t str, Span)>) {
         let mut seen: Vec<(&str, Span)> = Vec::new();
         for (text, span) in items {
             match seen.iter().find(|(earlier, _)| *earlier == text) {
                 Some((_, earlier)) => {
                     self.sink
-                        .error(Code::RepeatedItem, span, format!("`{text}` is in the list twice"))
-                        .also(*earlier, "first written here");
+                        .error(Code::RepeatedItem, span, format!("duplicate entry `{text}`"))
+                        .also(*earlier, "first entry here");
                 }
                 None => seen.push((text, span)),
             }

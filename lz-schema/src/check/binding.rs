@@ -1,7 +1,7 @@
-//! Which input gives each axis its size.
+//! Determines the input from which each axis takes its size.
 //!
-//! An axis is bound by the first required input whose shape holds it, bare or plus a constant, in every case; by an
-//! optional one only if no required one can. A broadcast input never binds: its dimension may be 1.
+//! An axis is bound by the first required input whose shape contains the axis, or the axis plus a constant, in every case. An
+//! optional input binds it only if no required input does. A broadcast input never binds, because its dimension may be 1.
 
 use super::Checker;
 use crate::diagnostics::Code;
@@ -14,7 +14,7 @@ impl Checker<'_> {
                 axis.bound_by = binding(index, inputs, false).or_else(|| binding(index, inputs, true));
             }
         }
-        // An input that could not be read may have bound anything.
+        // An input with errors may bind any axis.
         let all_read = inputs.iter().all(Option::is_some);
         for (symbol, axis) in self.symbols.axes.iter().zip(axes.iter()) {
             let unbound = axis.bound_by.is_none() && !symbol.fixed && !symbol.dynamic;
@@ -27,10 +27,8 @@ impl Checker<'_> {
                     );
                 }
                 Some(used) if unbound && all_read => {
-                    let message = format!(
-                        "no input binds axis `{}`, so no call could say how large it is",
-                        symbol.name
-                    );
+                    let message =
+                        format!("no input binds axis `{}`, so its size is unknown in a call", symbol.name);
                     self.sink.error(Code::UnboundAxis, used, message).also(symbol.span, "defined here").note(
                         "an input binds an axis by a dimension that is the axis itself, or the axis plus a constant; \
                          a broadcast input does not bind",

@@ -1,4 +1,4 @@
-//! `definition`: what it names exists, and what the schema does not state it says in full.
+//! Validates `definition`: the names that it refers to exist, and entries that the schema does not define are complete.
 
 use super::Checker;
 use crate::definition::{
@@ -10,26 +10,26 @@ use crate::raw::definition::{RawDefinition, RawDefinitionArgument, RawDefinition
 use crate::raw::{Named, NamedEntry};
 use crate::source::Spanned;
 
-/// Where an argument of a definition may be stated.
-type Places = Vec<(String, Stated)>;
+/// The schema items that may correspond to an argument of a definition, by name.
+type Candidates = Vec<(String, Stated)>;
 
 impl Checker<'_> {
-    /// Checks the section against an operation that is otherwise right.
+    /// Validates the section for an operation that is otherwise valid.
     pub(super) fn definition(&mut self, raw: &RawDefinition, operation: &Operation) -> Option<Definition> {
         let axes = self.definition_axes(raw.axes.as_ref()?, operation);
         let tensors = operation.inputs.iter().enumerate();
-        let mut inputs: Places =
+        let mut inputs: Candidates =
             tensors.clone().map(|(at, input)| (input.name.clone(), Stated::Input(at))).collect();
         let params = operation.params.iter().enumerate();
         inputs.extend(params.map(|(at, param)| (param.name.clone(), Stated::Param(at))));
-        let made = operation.outputs.iter().enumerate();
-        let mut outputs: Places =
-            made.map(|(at, output)| (output.name.clone(), Stated::Output(at))).collect();
+        let produced = operation.outputs.iter().enumerate();
+        let mut outputs: Candidates =
+            produced.map(|(at, output)| (output.name.clone(), Stated::Output(at))).collect();
         let changed = tensors.filter(|(_, input)| input.read_write);
         outputs.extend(changed.map(|(at, input)| (input.name.clone(), Stated::Input(at))));
         let inputs = self.definition_arguments("an input or parameter", raw.inputs.as_ref()?, &inputs);
         let outputs =
-            self.definition_arguments("an output or changed input", raw.outputs.as_ref()?, &outputs);
+            self.definition_arguments("an output or in-place input", raw.outputs.as_ref()?, &outputs);
         let constraints = raw.constraints.as_ref().map(|list| {
             let constraints = list.value.iter().filter_map(|constraint| {
                 let value_dependent = constraint.value_dependent.as_ref().is_some_and(|flag| flag.value);
@@ -57,25 +57,31 @@ impl Checker<'_> {
         raw: &Named<RawDefinitionAxis>,
         operation: &Operation,
     ) -> Vec<DefinitionAxis> {
-        let places: Vec<(String, usize)> =
+        let candidates: Vec<(String, usize)> =
             operation.axes.iter().enumerate().map(|(at, axis)| (axis.name.clone(), at)).collect();
-        let mut taken = Vec::new();
+        let mut used = Vec::new();
         let entries = raw.entries.iter().filter_map(|entry| {
             let axis = entry.value.as_ref()?;
-            let stated =
-                self.stated(Code::UndefinedAxis, "an axis", entry, axis.as_.as_ref(), &places, &mut taken);
+            let stated = self.corresponding_item(
+                Code::UndefinedAxis,
+                "an axis",
+                entry,
+                axis.as_.as_ref(),
+                &candidates,
+                &mut used,
+            );
             if stated.is_none() && axis.as_.is_none() && axis.type_.is_none() {
-                self.only_there(&entry.name, "`type`");
+                self.require_key(&entry.name, "`type`");
             }
             let constant = axis.type_.as_ref().map(|word| match word.value.as_str() {
                 "const" => true,
                 "var" => false,
                 other => {
-                    let message = format!("`{other}` is not a type of axis");
+                    let message = format!("unknown axis type `{other}`");
                     self.sink
                         .error(Code::UnknownWord, word.span, message)
                         .suggest(nearest(other, ["const", "var"]))
-                        .note("the choices are `const` and `var`");
+                        .note("expected `const` or `var`");
                     false
                 }
             });
@@ -95,17 +101,23 @@ impl Checker<'_> {
         &mut self,
         what: &str,
         raw: &Named<RawDefinitionArgument>,
-        places: &Places,
+        candidates: &Candidates,
     ) -> Vec<DefinitionArgument> {
-        let mut taken = Vec::new();
+        let mut used = Vec::new();
         let entries = raw.entries.iter().filter_map(|entry| {
             let argument = entry.value.as_ref()?;
-            let stated =
-                self.stated(Code::UndefinedInput, what, entry, argument.as_.as_ref(), places, &mut taken);
+            let stated = self.corresponding_item(
+                Code::UndefinedInput,
+                what,
+                entry,
+                argument.as_.as_ref(),
+                candidates,
+                &mut used,
+            );
             let scalar = argument.scalar.as_ref().is_some_and(|scalar| scalar.value);
             let shape = match &argument.shape {
                 Some(shape) if scalar => {
-                    let message = format!("`{}` is a scalar, so `shape` has no meaning", entry.name.value);
+                    let message = format!("`{}` is a scalar and cannot have `shape`", entry.name.value);
                     self.sink.error(Code::ConflictingKeys, shape.span, message);
                     None
                 }
@@ -116,16 +128,16 @@ impl Checker<'_> {
             };
             let unstated = stated.is_none() && argument.as_.is_none();
             if unstated && (argument.dtype.is_none() || (argument.shape.is_none() && !scalar)) {
-                self.only_there(&entry.name, "`dtype`, and `shape` or `scalar`,");
+                self.require_key(&entry.name, "`dtype`, and `shape` or `scalar`,");
             }
             if let Some(dtype) =
                 argument.dtype.as_ref().filter(|dtype| !DTYPES.contains(&dtype.value.as_str()))
             {
-                let message = format!("`{}` is not a dtype of definitions", dtype.value);
+                let message = format!("`{}` is not a dtype of FlashInfer-Bench definitions", dtype.value);
                 self.sink
                     .error(Code::UnknownDtype, dtype.span, message)
                     .suggest(nearest(&dtype.value, DTYPES))
-                    .note(format!("they are {}", listed(DTYPES)));
+                    .note(format!("expected one of {}", listed(DTYPES)));
             }
             Some(DefinitionArgument {
                 name: entry.name.value.clone(),
@@ -140,38 +152,38 @@ impl Checker<'_> {
         entries.collect()
     }
 
-    /// What of the schema an entry means: the thing named by `as`, or the one of its own name.
-    fn stated<T, Place: Copy + PartialEq>(
+    /// The schema item that corresponds to an entry: the one named by `as`, or the one with the entry's name.
+    fn corresponding_item<T, Item: Copy + PartialEq>(
         &mut self,
         code: Code,
         what: &str,
         entry: &NamedEntry<T>,
         by: Option<&Spanned<String>>,
-        places: &[(String, Place)],
-        taken: &mut Vec<Place>,
-    ) -> Option<Place> {
+        candidates: &[(String, Item)],
+        used: &mut Vec<Item>,
+    ) -> Option<Item> {
         let name = by.unwrap_or(&entry.name);
-        let Some((_, place)) = places.iter().find(|(known, _)| *known == name.value) else {
+        let Some((_, item)) = candidates.iter().find(|(known, _)| *known == name.value) else {
             if let Some(by) = by {
-                let near = nearest(&by.value, places.iter().map(|(known, _)| known.as_str()));
+                let near = nearest(&by.value, candidates.iter().map(|(known, _)| known.as_str()));
                 let message = format!("`{}` is not {what} of this operation", by.value);
                 self.sink.error(code, by.span, message).suggest(near);
             }
             return None;
         };
-        if taken.contains(place) {
-            let message = format!("`{}` is already stated by another entry", name.value);
+        if used.contains(item) {
+            let message = format!("another entry already corresponds to `{}`", name.value);
             self.sink.error(Code::RepeatedItem, name.span, message);
         }
-        taken.push(*place);
-        Some(*place)
+        used.push(*item);
+        Some(*item)
     }
 
-    fn only_there(&mut self, name: &Spanned<String>, needed: &str) {
-        let message = format!("the schema does not state `{}`, so {needed} must be here", name.value);
+    fn require_key(&mut self, name: &Spanned<String>, needed: &str) {
+        let message = format!("the schema does not define `{}`, so {needed} is required here", name.value);
         self.sink
             .error(Code::MissingKey, name.span, message)
-            .note("`as: name` says what of the schema states it under another name");
+            .note("if the schema defines it under another name, add `as: name`");
     }
 }
 

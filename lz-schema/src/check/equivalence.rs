@@ -1,4 +1,4 @@
-//! `equivalence`: exactly one way of judging, and tolerances for exactly the dtypes that can occur.
+//! Validates `equivalence`: exactly one comparison method, and tolerances for exactly the possible output dtypes.
 
 use super::Checker;
 use super::arguments::possible;
@@ -19,23 +19,27 @@ impl Checker<'_> {
         outputs: &[Option<Output>],
     ) -> Option<Equivalence> {
         let raw = raw.equivalence.as_ref()?;
-        let ways = [raw.close.is_some(), raw.exact.is_some(), raw.distribution.is_some()];
-        if ways.iter().filter(|way| **way).count() != 1 {
+        let methods = [raw.close.is_some(), raw.exact.is_some(), raw.distribution.is_some()];
+        if methods.iter().filter(|given| **given).count() != 1 {
             self.sink
-                .error(Code::ConflictingKeys, raw.span, "`equivalence` must hold exactly one way of judging")
-                .note("the ways are `close`, `exact` and `distribution`");
+                .error(
+                    Code::ConflictingKeys,
+                    raw.span,
+                    "`equivalence` must contain exactly one comparison method",
+                )
+                .note("expected one of `close`, `exact` and `distribution`");
             return None;
         }
         if let Some(exact) = &raw.exact {
             if !exact.value {
-                self.sink.error(Code::ConflictingKeys, exact.span, "`exact` is `true` or is left out");
+                self.sink.error(Code::ConflictingKeys, exact.span, "`exact` must be `true` or absent");
             }
             return Some(Equivalence::Exact);
         }
         if let Some(distribution) = &raw.distribution {
             let significance = distribution.significance.as_ref()?;
             if !(significance.value > 0.0 && significance.value < 1.0) {
-                self.sink.error(Code::BadNumber, significance.span, "a significance lies between 0 and 1");
+                self.sink.error(Code::BadNumber, significance.span, "a significance must be between 0 and 1");
             }
             return Some(Equivalence::Distribution(significance.value));
         }
@@ -64,7 +68,7 @@ impl Checker<'_> {
             match pair.value.as_slice() {
                 [rtol, atol] => tolerances.push((dtype, rtol.value, atol.value)),
                 _ => {
-                    self.sink.error(Code::WrongForm, pair.span, "a tolerance is `[rtol, atol]`");
+                    self.sink.error(Code::WrongForm, pair.span, "a tolerance must be `[rtol, atol]`");
                 }
             }
         }
@@ -83,14 +87,13 @@ impl Checker<'_> {
             let error = self.sink.error(
                 Code::ImpossibleTolerance,
                 entry.name.span,
-                format!("no output can be {dtype}"),
+                format!("no output can have dtype {dtype}"),
             );
             match (dtype.is_float(), needed.is_empty()) {
                 (false, _) => error.note("integers and bools are compared exactly"),
-                (true, true) => error.note("no output is floating: `exact: true` says so"),
-                (true, false) => {
-                    error.note(format!("outputs can be {}", listed(needed.iter().map(|dtype| dtype.name()))))
-                }
+                (true, true) => error.note("no output is floating point; use `exact: true`"),
+                (true, false) => error
+                    .note(format!("outputs can have {}", listed(needed.iter().map(|dtype| dtype.name())))),
             };
         }
         let missing: Vec<&str> = needed
@@ -98,23 +101,21 @@ impl Checker<'_> {
             .filter(|dtype| !close.entries.iter().any(|entry| entry.name.value == dtype.name()))
             .map(|dtype| dtype.name())
             .collect();
-        // An entry that is there but could not be read has been reported.
+        // An entry with errors has been reported.
         if !missing.is_empty() && found.len() <= close.entries.len() {
             let message =
-                format!("outputs can be {}, which has no tolerance", listed(missing.iter().copied()));
-            let message =
-                if missing.len() > 1 { message.replace("which has", "which have") } else { message };
+                format!("missing tolerance for {}, which outputs can have", listed(missing.iter().copied()));
             self.sink.error(Code::MissingTolerance, close.span, message);
         }
     }
 }
 
-/// The floating dtypes that results can have; what is changed in place is a result too.
+/// The floating-point dtypes that results can have. Inputs that are written in place are results, too.
 fn floats(types: &[TypeVariable], inputs: &[Option<Input>], outputs: &[Option<Output>]) -> Vec<DType> {
-    let changed = inputs.iter().flatten().filter(|input| input.read_write).map(|input| &input.dtype);
-    let made =
+    let in_place = inputs.iter().flatten().filter(|input| input.read_write).map(|input| &input.dtype);
+    let output_dtypes =
         outputs.iter().flatten().filter(|output| output.kind == Kind::Tensor).map(|output| &output.dtype);
-    let all = made.chain(changed).flat_map(|dtype| possible(dtype, types));
+    let all = output_dtypes.chain(in_place).flat_map(|dtype| possible(dtype, types));
     let mut floats: Vec<DType> = all.filter(|dtype| dtype.is_float()).collect();
     floats.sort();
     floats.dedup();

@@ -1,4 +1,4 @@
-//! Workloads are evaluated: defaults, ranges, constraints and computed dimensions must work out for each.
+//! Evaluates workloads: each must satisfy all defaults, ranges, constraints and computed dimensions.
 
 use super::Checker;
 use super::params::value_of;
@@ -8,11 +8,11 @@ use crate::model::{Cases, Dim, Operation, Slot, Workload};
 use crate::raw::language::RawOperation;
 use crate::source::Span;
 
-/// The value of every slot; `None` where the workload leaves it open, as for what only an absent input binds.
+/// The value of each slot; `None` if the workload does not define it, for instance an axis bound by an absent input.
 struct Slots(Vec<Option<Value>>);
 
 impl Slots {
-    /// Evaluates an expression, unless it asks for something that the workload leaves open.
+    /// Evaluates an expression, unless it uses a slot that the workload does not define.
     fn eval(&self, typed: &Typed) -> Option<Result<Value, EvalError>> {
         let open = |index: u16| self.0.get(usize::from(index)).is_none_or(Option::is_none);
         if typed.variables().iter().any(|variable| open(variable.index)) {
@@ -24,7 +24,7 @@ impl Slots {
 }
 
 impl Checker<'_> {
-    /// Evaluates every workload of an operation that is otherwise right.
+    /// Evaluates all workloads of an operation that is otherwise valid.
     pub(super) fn evaluate_workloads(&mut self, raw: &RawOperation, operation: &Operation) {
         let entries: Vec<Span> =
             raw.workloads.iter().flat_map(|named| &named.entries).map(|entry| entry.name.span).collect();
@@ -46,12 +46,12 @@ impl Checker<'_> {
             };
         }
         if self.defaults(operation, workload, span, &mut slots) {
-            self.hold_constraints(raw, operation, workload, span, &slots);
-            self.hold_shapes(operation, workload, span, &slots);
+            self.check_constraints(raw, operation, workload, span, &slots);
+            self.check_shapes(operation, workload, span, &slots);
         }
     }
 
-    /// Fills in the defaults of what the workload does not say.
+    /// Fills in the defaults of parameters that the workload does not set.
     fn defaults(
         &mut self,
         operation: &Operation,
@@ -65,9 +65,9 @@ impl Checker<'_> {
             match slots.eval(default) {
                 None => {}
                 Some(Ok(value)) => {
-                    if let Some(complaint) = self.unfit(index, &param.ty, param.range.as_ref(), value) {
+                    if let Some(problem) = self.value_problem(index, &param.ty, param.range.as_ref(), value) {
                         let what = format!("the default of `{}`", param.name);
-                        self.fails(workload, span, &what, &complaint, None);
+                        self.fails(workload, span, &what, &problem, None);
                         return false;
                     }
                     slots.0[at] = Some(value);
@@ -82,7 +82,7 @@ impl Checker<'_> {
         true
     }
 
-    fn hold_constraints(
+    fn check_constraints(
         &mut self,
         raw: &RawOperation,
         operation: &Operation,
@@ -106,7 +106,7 @@ impl Checker<'_> {
                         })
                         .collect();
                     let message =
-                        format!("workload `{}` breaks a constraint of its operation", workload.name);
+                        format!("workload `{}` violates a constraint of its operation", workload.name);
                     self.sink
                         .error(Code::WorkloadViolates, span, message)
                         .label(listed(values.iter().map(String::as_str)))
@@ -119,7 +119,7 @@ impl Checker<'_> {
         }
     }
 
-    fn hold_shapes(&mut self, operation: &Operation, workload: &Workload, span: Span, slots: &Slots) {
+    fn check_shapes(&mut self, operation: &Operation, workload: &Workload, span: Span, slots: &Slots) {
         let inputs =
             operation.inputs.iter().zip(&workload.given).filter(|(_, given)| **given).map(|(input, _)| input);
         let arguments = inputs.map(|input| (&input.name, &input.shape));
@@ -151,7 +151,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The dimensions of the case that the workload's parameters choose.
+    /// The dimensions of the case selected by the workload's parameters.
     fn chosen<'a>(&self, shape: &'a Cases<Vec<Dim>>, slots: &Slots) -> &'a [Dim] {
         match shape {
             Cases::One(dims) => dims,
@@ -163,7 +163,7 @@ impl Checker<'_> {
     }
 
     fn fails(&mut self, workload: &Workload, span: Span, what: &str, error: &str, also: Option<Span>) {
-        let message = format!("{what} does not work out for workload `{}`: {error}", workload.name);
+        let message = format!("{what} cannot be evaluated for workload `{}`: {error}", workload.name);
         let diagnostic = self.sink.error(Code::WorkloadFails, span, message);
         if let Some(also) = also {
             diagnostic.also(also, "this");
@@ -171,7 +171,7 @@ impl Checker<'_> {
     }
 }
 
-/// What an axis is in an expression: its size, or for a pack the product of its sizes.
+/// The value of an axis in an expression: its size, or the product of the sizes of a pack.
 fn product(sizes: Option<&[i64]>) -> Result<Option<i64>, ()> {
     let Some(sizes) = sizes else { return Ok(None) };
     sizes.iter().try_fold(1_i64, |product, size| product.checked_mul(*size)).map(Some).ok_or(())

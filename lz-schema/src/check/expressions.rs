@@ -1,4 +1,4 @@
-//! Expressions of a schema: typed over the operation's names, with mistakes shown in the file.
+//! Parses and type-checks the expressions of a schema, and reports errors with their location in the file.
 
 use super::Checker;
 use super::symbols::Symbol;
@@ -7,73 +7,73 @@ use crate::expr::{self, ExprError, ExprErrorKind, NodeKind, Type, Typed};
 use crate::raw::Expression;
 use crate::source::Span;
 
-/// Where an expression stands, which says what it may name and how a mistake is called.
+/// The context of an expression, which determines the names it may use and the text of errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ExprContext {
     /// A dimension: axes and int params.
     Shape,
     /// The default of the parameter with this index: axes and earlier params.
     Default(usize),
     /// The condition of an output: bool params and `given`.
     When,
-    /// A constraint: everything.
+    /// A constraint: all names.
     Constraint,
     /// A bound of the values of an input: axes and params.
     Values,
 }
 
-impl Place {
+impl ExprContext {
     fn wrong_type(self) -> Code {
         match self {
-            Place::When => Code::WhenNotBool,
-            Place::Default(_) => Code::BadDefault,
-            Place::Shape | Place::Constraint | Place::Values => Code::WrongType,
+            ExprContext::When => Code::WhenNotBool,
+            ExprContext::Default(_) => Code::BadDefault,
+            ExprContext::Shape | ExprContext::Constraint | ExprContext::Values => Code::WrongType,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Place::Shape => "a dimension",
-            Place::Default(_) => "a default",
-            Place::When => "the condition of an output",
-            Place::Constraint => "a constraint",
-            Place::Values => "a bound of values",
+            ExprContext::Shape => "a dimension",
+            ExprContext::Default(_) => "a default",
+            ExprContext::When => "the condition of an output",
+            ExprContext::Constraint => "a constraint",
+            ExprContext::Values => "a bound of values",
         }
     }
 }
 
 impl Checker<'_> {
-    /// Parses and types an expression; `None` after a mistake, which has been reported.
+    /// Parses and type-checks an expression. Returns `None` after an error, which has been reported.
     pub(super) fn expression(
         &mut self,
         written: &Expression,
-        place: Place,
+        context: ExprContext,
         expected: &Type,
     ) -> Option<Typed> {
         match expr::check_expecting(&written.text, &self.symbols, expected) {
-            Ok(typed) => self.visible(written, place, &typed).then_some(typed),
+            Ok(typed) => self.visible(written, context, &typed).then_some(typed),
             Err(errors) => {
-                let poisoned = errors.iter().any(|error| match &error.kind {
-                    ExprErrorKind::UnknownName { name, .. } => self.symbols.is_poisoned(name),
+                let has_errors = errors.iter().any(|error| match &error.kind {
+                    ExprErrorKind::UnknownName { name, .. } => self.symbols.has_invalid_type(name),
                     _ => false,
                 });
-                if !poisoned {
-                    errors.iter().for_each(|error| self.expression_error(written, place, error));
+                if !has_errors {
+                    errors.iter().for_each(|error| self.expression_error(written, context, error));
                 }
                 None
             }
         }
     }
 
-    fn expression_error(&mut self, written: &Expression, place: Place, error: &ExprError) {
+    fn expression_error(&mut self, written: &Expression, context: ExprContext, error: &ExprError) {
         let span = written.place(error.span.start, error.span.end);
         let whole = error.span.start == 0 && error.span.end >= written.text.trim_end().len();
-        // What to write instead is said beside the underlined text.
+        // The suggestion is shown as a label of the underlined text.
         let full = error.kind.to_string();
         let sentence = full.split("; did you mean `").next().unwrap_or(&full);
         let sentence = sentence.split("; write `").next().unwrap_or(sentence).to_owned();
         let (code, message) = match &error.kind {
-            ExprErrorKind::UnknownName { name, .. } if place == Place::Shape => {
+            ExprErrorKind::UnknownName { name, .. } if context == ExprContext::Shape => {
                 return self.undefined_axis(name, span);
             }
             ExprErrorKind::UnknownName { name, .. } => {
@@ -81,16 +81,16 @@ impl Checker<'_> {
             }
             ExprErrorKind::UnknownFunction { .. } => (Code::UndefinedName, sentence),
             ExprErrorKind::UnknownInput { name, .. } if self.symbols.required.contains(name) => {
-                (Code::UndefinedInput, format!("input `{name}` is always given"))
+                (Code::UndefinedInput, format!("input `{name}` is required, so `given` is always true"))
             }
             ExprErrorKind::UnknownInput { .. } => (Code::UndefinedInput, sentence),
             ExprErrorKind::UnknownCase { .. } => (Code::UnknownCase, sentence),
-            ExprErrorKind::TypeMismatch { found, expected, place: what }
+            ExprErrorKind::TypeMismatch { found, expected, context: what }
                 if whole && what == "the expression" =>
             {
-                (place.wrong_type(), format!("{} must be {expected}, but this is {found}", place.name()))
+                (context.wrong_type(), format!("{} must be {expected}, but this is {found}", context.name()))
             }
-            ExprErrorKind::DifferentTypes { place: operator, left, right } if is_comparison(operator) => {
+            ExprErrorKind::DifferentTypes { context: operator, left, right } if is_comparison(operator) => {
                 let (left, right) = (with_article(left), with_article(right));
                 (Code::IllTyped, format!("`{}` compares {left} with {right}", error.span.of(&written.text)))
             }
@@ -100,7 +100,7 @@ impl Checker<'_> {
         self.sink.error(code, span, message).suggest(error.kind.suggestion());
     }
 
-    /// Reports a name that is no axis, with the axis that was probably meant.
+    /// Reports an undefined axis, with the most similar axis as suggestion.
     pub(super) fn undefined_axis(&mut self, name: &str, span: Span) {
         let axes = self.symbols.axes.iter().map(|axis| axis.name.as_str());
         let params = self.symbols.params.iter().filter(|param| param.ty == Some(Type::Int));
@@ -108,8 +108,8 @@ impl Checker<'_> {
         self.sink.error(Code::UndefinedAxis, span, format!("axis `{name}` is not defined")).suggest(near);
     }
 
-    /// Marks the axes of an expression as used and reports names that may not stand in this place.
-    fn visible(&mut self, written: &Expression, place: Place, typed: &Typed) -> bool {
+    /// Marks the axes of an expression as used and reports names that are not allowed in this context.
+    fn visible(&mut self, written: &Expression, context: ExprContext, typed: &Typed) -> bool {
         let mut uses: Vec<(u16, Span)> = Vec::new();
         typed.root.visit(&mut |node| {
             if let NodeKind::Variable { index, .. } = node.kind {
@@ -117,49 +117,52 @@ impl Checker<'_> {
             }
         });
         uses.sort_by_key(|(_, span)| *span);
-        uses.into_iter().fold(true, |fine, (slot, span)| self.visible_name(place, slot, span) && fine)
+        uses.into_iter().fold(true, |valid, (slot, span)| self.visible_name(context, slot, span) && valid)
     }
 
-    fn visible_name(&mut self, place: Place, slot: u16, span: Span) -> bool {
-        let complaint = match self.symbols.symbol(slot) {
+    fn visible_name(&mut self, context: ExprContext, slot: u16, span: Span) -> bool {
+        let problem = match self.symbols.symbol(slot) {
             Symbol::Axis(axis) => {
                 let Some(symbol) = self.symbols.axes.get_mut(axis) else { return true };
                 symbol.used.get_or_insert(span);
                 if symbol.dynamic {
                     let (name, at) = (symbol.name.clone(), symbol.span);
-                    let message = format!("axis `{name}` is known only after the run");
-                    self.sink.error(Code::DynamicAxis, span, message).also(at, "it is `dynamic`");
+                    let message = format!("the size of axis `{name}` is known only after the call");
+                    self.sink.error(Code::DynamicAxis, span, message).also(at, "declared `dynamic` here");
                     return false;
                 }
-                (place == Place::When).then(|| "asks only for bool params and `given(input)`".to_owned())
+                (context == ExprContext::When)
+                    .then(|| "may use only bool params and `given(input)`".to_owned())
             }
             Symbol::Param(param) => {
                 let ty = self.symbols.params.get(param).and_then(|symbol| symbol.ty.clone());
-                match place {
-                    Place::Default(own) if param == own => Some("cannot use the parameter itself".to_owned()),
-                    Place::Default(own) if param > own => {
-                        Some("can use only the params before it".to_owned())
+                match context {
+                    ExprContext::Default(own) if param == own => {
+                        Some("cannot use the parameter itself".to_owned())
                     }
-                    Place::Shape if ty != Some(Type::Int) => {
-                        Some("is made of axes and int params".to_owned())
+                    ExprContext::Default(own) if param > own => {
+                        Some("may use only earlier params".to_owned())
+                    }
+                    ExprContext::Shape if ty != Some(Type::Int) => {
+                        Some("may use only axes and int params".to_owned())
                     }
                     _ => None,
                 }
             }
-            Symbol::Given(_) => match place {
-                Place::When | Place::Constraint => None,
-                _ => Some("cannot ask whether an input is given".to_owned()),
+            Symbol::Given(_) => match context {
+                ExprContext::When | ExprContext::Constraint => None,
+                _ => Some("cannot use `given`".to_owned()),
             },
         };
-        let Some(complaint) = complaint else { return true };
-        self.sink.error(Code::NotVisibleHere, span, format!("{} {complaint}", place.name()));
+        let Some(problem) = problem else { return true };
+        self.sink.error(Code::NotVisibleHere, span, format!("{} {problem}", context.name()));
         false
     }
 }
 
-/// Whether an error's place is an operator of comparison, in backticks.
-fn is_comparison(place: &str) -> bool {
-    ["`==`", "`!=`", "`<`", "`<=`", "`>`", "`>=`"].contains(&place)
+/// Whether an error's location is a comparison operator, in backticks.
+fn is_comparison(location: &str) -> bool {
+    ["`==`", "`!=`", "`<`", "`<=`", "`>`", "`>=`"].contains(&location)
 }
 
 fn with_article(ty: &Type) -> String {

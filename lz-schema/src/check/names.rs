@@ -1,4 +1,4 @@
-//! How names are spelled, which are taken, and which would not survive code generation.
+//! Validates names: spelling, duplicates, and keywords of the generated languages.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,7 @@ use crate::raw::Named;
 use crate::raw::language::{RawOperation, RawParam, TypeWord};
 use crate::source::{Span, Spanned};
 
-/// Words that generated Rust, Python or C++ could not use as a name. The exact list of each language is merged into one,
-/// so that a name that works in one binding works in all.
+/// Keywords of Rust, Python and C++. One merged list, so that a name that is valid in one binding is valid in all.
 #[rustfmt::skip]
 const KEYWORDS: &[&str] = &[
     "abstract", "alignas", "alignof", "and", "and_eq", "as", "asm", "assert", "async", "auto", "await", "become",
@@ -28,15 +27,15 @@ const KEYWORDS: &[&str] = &[
     "using", "virtual", "void", "volatile", "wchar_t", "where", "while", "with", "xor", "xor_eq", "yield",
 ];
 
-/// Words that mean something in a schema: functions of expressions, and keys that stand beside free names.
+/// Reserved words of the schema language: functions of expressions, and keys that occur next to user-defined names.
 const WORDS: &[&str] = &["ceil_div", "min", "max", "abs", "sqrt", "given", "by"];
 
-/// Words of lower-case letters, digits and underscores, joined by dots.
+/// Whether a name consists of words of lower-case letters, digits and underscores, joined by dots.
 pub(crate) fn is_dotted_name(name: &str) -> bool {
     name.split('.').all(is_snake)
 }
 
-/// Whether an axis, input, parameter or output may have this name: spelled as names are, and no reserved word.
+/// Whether an axis, input, parameter or output may have this name: correctly spelled and not reserved.
 pub fn is_free_name(name: &str) -> bool {
     is_snake(name) && !KEYWORDS.contains(&name) && !WORDS.contains(&name)
 }
@@ -56,7 +55,7 @@ fn is_case(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The name that was probably meant: `HeadDim` and `head-dim` for `head_dim`.
+/// A suggestion for a misspelled name: `head_dim` for `HeadDim` and `head-dim`.
 fn to_snake(name: &str) -> Option<String> {
     let mut snake = String::new();
     for character in name.chars() {
@@ -72,7 +71,7 @@ fn to_snake(name: &str) -> Option<String> {
 }
 
 impl Checker<'_> {
-    /// Checks the spelling of every name, and that axes, inputs, params and outputs do not share one.
+    /// Checks the spelling of all names, and that the names of axes, inputs, params and outputs are distinct.
     pub(super) fn names(&mut self, raw: &RawOperation) {
         let mut taken: HashMap<String, (&'static str, Span)> = HashMap::new();
         for entry in raw.axes.iter().flat_map(|named| &named.entries) {
@@ -124,10 +123,10 @@ impl Checker<'_> {
         }
         for entry in raw.types.iter().flat_map(|named| &named.entries) {
             if !is_variable(&entry.name.value) {
-                let message = format!("`{}` is not a name of a dtype variable", entry.name.value);
+                let message = format!("`{}` is not a valid name of a dtype variable", entry.name.value);
                 self.sink
                     .error(Code::BadName, entry.name.span, message)
-                    .note("a capital letter, then letters and digits: `T`, `TIndex`");
+                    .note("expected a capital letter, then letters and digits: `T`, `TIndex`");
             }
             self.symbols.types.push(TypeSymbol {
                 name: entry.name.value.clone(),
@@ -157,7 +156,7 @@ impl Checker<'_> {
                 self.sink
                     .error(Code::NameClash, name.span, message)
                     .also(*span, "first used here")
-                    .note("axes, inputs, params and outputs share one set of names");
+                    .note("axes, inputs, params and outputs share one namespace");
             }
             None => {
                 taken.insert(name.value.clone(), (what, name.span));
@@ -169,9 +168,9 @@ impl Checker<'_> {
         let text = &name.value;
         if !is_snake(text) {
             self.sink
-                .error(Code::BadName, name.span, format!("`{text}` is not a name"))
+                .error(Code::BadName, name.span, format!("`{text}` is not a valid name"))
                 .suggest(to_snake(text))
-                .note("a lower-case letter, then lower-case letters, digits and underscores");
+                .note("expected a lower-case letter, then lower-case letters, digits and underscores");
             return false;
         }
         if KEYWORDS.contains(&text.as_str()) {
@@ -183,7 +182,7 @@ impl Checker<'_> {
         if WORDS.contains(&text.as_str()) {
             self.sink
                 .error(Code::ReservedName, name.span, format!("`{text}` cannot be the name of {what}"))
-                .label("a word of the schema language");
+                .label("a reserved word of the schema language");
             return false;
         }
         true
@@ -193,25 +192,25 @@ impl Checker<'_> {
         let text = case.value.as_str();
         if !is_case(text) {
             self.sink
-                .error(Code::BadName, case.span, format!("`{text}` is not a name of a case"))
-                .note("a letter, then letters, digits and underscores");
+                .error(Code::BadName, case.span, format!("`{text}` is not a valid case name"))
+                .note("expected a letter, then letters, digits and underscores");
         } else if WORDS.contains(&text)
             || ["self", "Self", "true", "false", "and", "or", "not", "in", "if", "else"].contains(&text)
         {
             self.sink
                 .error(Code::ReservedName, case.span, format!("`{text}` cannot be the name of a case"))
-                .label("a word of the schema language");
+                .label("a reserved word of the schema language");
         } else if let Some((other, span)) = taken.get(text) {
             let message = format!("case `{text}` has the name of {other}");
             self.sink
                 .error(Code::NameClash, case.span, message)
                 .also(*span, "first used here")
-                .note("a bare name in an expression could mean either");
+                .note("a bare name in an expression would be ambiguous");
         }
     }
 }
 
-/// The type that expressions see, if the declaration says enough.
+/// The type of the parameter in expressions, if the declaration is complete.
 fn expression_type(raw: &RawParam) -> Option<Type> {
     Some(match raw.type_.as_ref()?.value {
         TypeWord::Int => Type::Int,
@@ -226,12 +225,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keywords_are_sorted_so_that_additions_are_seen() {
+    fn keywords_are_sorted() {
         assert!(KEYWORDS.is_sorted());
     }
 
     #[test]
-    fn names_are_spelled_as_the_language_says() {
+    fn spelling_of_names_is_validated() {
         assert!(is_dotted_name("attention.mla.decode"));
         assert!(!is_dotted_name("attention..decode") && !is_dotted_name("Attention") && !is_dotted_name(""));
         assert_eq!(to_snake("HeadDim").as_deref(), Some("head_dim"));

@@ -1,7 +1,7 @@
-//! `params`: types, defaults and ranges, and values that are written out for a parameter.
+//! Validates `params`: types, defaults and ranges, and the values that workloads and aliases give to parameters.
 
 use super::Checker;
-use super::expressions::Place;
+use super::expressions::ExprContext;
 use super::symbols::Symbol;
 use crate::diagnostics::{Code, listed, nearest};
 use crate::expr::{self, Program, Type, Typed, Value, VariableTable};
@@ -11,7 +11,7 @@ use crate::raw::language::{RawOperation, RawParam, TypeWord};
 use crate::source::{Scalar, Spanned};
 
 impl Checker<'_> {
-    /// Every param in order; `None` for one that could not be read.
+    /// All params in order; `None` for a param with errors.
     pub(super) fn params(&mut self, raw: &RawOperation) -> Vec<Option<Param>> {
         let entries = raw.params.iter().flat_map(|named| &named.entries);
         entries
@@ -23,7 +23,7 @@ impl Checker<'_> {
     fn param(&mut self, index: usize, name: &Spanned<String>, raw: &RawParam) -> Option<Param> {
         let ty = self.param_type(name, raw)?;
         if raw.range.is_some() && matches!(ty, ParamType::Bool | ParamType::Enum(_)) {
-            self.conflict(name, format!("`{}` is not a number, so it has no range", name.value));
+            self.conflict(name, format!("`{}` is not a number and cannot have a range", name.value));
             return None;
         }
         let range = match &raw.range {
@@ -47,7 +47,7 @@ impl Checker<'_> {
     fn param_type(&mut self, name: &Spanned<String>, raw: &RawParam) -> Option<ParamType> {
         let word = raw.type_.as_ref()?.value;
         if word != TypeWord::Enum && raw.values.is_some() {
-            self.conflict(name, format!("`{}` is not an enum, so it has no `values`", name.value));
+            self.conflict(name, format!("`{}` is not an enum and cannot have `values`", name.value));
         }
         Some(match word {
             TypeWord::Int => ParamType::Int,
@@ -68,7 +68,7 @@ impl Checker<'_> {
         })
     }
 
-    /// A range is written without the parameter; it is read as an expression over the parameter alone.
+    /// Parses a range, which is written without the parameter's name, as an expression over the parameter.
     fn range(
         &mut self,
         index: usize,
@@ -77,9 +77,9 @@ impl Checker<'_> {
         written: &Expression,
     ) -> Option<Typed> {
         let parts: Vec<&str> = written.text.split(" and ").map(str::trim).collect();
-        let fine = parts.len() <= 2 && parts.iter().all(|part| comparison(part, ty).is_some());
-        if fine && is_empty_range(&parts, ty) {
-            let message = format!("no value lies in the range `{}`", written.text);
+        let valid = parts.len() <= 2 && parts.iter().all(|part| comparison(part, ty).is_some());
+        if valid && is_empty_range(&parts, ty) {
+            let message = format!("the range `{}` is empty", written.text);
             self.sink.error(Code::BadRange, written.span, message);
             return None;
         }
@@ -87,14 +87,14 @@ impl Checker<'_> {
         let rewritten =
             parts.iter().map(|part| format!("{} {part}", name.value)).collect::<Vec<_>>().join(" and ");
         let typed =
-            if fine { expr::check_expecting(&rewritten, &self.symbols, &Type::Bool).ok() } else { None };
+            if valid { expr::check_expecting(&rewritten, &self.symbols, &Type::Bool).ok() } else { None };
         let own = self.symbols.slot(Symbol::Param(index));
         match typed {
             Some(typed) if typed.variables().iter().all(|variable| variable.index == own) => Some(typed),
             _ => {
-                let message = format!("`{}` is not a range of `{}`", written.text, name.value);
+                let message = format!("`{}` is not a valid range of `{}`", written.text, name.value);
                 self.sink.error(Code::BadRange, written.span, message).note(
-                    "one or two comparisons with constants, joined by `and`: \"> 0\", \">= 0 and < 1\"; \
+                    "expected one or two comparisons with constants, joined by `and`: \"> 0\", \">= 0 and < 1\"; \
                      what depends on axes or other params is a constraint",
                 );
                 None
@@ -109,7 +109,7 @@ impl Checker<'_> {
         range: Option<&Typed>,
         written: &Expression,
     ) -> Option<Typed> {
-        let typed = self.expression(written, Place::Default(index), &expression_type(ty))?;
+        let typed = self.expression(written, ExprContext::Default(index), &expression_type(ty))?;
         match typed.constant_result() {
             Some(Err(error)) => {
                 self.sink.error(
@@ -119,9 +119,9 @@ impl Checker<'_> {
                 );
                 None
             }
-            Some(Ok(value)) => match self.unfit(index, ty, range, value) {
-                Some(complaint) => {
-                    self.sink.error(Code::BadDefault, written.span, format!("the default {complaint}"));
+            Some(Ok(value)) => match self.value_problem(index, ty, range, value) {
+                Some(problem) => {
+                    self.sink.error(Code::BadDefault, written.span, format!("the default {problem}"));
                     None
                 }
                 None => Some(typed),
@@ -130,8 +130,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Why a parameter cannot have a value of its own type, if it cannot.
-    pub(super) fn unfit(
+    /// Why a parameter cannot have a value of its type; `None` if it can.
+    pub(super) fn value_problem(
         &self,
         index: usize,
         ty: &ParamType,
@@ -141,7 +141,7 @@ impl Checker<'_> {
         if let (ParamType::F32, Value::Float(value)) = (ty, value)
             && (value as f32).is_infinite()
         {
-            return Some(format!("{value:?} does not fit f32"));
+            return Some(format!("{value:?} is out of range for f32"));
         }
         let range = range?;
         let slot = usize::from(self.symbols.slot(Symbol::Param(index)));
@@ -153,8 +153,13 @@ impl Checker<'_> {
         }
     }
 
-    /// The value that a workload or an alias writes for a parameter, or why it is none.
-    pub(super) fn constant(&self, index: usize, param: &Param, written: &Scalar) -> Result<Constant, Misfit> {
+    /// The value that a workload or an alias gives to a parameter, or why it is invalid.
+    pub(super) fn constant(
+        &self,
+        index: usize,
+        param: &Param,
+        written: &Scalar,
+    ) -> Result<Constant, InvalidValue> {
         let text = written.text.as_str();
         let number = written.plain.then_some(text);
         let constant = match &param.ty {
@@ -175,23 +180,23 @@ impl Checker<'_> {
                 ParamType::Enum(cases) => nearest(text, cases.iter().map(String::as_str)).map(str::to_owned),
                 _ => None,
             };
-            return Err(Misfit {
-                complaint: format!("is {}, not `{text}`", describe(&param.ty)),
+            return Err(InvalidValue {
+                problem: format!("must be {}, not `{text}`", describe(&param.ty)),
                 suggestion,
             });
         };
-        match self.unfit(index, &param.ty, param.range.as_ref(), value_of(&constant)) {
-            Some(complaint) => {
-                Err(Misfit { complaint: format!("cannot be this: {complaint}"), suggestion: None })
+        match self.value_problem(index, &param.ty, param.range.as_ref(), value_of(&constant)) {
+            Some(problem) => {
+                Err(InvalidValue { problem: format!("is invalid: {problem}"), suggestion: None })
             }
             None => Ok(constant),
         }
     }
 }
 
-/// Why a written value does not fit a parameter.
-pub(super) struct Misfit {
-    pub complaint: String,
+/// Why a value is invalid for a parameter.
+pub(super) struct InvalidValue {
+    pub problem: String,
     pub suggestion: Option<String>,
 }
 
@@ -222,7 +227,7 @@ fn describe(ty: &ParamType) -> String {
     }
 }
 
-/// A part of a range as its operator and constant, if it is one comparison with a constant of the right type.
+/// The operator and constant of a part of a range, if it is a comparison with a constant of the parameter's type.
 fn comparison(part: &str, ty: &ParamType) -> Option<(&'static str, f64)> {
     let operators = ["<=", ">=", "==", "!=", "<", ">"];
     let (operator, constant) =
@@ -235,13 +240,13 @@ fn comparison(part: &str, ty: &ParamType) -> Option<(&'static str, f64)> {
     }
 }
 
-/// Whether no value lies between the bounds of a range, each an operator with its constant.
+/// Whether a range is empty. A bound is an operator with its constant.
 fn is_empty_range(parts: &[&str], ty: &ParamType) -> bool {
     let mut low = (f64::NEG_INFINITY, false);
     let mut high = (f64::INFINITY, false);
     for part in parts {
         let Some((operator, bound)) = comparison(part, ty) else { continue };
-        // For integers a strict bound is the next integer.
+        // For integers, a strict bound is equivalent to the next integer.
         let step = if *ty == ParamType::Int { 1.0 } else { 0.0 };
         let strict = *ty != ParamType::Int;
         match operator {
@@ -255,7 +260,7 @@ fn is_empty_range(parts: &[&str], ty: &ParamType) -> bool {
     low.0 > high.0 || (low.0 == high.0 && (low.1 || high.1))
 }
 
-/// The range without the parameter's name, as it was written.
+/// The range as written, without the parameter's name.
 fn bare_range(range: &Typed) -> String {
     let name = range.text.split(' ').next().unwrap_or("");
     range.text.replace(&format!("{name} "), "")

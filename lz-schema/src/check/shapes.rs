@@ -1,7 +1,7 @@
-//! Shapes, dimension by dimension, and whatever is chosen by cases of an enum parameter.
+//! Validates shapes, and properties that depend on the case of an enum parameter.
 
 use super::Checker;
-use super::expressions::Place;
+use super::expressions::ExprContext;
 use super::types::Direction;
 use crate::diagnostics::{Code, listed, nearest};
 use crate::expr::ast::{Arithmetic, ExprKind};
@@ -11,7 +11,7 @@ use crate::raw::{Expression, RawCases};
 use crate::source::{Span, Spanned};
 
 impl Checker<'_> {
-    /// One dimension list, or one a case.
+    /// One list of dimensions, or one per case.
     pub(super) fn shape(
         &mut self,
         raw: &RawCases<Spanned<Vec<Expression>>>,
@@ -29,9 +29,9 @@ impl Checker<'_> {
                 && let Some(first) = pack.replace(written.span)
             {
                 self.sink
-                    .error(Code::PackTwice, written.span, "a shape can hold only one pack")
+                    .error(Code::PackTwice, written.span, "a shape can contain only one pack")
                     .also(first, "the first pack")
-                    .note("with two, no call could tell where one ends and the other begins");
+                    .note("with two packs, the boundary between them would be ambiguous");
                 dims.push(None);
                 continue;
             }
@@ -45,8 +45,8 @@ impl Checker<'_> {
             return self.pack(name.trim(), written);
         }
         let Ok(parsed) = expr::parse(&written.text) else {
-            // Typing parses again and reports.
-            self.expression(written, Place::Shape, &Type::Int);
+            // Type checking parses the text again and reports the error.
+            self.expression(written, ExprContext::Shape, &Type::Int);
             return None;
         };
         let offset = match &parsed.kind {
@@ -66,9 +66,9 @@ impl Checker<'_> {
         };
         match offset {
             Some((axis, by)) => self.axis_dim(axis, by, written, direction),
-            None => {
-                self.expression(written, Place::Shape, &Type::Int).map(|typed| Dim::Expr(Box::new(typed)))
-            }
+            None => self
+                .expression(written, ExprContext::Shape, &Type::Int)
+                .map(|typed| Dim::Expr(Box::new(typed))),
         }
     }
 
@@ -89,8 +89,10 @@ impl Checker<'_> {
             return None;
         }
         if symbol.dynamic && direction == Direction::Input {
-            let message = format!("axis `{name}` is known only after the run, so no input can have it");
-            self.sink.error(Code::DynamicAxis, written.span, message).also(defined, "it is `dynamic`");
+            let message = format!("axis `{name}` is dynamic and cannot be used by an input");
+            self.sink
+                .error(Code::DynamicAxis, written.span, message)
+                .also(defined, "declared `dynamic` here");
             return None;
         }
         if symbol.pack && by == 0 {
@@ -101,13 +103,13 @@ impl Checker<'_> {
                     format!("`{name}` is a pack: write it with three dots"),
                 )
                 .suggest(Some(format!("{name}...")))
-                .also(defined, "it is `pack`");
+                .also(defined, "declared `pack` here");
             return None;
         }
         if symbol.pack {
-            // In an expression a pack is the product of its dimensions.
+            // In an expression, the value of a pack is the product of its dimensions.
             return self
-                .expression(written, Place::Shape, &Type::Int)
+                .expression(written, ExprContext::Shape, &Type::Int)
                 .map(|typed| Dim::Expr(Box::new(typed)));
         }
         Some(if by == 0 { Dim::Axis(axis) } else { Dim::Offset(axis, by) })
@@ -130,11 +132,11 @@ impl Checker<'_> {
         self.sink
             .error(Code::SpreadOfSingle, written.span, format!("axis `{name}` is one dimension, not a pack"))
             .suggest(Some(name))
-            .also(defined, "add `pack: true` here if any number of dimensions is meant");
+            .also(defined, "for any number of dimensions, add `pack: true` here");
         None
     }
 
-    /// Something that may depend on an enum parameter: every case must be there, and no other.
+    /// A property that may depend on an enum parameter. All cases are required, and no others are allowed.
     pub(super) fn cases<T, U>(
         &mut self,
         raw: &RawCases<T>,
@@ -157,8 +159,10 @@ impl Checker<'_> {
             Type::Enum(values) => values,
             ty => {
                 let (defined, message) =
-                    (symbol.span, format!("`{}` is not an enum, so it has no cases", by.value));
-                self.sink.error(Code::ByNotEnum, by.span, message).also(defined, format!("it is {ty}"));
+                    (symbol.span, format!("`{}` is not an enum and has no cases", by.value));
+                self.sink
+                    .error(Code::ByNotEnum, by.span, message)
+                    .also(defined, format!("declared {ty} here"));
                 return None;
             }
         };
@@ -181,7 +185,7 @@ impl Checker<'_> {
             let entry = cases.entries.iter().find(|entry| entry.name.value == *value)?;
             read(self, entry.value.as_ref()?)
         };
-        // Every case is read before the first failure is looked at, so that all mistakes are reported.
+        // All cases are validated before the first failure is returned, so that all errors are reported.
         let read: Vec<Option<U>> = values.iter().map(&mut read_case).collect();
         read.into_iter().collect::<Option<Vec<U>>>().map(|cases| Cases::By(param, cases))
     }

@@ -1,9 +1,9 @@
-//! The names of one operation and what they stand for, as expressions see them.
+//! The symbol table of one operation, for its shapes and expressions.
 
 use crate::expr::{Scope, Type, Variable};
 use crate::source::Span;
 
-/// Everything that a shape or an expression of the operation may name.
+/// All names that a shape or an expression of the operation may use.
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     /// Axes, in order.
@@ -12,7 +12,7 @@ pub(super) struct Symbols {
     pub params: Vec<ParamSymbol>,
     /// Optional inputs, in order: name.
     pub given: Vec<String>,
-    /// Inputs that must always be passed.
+    /// Required inputs.
     pub required: Vec<String>,
     /// Dtype variables, in order.
     pub types: Vec<TypeSymbol>,
@@ -25,9 +25,9 @@ pub(super) struct AxisSymbol {
     pub pack: bool,
     pub dynamic: bool,
     pub fixed: bool,
-    /// What it is could not be read, so its uses are not judged.
+    /// The declaration has errors, so its uses are not checked.
     pub broken: bool,
-    /// Where a shape or expression first uses it.
+    /// The first use in a shape or expression.
     pub used: Option<Span>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct AxisSymbol {
 pub(super) struct ParamSymbol {
     pub name: String,
     pub span: Span,
-    /// `None` if the schema says no type that could be read; expressions that use it are not judged.
+    /// `None` if the declared type has errors; expressions that use the parameter are then not checked.
     pub ty: Option<Type>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct TypeSymbol {
     pub used_by_output: Option<Span>,
 }
 
-/// What a slot number stands for.
+/// The item that a slot refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Symbol {
     Axis(usize),
@@ -75,7 +75,7 @@ impl Symbols {
             Symbol::Param(param) => self.axes.len() + param,
             Symbol::Given(given) => self.axes.len() + self.params.len() + given,
         };
-        // No file that a person could write has 65 thousand names.
+        // Slots are u16; real schemas have far fewer than 65536 names.
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
@@ -90,8 +90,8 @@ impl Symbols {
         }
     }
 
-    /// Whether the name is a parameter whose type could not be read.
-    pub fn is_poisoned(&self, name: &str) -> bool {
+    /// Whether the name is a parameter whose declared type has errors.
+    pub fn has_invalid_type(&self, name: &str) -> bool {
         self.params.iter().any(|param| param.name == name && param.ty.is_none())
     }
 }

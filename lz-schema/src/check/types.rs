@@ -1,4 +1,4 @@
-//! `types`, and the dtypes that inputs and outputs name.
+//! Validates `types` and the dtypes of inputs and outputs.
 
 use super::Checker;
 use crate::diagnostics::{Code, Diagnostic, nearest};
@@ -8,7 +8,7 @@ use crate::raw::language::RawOperation;
 use crate::raw::unknown_dtype;
 use crate::source::{Span, Spanned};
 
-/// Who names a dtype.
+/// The section that uses a dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Input,
@@ -22,7 +22,7 @@ impl Checker<'_> {
             let dtypes = entry.value.as_ref();
             if let Some(dtypes) = dtypes {
                 self.repeated(dtypes.value.iter().map(|dtype| (dtype.value.name(), dtype.span)));
-                // A list that only holds unknown dtypes has been reported already.
+                // A list of only unknown dtypes has been reported already.
                 if dtypes.value.is_empty()
                     && self.sink.source.slice(dtypes.span).trim_matches(['[', ']', ' ']).is_empty()
                 {
@@ -35,13 +35,13 @@ impl Checker<'_> {
         types
     }
 
-    /// Whether every dtype that the variable may be could be read.
+    /// Whether the variable's list of dtypes has no errors.
     pub(super) fn is_known(&self, variable: &TypeVariable) -> bool {
         let broken = |diagnostic: &Diagnostic| diagnostic.code == Code::UnknownDtype;
         !variable.dtypes.is_empty() && !self.sink.diagnostics.iter().any(broken)
     }
 
-    /// A dtype or a variable by its name.
+    /// Resolves the name of a dtype or of a dtype variable.
     pub(super) fn dtype(&mut self, name: &Spanned<String>, direction: Direction) -> Option<DTypeRef> {
         if let Some(dtype) = DType::ALL.into_iter().find(|dtype| dtype.name() == name.value) {
             return Some(DTypeRef::Fixed(dtype));
@@ -55,7 +55,7 @@ impl Checker<'_> {
             }
             return Some(DTypeRef::Variable(index));
         }
-        // Variables start with a capital letter, dtypes do not: that says which of the two was meant.
+        // Only variables start with a capital letter, which distinguishes an undefined variable from an unknown dtype.
         if name.value.starts_with(|first: char| first.is_ascii_uppercase())
             && DType::parse(&name.value.to_lowercase()).is_none()
         {
@@ -72,7 +72,7 @@ impl Checker<'_> {
         None
     }
 
-    /// Says which input tells each variable, and reports variables that no call could tell.
+    /// Determines the input that binds each variable, and reports variables that no input binds.
     pub(super) fn bind_types(&mut self, types: &mut [TypeVariable], inputs: &[Option<Input>]) {
         for (index, variable) in types.iter_mut().enumerate() {
             let uses = |input: &&(usize, &Input)| matches!(&input.1.dtype, Cases::One(DTypeRef::Variable(v)) if *v == index);
@@ -92,7 +92,7 @@ impl Checker<'_> {
                 }
                 (false, Some(span)) => {
                     let message = format!(
-                        "no input uses dtype variable `{}`, so no call could say what it is",
+                        "no input binds dtype variable `{}`, so its dtype is unknown in a call",
                         symbol.name
                     );
                     findings.push((Code::UnboundTypeVariable, span, message, Some(symbol.span)));
@@ -104,7 +104,7 @@ impl Checker<'_> {
             if let Some(also) = also {
                 error
                     .also(also, "defined here")
-                    .note("an enum parameter can choose it: `dtype: { by: param, CASE: dtype }`");
+                    .note("an enum parameter can select it: `dtype: { by: param, CASE: dtype }`");
             }
         }
     }

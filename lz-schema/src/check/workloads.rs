@@ -1,4 +1,4 @@
-//! `workloads`: a value for everything that a call needs, and nothing else.
+//! Validates `workloads`: each gives a value to every axis, dtype variable and parameter that a call needs, and no others.
 
 use super::Checker;
 use super::symbols::Symbol;
@@ -9,10 +9,10 @@ use crate::raw::language::{RawOperation, RawWorkload};
 use crate::raw::{NamedEntry, OneOrMany};
 use crate::source::{Scalar, Span, Spanned};
 
-/// A pack stands for at most this many dimensions.
-const MOST_DIMENSIONS: usize = 5;
+/// The maximum number of dimensions of a pack.
+const MAX_PACK_DIMENSIONS: usize = 5;
 
-/// What a workload is read against.
+/// The validated sections of the operation.
 pub(super) struct Sections<'a> {
     pub axes: &'a [Axis],
     pub types: &'a [TypeVariable],
@@ -45,9 +45,9 @@ impl Checker<'_> {
                 .map(|input| input.as_ref().is_none_or(|input| input.optional.is_none()))
                 .collect(),
         };
-        // An input that could not be read may have bound anything.
+        // An input with errors may bind any axis.
         let all_read = sections.inputs.iter().all(Option::is_some);
-        // Which optional inputs are passed decides which axes may be named, so it is read first.
+        // `given` is read first, because axes may be named only if the inputs that bind them are passed.
         for entry in raw.entries.iter().filter(|entry| entry.name.value == "given") {
             self.given(entry, sections, &mut read.given);
         }
@@ -72,9 +72,11 @@ impl Checker<'_> {
                 };
                 match self.constant(param, declared, &scalar.value) {
                     Ok(constant) => read.params[param] = Some(constant),
-                    Err(misfit) => {
-                        let message = format!("`{}` {}", declared.name, misfit.complaint);
-                        self.sink.error(Code::WorkloadValue, scalar.span, message).suggest(misfit.suggestion);
+                    Err(invalid) => {
+                        let message = format!("`{}` {}", declared.name, invalid.problem);
+                        self.sink
+                            .error(Code::WorkloadValue, scalar.span, message)
+                            .suggest(invalid.suggestion);
                     }
                 }
             } else {
@@ -102,7 +104,7 @@ impl Checker<'_> {
         let names = match &entry.value {
             Some(OneOrMany::Many(names)) => &names.value,
             Some(OneOrMany::One(one)) => {
-                self.sink.error(Code::WorkloadValue, one.span, "`given` is a list of optional inputs");
+                self.sink.error(Code::WorkloadValue, one.span, "`given` must be a list of optional inputs");
                 return;
             }
             None => return,
@@ -117,7 +119,7 @@ impl Checker<'_> {
                 None => {
                     let near = nearest(&name.value.text, self.symbols.given.iter().map(String::as_str))
                         .map(str::to_owned);
-                    let message = format!("`{}` is no optional input", name.value.text);
+                    let message = format!("`{}` is not an optional input", name.value.text);
                     self.sink.error(Code::WorkloadUnknown, name.span, message).suggest(near);
                 }
             }
@@ -133,7 +135,7 @@ impl Checker<'_> {
     ) -> Option<Vec<i64>> {
         let fixed = axis.value.map(|value| vec![value]);
         if axis.dynamic {
-            let message = format!("axis `{}` is known only after the run", axis.name);
+            let message = format!("the size of axis `{}` is known only after the call", axis.name);
             self.sink.error(Code::WorkloadValue, name.span, message);
             return None;
         }
@@ -150,14 +152,16 @@ impl Checker<'_> {
             return None;
         }
         let sizes = match (axis.pack, value) {
-            (true, OneOrMany::Many(many)) if many.value.len() <= MOST_DIMENSIONS => {
+            (true, OneOrMany::Many(many)) if many.value.len() <= MAX_PACK_DIMENSIONS => {
                 let sizes: Vec<Option<i64>> =
                     many.value.iter().map(|size| self.size(&size.value, size.span)).collect();
                 sizes.into_iter().collect::<Option<Vec<i64>>>()?
             }
             (true, _) => {
-                let message =
-                    format!("`{}` is a pack: it takes a list of up to {MOST_DIMENSIONS} sizes", axis.name);
+                let message = format!(
+                    "`{}` is a pack and takes a list of up to {MAX_PACK_DIMENSIONS} sizes",
+                    axis.name
+                );
                 self.sink.error(Code::WorkloadValue, value.span(), message);
                 return fixed;
             }
@@ -184,7 +188,11 @@ impl Checker<'_> {
         match scalar.text.parse::<i64>() {
             Ok(size) if size >= 0 && scalar.plain => Some(size),
             _ => {
-                self.sink.error(Code::WorkloadValue, span, format!("`{}` is not a size", scalar.text));
+                self.sink.error(
+                    Code::WorkloadValue,
+                    span,
+                    format!("`{}` is not a size; expected an integer >= 0", scalar.text),
+                );
                 None
             }
         }
@@ -198,13 +206,13 @@ impl Checker<'_> {
         };
         let choice = variable.dtypes.iter().find(|dtype| dtype.name() == text);
         if choice.is_none() && self.is_known(variable) {
-            let message = format!("`{}` is one of {}, not `{text}`", variable.name, listed(choices()));
+            let message = format!("`{}` must be one of {}, not `{text}`", variable.name, listed(choices()));
             self.sink.error(Code::WorkloadValue, value.span(), message).suggest(nearest(text, choices()));
         }
         choice.copied()
     }
 
-    /// Reports what a call would lack.
+    /// Reports the values that are missing for a call.
     fn complete(
         &mut self,
         name: &Spanned<String>,
@@ -238,11 +246,11 @@ impl Checker<'_> {
                 missing.push(&param.name);
             }
         }
-        // A value that is there but wrong has been reported.
+        // An invalid value has been reported.
         missing.retain(|missing| !raw.entries.iter().any(|entry| entry.name.value == *missing));
         if !missing.is_empty() {
-            let verb = if missing.len() == 1 { "is" } else { "are" };
-            let message = format!("workload `{}` does not say what {} {verb}", name.value, listed(missing));
+            let noun = if missing.len() == 1 { "value" } else { "values" };
+            let message = format!("workload `{}` has no {noun} for {}", name.value, listed(missing));
             self.sink.error(Code::WorkloadMissing, name.span, message);
         }
     }

@@ -1,4 +1,4 @@
-//! Diagnostics as text, in the form that compilers have taught people to read.
+//! Renders diagnostics as text in the style of rustc.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use annotate_snippets::{AnnotationKind, Element, Group, Level, Renderer, Snippet
 use super::{Diagnostic, Label, Report};
 use crate::source::Source;
 
-/// Lines that are handed to the renderer before and behind those with labels.
+/// Context lines before and after the labeled lines.
 const CONTEXT_LINES: usize = 3;
 
-/// The most bytes of a file that are handed to the renderer for one mistake.
+/// The maximum number of bytes of a file that are rendered for one error.
 const MAX_SHOWN: usize = 1 << 14;
 
-/// Renders all mistakes, one empty line between them, and the closing line.
+/// Renders all errors, separated by empty lines, and the closing line.
 pub(super) fn report(report: &Report) -> String {
     let renderer = Renderer::plain();
     let mut text = String::new();
@@ -35,7 +35,7 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
     group
 }
 
-/// One snippet a file: the primary label's file first.
+/// One snippet per file, the file of the primary label first.
 fn snippets(diagnostic: &Diagnostic) -> Vec<Element<'_>> {
     let mut files: Vec<Vec<(usize, &Label)>> = Vec::new();
     for (index, label) in diagnostic.labels.iter().enumerate() {
@@ -66,8 +66,8 @@ fn snippets(diagnostic: &Diagnostic) -> Vec<Element<'_>> {
         .collect()
 }
 
-/// The lines that the labels are on, with a few around them: a renderer reads all that it gets, for each mistake again. Of
-/// texts that are one endless line only the beginning of the first label is shown.
+/// The labeled lines with their context. The renderer scans all of its input for every error, so it gets only this window. If
+/// the lines are too long, the window contains only the beginning of the first label.
 fn window(source: &Source, labels: &[(usize, &Label)]) -> Range<usize> {
     let first = labels.iter().map(|(_, label)| label.span.start).min().unwrap_or(0);
     let last = labels.iter().map(|(_, label)| label.span.end).max().unwrap_or(first);

@@ -1,32 +1,31 @@
-//! The arithmetic of the language as plain functions, shared by the run-time program and by generated code.
+//! The arithmetic of the expression language as plain functions, shared by the interpreter and generated code.
 //!
-//! Integers are checked. Floats follow IEEE 754 with two exceptions, so that no surprise travels on in silence: a
-//! result that is infinite although every operand is finite is an overflow, and a result that is not a number
-//! although every operand is one is an error. Infinities and NaNs that come in as values pass through.
+//! Integer overflow is an error. Floats follow IEEE 754 with two exceptions: an infinite result of finite operands is an
+//! overflow error, and a NaN result of operands that are not NaN is an error. Infinite and NaN operands propagate.
 
 use std::fmt;
 
 use super::ast::Comparison;
 
-/// Why an evaluation gave no value.
+/// Why an evaluation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EvalError {
-    /// A result that 64 bits cannot hold.
+    /// The result does not fit into 64 bits.
     Overflow,
     /// A division or remainder by zero.
     DivisionByZero,
     /// The square root of a negative number.
     NegativeSqrt,
-    /// A result that is not a number, such as infinity minus infinity.
+    /// The result is NaN, such as infinity minus infinity.
     NotANumber,
-    /// The values have no such slot, or it holds a value of another type than the scope said.
+    /// The slot does not exist, or its value does not have the declared type.
     BadSlot {
         /// The slot.
         slot: u16,
     },
-    /// The program's result has another type than the one that was asked for.
+    /// The program's result does not have the requested type.
     WrongType,
-    /// The program was made from a tree that checking would have refused.
+    /// The program was compiled from an invalid tree.
     Malformed,
 }
 
@@ -38,9 +37,9 @@ impl fmt::Display for EvalError {
             EvalError::NegativeSqrt => formatter.write_str("square root of a negative number"),
             EvalError::NotANumber => formatter.write_str("the result is not a number"),
             EvalError::BadSlot { slot } => {
-                write!(formatter, "slot {slot} does not hold the declared variable")
+                write!(formatter, "slot {slot} does not contain a value of the declared type")
             }
-            EvalError::WrongType => formatter.write_str("the expression has another type"),
+            EvalError::WrongType => formatter.write_str("the expression does not have the requested type"),
             EvalError::Malformed => formatter.write_str("the program is malformed"),
         }
     }
@@ -97,17 +96,17 @@ pub fn floor_divide_int(a: i64, b: i64) -> IntResult {
         return Err(EvalError::DivisionByZero);
     }
     let quotient = a.checked_div(b).ok_or(EvalError::Overflow)?;
-    // The quotient was cut towards zero, which is up when the signs differ; it cannot be the smallest integer then.
+    // Truncation rounds up if the signs differ; the quotient cannot be `i64::MIN` in that case.
     let cut_up = a % b != 0 && (a < 0) != (b < 0);
     Ok(quotient - i64::from(cut_up))
 }
 
-/// `a % b`: what the floored quotient leaves; it has the sign of `b`.
+/// `a % b`: the remainder of the floored quotient; it has the sign of `b`.
 #[inline]
 pub fn modulo_int(a: i64, b: i64) -> IntResult {
     match b {
         0 => Err(EvalError::DivisionByZero),
-        // The only divisor for which the processor's quotient can overflow.
+        // The only divisor for which the hardware division can overflow.
         -1 => Ok(0),
         _ => {
             let remainder = a % b;
@@ -139,7 +138,7 @@ pub fn max_int(a: i64, b: i64) -> i64 {
     a.max(b)
 }
 
-/// Lets a float result pass unless it went wrong here, rather than in an operand.
+/// Returns a float result, or an error if an overflow or NaN arose in this operation and not in an operand.
 #[inline]
 fn checked(a: f64, b: f64, result: f64) -> FloatResult {
     if result.is_finite() {
@@ -189,13 +188,13 @@ pub fn floor_divide_float(a: f64, b: f64) -> FloatResult {
     let remainder = a % b;
     let quotient = (a - remainder) / b;
     let lowered = if remainder != 0.0 && (remainder < 0.0) != (b < 0.0) { quotient - 1.0 } else { quotient };
-    // `a - remainder` is a multiple of `b` up to rounding, so the quotient is a whole number up to rounding. A zero
-    // keeps the sign of the true quotient.
+    // `a - remainder` is a multiple of `b` up to rounding, so the quotient is an integer up to rounding. A zero keeps the sign
+    // of the exact quotient.
     let whole = if lowered == 0.0 { 0.0_f64.copysign(a / b) } else { lowered.round() };
     checked(a, b, whole)
 }
 
-/// `a % b`: what the floored quotient leaves; it has the sign of `b`, a zero included.
+/// `a % b`: the remainder of the floored quotient; it has the sign of `b`, also if it is zero.
 #[inline]
 pub fn modulo_float(a: f64, b: f64) -> FloatResult {
     if b == 0.0 {
@@ -230,19 +229,19 @@ pub fn sqrt_float(a: f64) -> FloatResult {
     if a < 0.0 { Err(EvalError::NegativeSqrt) } else { Ok(a.sqrt()) }
 }
 
-/// The smaller one, the first of equals; not a number when either is not.
+/// The smaller one, the first of equals; NaN if either is NaN.
 #[inline]
 pub fn min_float(a: f64, b: f64) -> f64 {
     if b.is_nan() || b < a { b } else { a }
 }
 
-/// The larger one, the first of equals; not a number when either is not.
+/// The larger one, the first of equals; NaN if either is NaN.
 #[inline]
 pub fn max_float(a: f64, b: f64) -> f64 {
     if b.is_nan() || b > a { b } else { a }
 }
 
-/// Compares two values by the order that their type has. Nothing compares with NaN but `!=`.
+/// Compares two values. Comparisons with NaN are false, except `!=`.
 #[inline]
 pub fn compare<Operand: PartialOrd>(operator: Comparison, a: Operand, b: Operand) -> bool {
     match operator {
@@ -261,7 +260,7 @@ mod tests {
 
     /// Quotients and remainders as Python gives them.
     #[test]
-    fn whole_division_rounds_down() {
+    fn integer_division_rounds_down() {
         for (a, b, quotient, remainder, ceiling) in [
             (7, 2, 3, 1, 4),
             (-7, 2, -4, 1, -3),
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_floats_are_errors_where_they_arise_and_pass_through_afterwards() {
+    fn new_infinities_and_nans_are_errors_and_existing_ones_propagate() {
         assert_eq!(multiply_float(1e308, 10.0), Err(EvalError::Overflow));
         assert_eq!(multiply_float(f64::INFINITY, 10.0), Ok(f64::INFINITY));
         assert_eq!(subtract_float(f64::INFINITY, f64::INFINITY), Err(EvalError::NotANumber));

@@ -1,4 +1,4 @@
-//! The untyped tree that parsing gives: what was written, where, and nothing about what it means.
+//! The untyped syntax tree that the parser produces, with spans.
 
 use std::fmt;
 
@@ -31,13 +31,13 @@ impl Span {
 /// One node of the untyped tree.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expr {
-    /// What it is.
+    /// Its kind.
     pub kind: ExprKind,
-    /// Where it stands in the text.
+    /// Its span in the text.
     pub span: Span,
 }
 
-/// What a node of the untyped tree is.
+/// The kind of a node of the untyped tree.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExprKind {
     /// An integer literal.
@@ -48,7 +48,7 @@ pub enum ExprKind {
     Bool(bool),
     /// A quoted enum case.
     Text(String),
-    /// A variable or a bare enum case; only the scope can tell.
+    /// A variable or a bare enum case; resolved with the scope.
     Name(String),
     /// `-operand`
     Negate(Box<Expr>),
@@ -69,14 +69,14 @@ pub enum ExprKind {
         operator: Logic,
         /// The left operand.
         left: Box<Expr>,
-        /// The right operand, evaluated only when the left one leaves the answer open.
+        /// The right operand, evaluated only if the left one does not determine the result.
         right: Box<Expr>,
     },
-    /// `first < second <= third in [..]`: one or more comparisons in a row, joined by `and`.
+    /// `first < second <= third in [..]`: a chain of comparisons, joined by `and`.
     Compare {
         /// The leftmost operand.
         first: Box<Expr>,
-        /// Each operator with what stands to its right.
+        /// Each operator with its right operand.
         links: Vec<Link>,
     },
     /// `then if condition else otherwise`
@@ -92,7 +92,7 @@ pub enum ExprKind {
     Call {
         /// The function's name.
         function: String,
-        /// Where the name stands.
+        /// The span of the name.
         function_span: Span,
         /// The arguments.
         arguments: Vec<Expr>,
@@ -106,16 +106,16 @@ pub enum Link {
     Compare {
         /// Which comparison.
         operator: Comparison,
-        /// What stands to the right of it.
+        /// The right operand.
         operand: Expr,
     },
     /// `in [items]` or `not in [items]`
     Member {
-        /// Whether it says `not in`.
+        /// Whether it is `not in`.
         negated: bool,
         /// The items.
         items: Vec<Expr>,
-        /// Where the list stands, brackets included.
+        /// The span of the list, including brackets.
         span: Span,
     },
 }
@@ -155,12 +155,12 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// Whether it asks for an order, which only numbers have.
+    /// Whether it is an ordering, which only numbers have.
     pub fn is_ordering(self) -> bool {
         !matches!(self, Comparison::Equal | Comparison::NotEqual)
     }
 
-    /// The comparison that says the same with its operands exchanged.
+    /// The equivalent comparison with exchanged operands.
     pub fn mirrored(self) -> Comparison {
         match self {
             Comparison::Less => Comparison::Greater,

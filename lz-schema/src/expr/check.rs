@@ -1,7 +1,8 @@
-//! Names to slots, cases to indices, and types to every node. All mistakes that can be told apart are reported.
+//! Name resolution and type checking: names become slots, cases become indices, every node gets a type. Reports all
+//! independent errors.
 //!
-//! A bare name that is no variable may be an enum's case. Which enum, the neighbours say: the operands of one
-//! comparison, the two branches of a conditional, or the type that the whole expression is expected to have.
+//! A bare name that is not a variable may be an enum case. The enum is inferred from the other operands of the comparison, the
+//! other branch of the conditional, or the expected type of the whole expression.
 
 use super::MAX_NODES;
 use super::ast::{Arithmetic, Expr, ExprKind, Link, Logic, Span};
@@ -13,15 +14,15 @@ use super::suggest::nearest;
 use super::typed::{Function, Node, NodeKind, Typed};
 use super::value::{EnumType, Type, Value};
 
-/// Chains such as `0 < a < 9` repeat their middle operands, so a typed tree may be larger than what was written.
+/// Chains such as `0 < a < 9` duplicate their middle operands, so a typed tree may be larger than the untyped one.
 const MAX_TYPED_NODES: usize = 4 * MAX_NODES;
 
-/// Reads an expression, resolves its names and types it.
+/// Parses an expression, resolves its names and type-checks it.
 pub fn check(text: &str, scope: &dyn Scope) -> Result<Typed, Vec<ExprError>> {
     checked(text, scope, None)
 }
 
-/// As [`check`], for a place that has a type: a bare case may then stand alone, and an int widens to a float.
+/// As [`check`], with an expected type: the expression may be a bare case, and an int is widened to a float.
 pub fn check_expecting(text: &str, scope: &dyn Scope, expected: &Type) -> Result<Typed, Vec<ExprError>> {
     checked(text, scope, Some(expected))
 }
@@ -56,8 +57,8 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Types expressions that share one type as far as cases go: what is not a case is typed first, and the enum
-    /// among that, if any, says which cases the others may be. `None` stands where an error was reported.
+    /// Type-checks expressions that share one enum, if any of them is an enum. Expressions that are not cases are checked first;
+    /// their enum determines the cases of the others. `None` means that an error was reported.
     fn group(&mut self, members: &[&Expr], expected: Option<&Type>) -> Vec<Option<Node>> {
         let case_like: Vec<bool> = members.iter().map(|member| self.is_case_like(member)).collect();
         let mut nodes: Vec<Option<Node>> = Vec::with_capacity(members.len());
@@ -78,14 +79,14 @@ impl Checker<'_> {
                     }
                 }
             }
-            // Next to a neighbour that is itself wrong, nothing can be said about a case.
+            // If another operand has an error, the enum is unknown.
             None if failed => {}
             None => self.report_without_enum(members.iter().copied().zip(&case_like)),
         }
         nodes
     }
 
-    /// Whether an expression can only be a case: a string, a name that is no variable, or a choice between such.
+    /// Whether an expression can only be a case: a string, a name that is not a variable, or a conditional of such.
     fn is_case_like(&self, expr: &Expr) -> bool {
         match &expr.kind {
             ExprKind::Text(_) => true,
@@ -97,7 +98,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Types a case-like expression as a case of this enum.
+    /// Resolves a case-like expression as a case of this enum.
     fn case(&mut self, expr: &Expr, cases: &EnumType) -> Option<Node> {
         match &expr.kind {
             ExprKind::Text(name) | ExprKind::Name(name) => {
@@ -114,8 +115,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Reports case-like members that no enum stands beside. When some are near a variable, only these are
-    /// misspelt: in `layuot == BSHD` the case is right, and its enum is what is missing.
+    /// Reports case-like operands without an enum operand. If some are similar to a variable, only these are reported as
+    /// misspelled: in `layuot == BSHD`, the case is correct and the variable is misspelled.
     fn report_without_enum<'e>(&mut self, members: impl Iterator<Item = (&'e Expr, &'e bool)>) {
         let mut waiting: Vec<&Expr> =
             members.filter(|(_, case_like)| **case_like).map(|(expr, _)| expr).collect();
@@ -130,7 +131,7 @@ impl Checker<'_> {
                     names.push((name, nearest(name, known.iter().map(String::as_str)), expr.span));
                 }
                 ExprKind::Conditional { then, condition, otherwise } => {
-                    // The condition is wrong or right on its own account.
+                    // The condition is checked independently.
                     let _ = self.boolean(condition, "`if`");
                     waiting.extend([&**otherwise, &**then]);
                 }
@@ -150,7 +151,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Types one expression. `expected` only helps to find the enum of cases; the caller checks the result.
+    /// Type-checks one expression. `expected` is used only to infer the enum of cases; the caller checks the result type.
     fn infer(&mut self, expr: &Expr, expected: Option<&Type>) -> Option<Node> {
         let span = expr.span;
         match &expr.kind {
@@ -176,8 +177,8 @@ impl Checker<'_> {
             }
             ExprKind::Arithmetic { operator, left, right } => self.arithmetic(*operator, left, right, span),
             ExprKind::Logic { operator, left, right } => {
-                let place = format!("`{operator}`");
-                let (left, right) = (self.boolean(left, &place), self.boolean(right, &place));
+                let context = format!("`{operator}`");
+                let (left, right) = (self.boolean(left, &context), self.boolean(right, &context));
                 self.logic(*operator, left?, right?, span)
             }
             ExprKind::Compare { first, links } => self.compare(first, links),
@@ -198,8 +199,8 @@ impl Checker<'_> {
     }
 
     fn arithmetic(&mut self, operator: Arithmetic, left: &Expr, right: &Expr, span: Span) -> Option<Node> {
-        let place = format!("`{operator}`");
-        let (left, right) = (self.numeric(left, &place), self.numeric(right, &place));
+        let context = format!("`{operator}`");
+        let (left, right) = (self.numeric(left, &context), self.numeric(right, &context));
         let (mut left, mut right) = (left?, right?);
         let float = operator == Arithmetic::Divide || left.ty == Type::Float || right.ty == Type::Float;
         if float {
@@ -214,7 +215,7 @@ impl Checker<'_> {
         self.node(kind, Type::Bool, span)
     }
 
-    /// A chain becomes comparisons of neighbours joined by `and`. All operands of the chain share their cases.
+    /// Rewrites a chain as comparisons of adjacent operands joined by `and`. All operands of the chain share one enum.
     fn compare(&mut self, first: &Expr, links: &[Link]) -> Option<Node> {
         let mut members = vec![first];
         for link in links {
@@ -231,14 +232,14 @@ impl Checker<'_> {
             let comparison = match link {
                 Link::Compare { operator, .. } => {
                     let right = nodes.next().flatten();
-                    // The last operand has no further neighbour to be kept for.
+                    // The last operand is used only once and needs no copy.
                     let kept = if position + 1 < links.len() { self.copy(right.as_ref()) } else { None };
                     let comparison = match (left.take(), right) {
                         (Some(left), Some(right)) => {
-                            let place = format!("`{operator}`");
+                            let context = format!("`{operator}`");
                             let span = left.span.to(right.span);
-                            self.ordered(operator.is_ordering(), &left, &right, &place)
-                                .and_then(|()| self.unify(left, right, &place, span))
+                            self.ordered(operator.is_ordering(), &left, &right, &context)
+                                .and_then(|()| self.unify(left, right, &context, span))
                                 .and_then(|(left, right)| {
                                     let (left, right) = (Box::new(left), Box::new(right));
                                     let kind = NodeKind::Compare { operator: *operator, left, right };
@@ -281,14 +282,14 @@ impl Checker<'_> {
         let mut item = item?;
         let list: Option<Vec<Node>> = list.into_iter().collect();
         let mut list = list?;
-        let place = if negated { "`not in`" } else { "`in`" };
+        let context = if negated { "`not in`" } else { "`in`" };
         let span = item.span.to(span);
         let before = self.errors.len();
         for other in &list {
             let fits = item.ty == other.ty || (item.ty.is_numeric() && other.ty.is_numeric());
             if !fits {
                 let (left, right) = (item.ty.clone(), other.ty.clone());
-                let kind = ExprErrorKind::DifferentTypes { place: place.to_owned(), left, right };
+                let kind = ExprErrorKind::DifferentTypes { context: context.to_owned(), left, right };
                 self.errors.push(ExprError { kind, span: other.span });
             }
         }
@@ -314,15 +315,15 @@ impl Checker<'_> {
         };
         let (expected, fits) = match function {
             Function::CeilDiv => ("two arguments", arguments.len() == 2),
-            Function::Min | Function::Max => ("one argument or more", !arguments.is_empty()),
+            Function::Min | Function::Max => ("at least one argument", !arguments.is_empty()),
             Function::Abs | Function::Sqrt => ("one argument", arguments.len() == 1),
         };
-        let place = format!("`{name}`");
+        let context = format!("`{name}`");
         let nodes: Vec<Option<Node>> = arguments
             .iter()
             .map(|argument| match function {
-                Function::CeilDiv => self.typed_as(argument, &place, "int", |ty| *ty == Type::Int),
-                _ => self.numeric(argument, &place),
+                Function::CeilDiv => self.typed_as(argument, &context, "int", |ty| *ty == Type::Int),
+                _ => self.numeric(argument, &context),
             })
             .collect();
         if !fits {
@@ -361,46 +362,46 @@ impl Checker<'_> {
         }
     }
 
-    fn boolean(&mut self, expr: &Expr, place: &str) -> Option<Node> {
-        self.typed_as(expr, place, "bool", |ty| *ty == Type::Bool)
+    fn boolean(&mut self, expr: &Expr, context: &str) -> Option<Node> {
+        self.typed_as(expr, context, "bool", |ty| *ty == Type::Bool)
     }
 
-    fn numeric(&mut self, expr: &Expr, place: &str) -> Option<Node> {
-        self.typed_as(expr, place, "int or float", Type::is_numeric)
+    fn numeric(&mut self, expr: &Expr, context: &str) -> Option<Node> {
+        self.typed_as(expr, context, "int or float", Type::is_numeric)
     }
 
     fn typed_as(
         &mut self,
         expr: &Expr,
-        place: &str,
+        context: &str,
         expected: &str,
         fits: fn(&Type) -> bool,
     ) -> Option<Node> {
         let node = self.infer(expr, None)?;
-        self.hold(&node, place, expected, fits)?;
+        self.require(&node, context, expected, fits)?;
         Some(node)
     }
 
-    fn hold(&mut self, node: &Node, place: &str, expected: &str, fits: fn(&Type) -> bool) -> Option<()> {
+    fn require(&mut self, node: &Node, context: &str, expected: &str, fits: fn(&Type) -> bool) -> Option<()> {
         if fits(&node.ty) {
             return Some(());
         }
-        let (place, expected, found) = (place.to_owned(), expected.to_owned(), node.ty.clone());
-        self.fail(ExprErrorKind::TypeMismatch { place, expected, found }, node.span)
+        let (context, expected, found) = (context.to_owned(), expected.to_owned(), node.ty.clone());
+        self.fail(ExprErrorKind::TypeMismatch { context, expected, found }, node.span)
     }
 
     /// Only numbers have an order.
-    fn ordered(&mut self, ordering: bool, left: &Node, right: &Node, place: &str) -> Option<()> {
+    fn ordered(&mut self, ordering: bool, left: &Node, right: &Node, context: &str) -> Option<()> {
         if !ordering {
             return Some(());
         }
-        let left = self.hold(left, place, "int or float", Type::is_numeric);
-        let right = self.hold(right, place, "int or float", Type::is_numeric);
+        let left = self.require(left, context, "int or float", Type::is_numeric);
+        let right = self.require(right, context, "int or float", Type::is_numeric);
         left.and(right)
     }
 
-    /// Gives two nodes one type, by widening the int when the other is a float.
-    fn unify(&mut self, left: Node, right: Node, place: &str, span: Span) -> Option<(Node, Node)> {
+    /// Converts two nodes to one type by widening an int if the other is a float.
+    fn unify(&mut self, left: Node, right: Node, context: &str, span: Span) -> Option<(Node, Node)> {
         if left.ty == right.ty {
             return Some((left, right));
         }
@@ -408,10 +409,10 @@ impl Checker<'_> {
             return Some((left.widened(), right.widened()));
         }
         let (left, right) = (left.ty, right.ty);
-        self.fail(ExprErrorKind::DifferentTypes { place: place.to_owned(), left, right }, span)
+        self.fail(ExprErrorKind::DifferentTypes { context: context.to_owned(), left, right }, span)
     }
 
-    /// A copy of a chain's middle operand. The size is counted first: nested chains would double it at each level.
+    /// Copies a middle operand of a chain. Counts the nodes first, because nested chains double the size at each level.
     fn copy(&mut self, node: Option<&Node>) -> Option<Node> {
         let node = node?;
         self.grow(node.size(), node.span)?;
@@ -429,7 +430,7 @@ impl Checker<'_> {
         if self.nodes <= MAX_TYPED_NODES {
             return Some(());
         }
-        // Reported once; afterwards everything fails without a further word.
+        // Reported once; later failures are not reported.
         if before <= MAX_TYPED_NODES {
             let kind = ExprErrorKind::TooLarge { limit: MAX_NODES };
             self.errors.push(ExprError { kind, span });

@@ -1,46 +1,46 @@
-//! What can be wrong with an expression before it runs. Diagnostics add the file, the code and the underlining.
+//! Errors of parsing and type checking. Diagnostics add the file, the code and the source excerpt.
 
 use std::fmt;
 
 use super::ast::Span;
 use super::value::{EnumType, Type};
 
-/// One mistake in an expression and where it is.
+/// One error in an expression, with its location.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExprError {
-    /// What is wrong.
+    /// The kind of error.
     pub kind: ExprErrorKind,
-    /// Where, in bytes of the expression's text.
+    /// The location, in bytes of the expression's text.
     pub span: Span,
 }
 
-/// What is wrong with an expression.
+/// The kind of an error in an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExprErrorKind {
-    /// There is nothing but blanks.
+    /// The text is empty or only whitespace.
     Empty,
-    /// A character that no token begins with.
+    /// A character that is not the start of a token.
     UnexpectedCharacter {
         /// The character.
         character: char,
     },
-    /// An operator of another language (`&&`, `!`, `=`), with the one of this language.
+    /// An operator of another language (`&&`, `!`, `=`), with its equivalent.
     ForeignOperator {
-        /// What was written.
+        /// The operator in the text.
         found: &'static str,
-        /// What to write.
+        /// The equivalent operator.
         instead: &'static str,
     },
-    /// A token where another was needed.
+    /// An unexpected token.
     UnexpectedToken {
         /// The token as written.
         found: String,
-        /// What would have fitted.
+        /// What was expected.
         expected: &'static str,
     },
     /// The text ends too early.
     UnexpectedEnd {
-        /// What would have fitted.
+        /// What was expected.
         expected: &'static str,
     },
     /// A parenthesis or bracket that is never closed.
@@ -50,7 +50,7 @@ pub enum ExprErrorKind {
     },
     /// A string without its closing quote.
     UnterminatedString,
-    /// Something that begins like a number and is none.
+    /// A malformed number.
     BadNumber {
         /// The text.
         text: String,
@@ -60,11 +60,11 @@ pub enum ExprErrorKind {
         /// The text.
         text: String,
     },
-    /// A list anywhere but to the right of `in`.
+    /// A list that is not the right operand of `in`.
     MisplacedList,
-    /// `in []`, which nothing satisfies.
+    /// `in []`, which is always false.
     EmptyList,
-    /// Parentheses and the like are nested deeper than the limit.
+    /// Nesting exceeds the limit.
     NestingTooDeep {
         /// The limit.
         limit: usize,
@@ -74,25 +74,25 @@ pub enum ExprErrorKind {
         /// The limit.
         limit: usize,
     },
-    /// A name that is no variable.
+    /// An unknown variable.
     UnknownName {
         /// The name.
         name: String,
-        /// A variable with nearly that name.
+        /// A variable with a similar name.
         suggestion: Option<String>,
     },
     /// A function that does not exist.
     UnknownFunction {
         /// The name.
         name: String,
-        /// A function with nearly that name.
+        /// A function with a similar name.
         suggestion: Option<String>,
     },
-    /// `given(name)` of something that is no optional input.
+    /// `given(name)` with a name that is not an optional input.
     UnknownInput {
         /// The name.
         name: String,
-        /// An optional input with nearly that name.
+        /// An optional input with a similar name.
         suggestion: Option<String>,
     },
     /// A case that the enum does not have.
@@ -101,38 +101,38 @@ pub enum ExprErrorKind {
         name: String,
         /// The cases that it has.
         cases: EnumType,
-        /// A case with nearly that name.
+        /// A case with a similar name.
         suggestion: Option<String>,
     },
-    /// A quoted case where nothing says which enum it belongs to.
+    /// A quoted case whose enum cannot be inferred.
     CaseWithoutEnum {
         /// The case.
         text: String,
     },
-    /// `given` of something that is not a bare name.
+    /// The argument of `given` is not a bare name.
     GivenNeedsName,
-    /// Too many or too few arguments.
+    /// Wrong number of arguments.
     WrongArgumentCount {
         /// The function.
         function: &'static str,
-        /// How many it takes.
+        /// The expected number.
         expected: &'static str,
-        /// How many were given.
+        /// The actual number.
         found: usize,
     },
-    /// A value of a type that does not fit its place.
+    /// A value has the wrong type.
     TypeMismatch {
-        /// The place: an operator, a function, or the expression as a whole.
-        place: String,
-        /// The types that fit.
+        /// The context: an operator, a function, or the expression as a whole.
+        context: String,
+        /// The expected types.
         expected: String,
-        /// The type that was found.
+        /// The actual type.
         found: Type,
     },
-    /// Two values that must have one type and do not.
+    /// Two operands have different types.
     DifferentTypes {
         /// The operator between them.
-        place: String,
+        context: String,
         /// The type of the left one.
         left: Type,
         /// The type of the right one.
@@ -141,7 +141,7 @@ pub enum ExprErrorKind {
 }
 
 impl ExprErrorKind {
-    /// The name to use instead, where one is near.
+    /// A similar name to use instead, if there is one.
     pub fn suggestion(&self) -> Option<&str> {
         match self {
             ExprErrorKind::UnknownName { suggestion, .. }
@@ -153,7 +153,7 @@ impl ExprErrorKind {
         }
     }
 
-    /// Whether the text could not be read at all, as opposed to being read and found to make no sense.
+    /// Whether this is a syntax error, as opposed to an error of name resolution or types.
     pub fn is_syntax(&self) -> bool {
         !matches!(
             self,
@@ -178,7 +178,7 @@ impl fmt::Display for ExprErrorKind {
                 write!(f, "unexpected character {character:?}")?;
             }
             ExprErrorKind::ForeignOperator { found, instead } => {
-                return write!(f, "`{found}` is no operator here; write `{instead}`");
+                return write!(f, "`{found}` is not an operator; write `{instead}`");
             }
             ExprErrorKind::UnexpectedToken { found, expected } => {
                 write!(f, "expected {expected}, found `{found}`")?;
@@ -188,10 +188,10 @@ impl fmt::Display for ExprErrorKind {
             ExprErrorKind::UnterminatedString => write!(f, "the string has no closing quote")?,
             ExprErrorKind::BadNumber { text } => write!(f, "`{text}` is not a number")?,
             ExprErrorKind::NumberTooLarge { text } => write!(f, "`{text}` does not fit into 64 bits")?,
-            ExprErrorKind::MisplacedList => write!(f, "a list may stand only to the right of `in`")?,
-            ExprErrorKind::EmptyList => write!(f, "nothing is in an empty list")?,
+            ExprErrorKind::MisplacedList => write!(f, "a list is allowed only as the right operand of `in`")?,
+            ExprErrorKind::EmptyList => write!(f, "an empty list contains nothing")?,
             ExprErrorKind::NestingTooDeep { limit } => {
-                write!(f, "the expression nests deeper than the limit of {limit}")?;
+                write!(f, "the expression exceeds the nesting limit of {limit}")?;
             }
             ExprErrorKind::TooLarge { limit } => {
                 write!(f, "the expression has more than {limit} operands and operators")?;
@@ -199,23 +199,23 @@ impl fmt::Display for ExprErrorKind {
             ExprErrorKind::UnknownName { name, .. } => write!(f, "unknown name `{name}`")?,
             ExprErrorKind::UnknownFunction { name, .. } => write!(f, "unknown function `{name}`")?,
             ExprErrorKind::UnknownInput { name, .. } => {
-                write!(f, "`{name}` is no optional input, so `given` cannot ask for it")?;
+                write!(f, "`{name}` is not an optional input, so it cannot be used with `given`")?;
             }
             ExprErrorKind::UnknownCase { name, cases, .. } => {
-                write!(f, "unknown case `{name}`; the cases are {}", quoted(cases))?;
+                write!(f, "unknown case `{name}`; expected one of {}", quoted(cases))?;
             }
             ExprErrorKind::CaseWithoutEnum { text } => {
-                write!(f, "`{text:?}` names a case, but nothing here says of which enum")?;
+                write!(f, "cannot infer the enum of case `{text:?}`")?;
             }
             ExprErrorKind::GivenNeedsName => write!(f, "`given` takes the bare name of an optional input")?,
             ExprErrorKind::WrongArgumentCount { function, expected, found } => {
                 write!(f, "`{function}` takes {expected}, found {found}")?;
             }
-            ExprErrorKind::TypeMismatch { place, expected, found } => {
-                write!(f, "{place} needs {expected}, found {found}")?;
+            ExprErrorKind::TypeMismatch { context, expected, found } => {
+                write!(f, "{context} requires {expected}, found {found}")?;
             }
-            ExprErrorKind::DifferentTypes { place, left, right } => {
-                write!(f, "{place} needs two values of one type, found {left} and {right}")?;
+            ExprErrorKind::DifferentTypes { context, left, right } => {
+                write!(f, "{context} requires two values of the same type, found {left} and {right}")?;
             }
         }
         match self.suggestion() {

@@ -1,8 +1,8 @@
-//! What a bool expression depends on, in the terms of a selection engine that groups calls into buckets.
+//! Analyzes which variables a bool expression depends on, for a selection engine that groups calls into buckets.
 //!
-//! A limit is taken apart at its top-level `and`s. For each part the engine learns where along one int variable its
-//! truth can change, so that it can cut its buckets there, or that it must evaluate the part on every call. Nothing
-//! here knows buckets, kernels or axes.
+//! A limit is split at its top-level `and`s. For each part, the analysis gives the values of an int variable at which the
+//! result can change, so that the engine can place bucket bounds there, or states that the part must be evaluated on every
+//! call. This module does not depend on buckets, kernels or axes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,66 +12,66 @@ use super::scope::NamedVariable;
 use super::typed::{Node, NodeKind, Typed};
 use super::value::{Type, Value};
 
-/// The parts of a bool expression that must all hold.
+/// The conjuncts of a bool expression.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// The parts, in the order of the text. Evaluate them in that order and stop at the first that is false: a later
-    /// one may rely on an earlier one, as in `b != 0 and a % b == 0`.
+    /// The conjuncts, in source order. Evaluate them in that order and stop at the first that is false: a later one may rely on
+    /// an earlier one, as in `b != 0 and a % b == 0`.
     pub conjuncts: Vec<Conjunct>,
 }
 
-/// One part of a limit.
+/// One conjunct of a limit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conjunct {
-    /// The part as an expression of its own, with the text of the whole.
+    /// The conjunct as an expression, with the text of the whole limit.
     pub typed: Typed,
-    /// What its truth depends on.
+    /// What its value depends on.
     pub limit: Limit,
 }
 
-/// What the truth of a part depends on.
+/// What the value of a conjunct depends on.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Limit {
-    /// On nothing.
+    /// Nothing: it is constant.
     Constant(bool),
-    /// On where one int variable lies between cut points: comparisons and memberships with constants.
+    /// The interval of one int variable between cut points: comparisons and memberships with constants.
     Cuts(CutPoints),
-    /// On the remainder of one int variable: `variable % modulus == remainder`, where the modulus is not 0.
+    /// The remainder of one int variable: `variable % modulus == remainder`, where the modulus is not 0.
     Modulus {
         /// The variable.
         variable: NamedVariable,
         /// The divisor.
         modulus: i64,
-        /// The remainder that is asked for; nothing satisfies it when it is out of range.
+        /// The required remainder; out of range means that the conjunct is always false.
         remainder: i64,
     },
-    /// On one bool or enum variable.
+    /// One bool or enum variable.
     Category {
         /// The variable.
         variable: NamedVariable,
     },
-    /// On several of the two above, joined by `and`, `or`, `not`, `==` or `if`. The truth is the same for all values
-    /// that agree on every category and lie between the same cut points.
+    /// Several intervals and categories, joined by `and`, `or`, `not`, `==` or `if`. The value is the same for all inputs with
+    /// equal categories and between the same cut points.
     Combination {
         /// The int variables with their cut points, in the order of slots.
         cuts: Vec<CutPoints>,
         /// The bool and enum variables, in the order of slots.
         categories: Vec<NamedVariable>,
     },
-    /// On these variables in a way that cannot be cut: evaluate it. Only such a part can fail to evaluate.
+    /// Any other dependency on these variables: evaluate it. Only the evaluation of such a conjunct can fail.
     Other {
         /// The variables, in the order of slots.
         variables: Vec<NamedVariable>,
     },
 }
 
-/// Where along an int variable truth can change.
+/// The values of an int variable at which the result can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CutPoints {
     /// The variable.
     pub variable: NamedVariable,
-    /// Ascending, without repetition: for each `c`, truth may differ between `c - 1` and `c`. Between two
-    /// neighbours, below the first and from the last on, it does not change.
+    /// Ascending, without duplicates: for each `c`, the result may differ between `c - 1` and `c`. It is constant between two
+    /// adjacent cut points, below the first and from the last on.
     pub cuts: Vec<i64>,
 }
 
@@ -92,13 +92,13 @@ impl Limits {
         cells.into_parts().0
     }
 
-    /// The parts that no cut captures, which must be evaluated on each call.
+    /// The conjuncts that must be evaluated on each call.
     pub fn guards(&self) -> impl Iterator<Item = &Conjunct> {
         self.conjuncts.iter().filter(|conjunct| matches!(conjunct.limit, Limit::Other { .. }))
     }
 }
 
-/// Takes a bool expression apart. Of any other type, the whole is one [`Limit::Other`].
+/// Splits a bool expression into conjuncts. An expression of another type is one [`Limit::Other`].
 pub fn limits(typed: &Typed) -> Limits {
     let mut conjuncts = Vec::new();
     let mut waiting = vec![&typed.root];
@@ -116,7 +116,7 @@ pub fn limits(typed: &Typed) -> Limits {
 }
 
 impl Conjunct {
-    /// Where the part stands in the text of the whole.
+    /// The span of the conjunct in the text of the whole limit.
     pub fn span(&self) -> Span {
         self.typed.root.span
     }
@@ -144,7 +144,7 @@ fn limit(part: &Typed) -> Limit {
     }
 }
 
-/// `variable % modulus == remainder`, either way round.
+/// `variable % modulus == remainder`, or with exchanged operands.
 fn modulus(node: &Node) -> Option<Limit> {
     let NodeKind::Compare { operator: Comparison::Equal, left, right } = &node.kind else { return None };
     [(left, right), (right, left)].into_iter().find_map(|(dividing, other)| {
@@ -161,7 +161,7 @@ fn modulus(node: &Node) -> Option<Limit> {
     })
 }
 
-/// The cells of values within which truth is constant, as far as they are known.
+/// The cut points and categories that partition the inputs into cells with a constant result.
 #[derive(Default)]
 struct Cells {
     cuts: BTreeMap<u16, (NamedVariable, BTreeSet<i64>)>,
@@ -180,7 +180,7 @@ impl Cells {
         (cuts, self.categories.into_values().collect())
     }
 
-    /// Adds what a bool or enum node depends on; `None` when that is not a matter of cuts and categories.
+    /// Adds the dependencies of a bool or enum node; `None` if they are not cut points and categories.
     fn truth(&mut self, node: &Node) -> Option<()> {
         if constant(node).is_some() {
             return Some(());
@@ -241,8 +241,7 @@ impl Cells {
     }
 }
 
-/// The first integer for which a condition holds that, once true, stays true; `None` when it holds for all or none,
-/// so that nothing changes anywhere.
+/// The smallest integer that satisfies a monotonic condition; `None` if all or no integers satisfy it.
 fn first(holds: impl Fn(i64) -> bool) -> Option<i64> {
     if holds(i64::MIN) || !holds(i64::MAX) {
         return None;

@@ -1,11 +1,11 @@
-//! The one expression language: shapes, defaults, constraints, kernel limits and policy rules all speak it.
+//! The expression language of shapes, defaults, constraints, kernel limits and policy rules.
 //!
-//! The way of a text: [`parse`] gives an untyped tree ([`ast`]), [`check`] resolves its names against a [`Scope`]
-//! and types it ([`Typed`]), and a back end runs it: [`Program`] here, Rust tokens in the generator. Both back ends
-//! call the same plain functions of [`arith`], so that they cannot disagree about a division.
+//! [`parse`] produces an untyped tree ([`ast`]), [`check`] resolves its names in a [`Scope`] and type-checks it ([`Typed`]), and
+//! a back end evaluates it: [`Program`] here, generated Rust in the generator. Both back ends call the functions of [`arith`],
+//! so that their results agree.
 //!
-//! Nothing here knows what a variable stands for (an axis, a parameter, a device property): that is the scope's
-//! business. Nothing here knows YAML, files or diagnostics' rendering either.
+//! The scope defines the meaning of variables (axes, parameters, device properties). This module does not depend on YAML,
+//! files or the rendering of diagnostics.
 
 pub mod arith;
 pub mod ast;
@@ -31,8 +31,8 @@ pub use scope::{NamedVariable, Scope, Variable, VariableTable};
 pub use typed::{Function, Node, NodeKind, Typed};
 pub use value::{EnumType, Type, Value};
 
-/// How deep parentheses, calls, lists, `not`, unary minus and `if` may nest. Recursion is bounded by it.
+/// Maximum nesting depth of parentheses, calls, lists, `not`, unary minus and `if`. Bounds recursion.
 pub const MAX_NESTING: usize = 64;
 
-/// How many operands and operators one expression may have. It bounds the height of trees that grow without nesting.
+/// Maximum number of operands and operators of an expression. Bounds the height of trees that grow without nesting.
 pub const MAX_NODES: usize = 512;

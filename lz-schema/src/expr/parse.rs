@@ -1,15 +1,15 @@
-//! Tokens to the untyped tree: precedence and nesting. Knows no names and no types.
+//! Parser: tokens to the untyped tree. Names and types are not checked.
 //!
 //! Loosest to tightest: `if else`, `or`, `and`, `not`, comparisons, `+ -`, `* / // %`, unary `-`, calls and
-//! parentheses. Every way to recurse goes through [`Parser::nested`], which bounds the depth, and every node is
-//! counted, which bounds the height of trees that grow to the left without recursion.
+//! parentheses. All recursion goes through [`Parser::nested`], which bounds the depth. All nodes are counted, which bounds
+//! the height of trees that grow to the left without recursion.
 
 use super::ast::{Arithmetic, Comparison, Expr, ExprKind, Link, Logic, Span};
 use super::error::{ExprError, ExprErrorKind};
 use super::token::{Token, TokenKind, tokenize};
 use super::{MAX_NESTING, MAX_NODES};
 
-/// Reads an expression. Names are not looked up and types are not checked: see [`super::check`].
+/// Parses an expression. Names and types are not checked: see [`super::check`].
 pub fn parse(text: &str) -> Result<Expr, ExprError> {
     let tokens = tokenize(text)?;
     let mut parser = Parser { text, tokens, position: 0, depth: 0, nodes: 0, open: Vec::new() };
@@ -31,7 +31,7 @@ struct Parser<'a> {
     position: usize,
     depth: usize,
     nodes: usize,
-    /// The parentheses and brackets that are open, innermost last, for the message when the text ends.
+    /// The open parentheses and brackets, innermost last, for the error at the end of the text.
     open: Vec<(char, Span)>,
 }
 
@@ -100,7 +100,7 @@ impl Parser<'_> {
                 TokenKind::In | TokenKind::Not => {
                     let (items, list) = self.membership_list(&mut links)?;
                     span = span.to(list);
-                    // A list has nothing to its right to be compared with.
+                    // A list cannot be the left operand of a further comparison.
                     if is_comparison(self.peek()) {
                         return Err(ExprError { kind: ExprErrorKind::MisplacedList, span: list });
                     }
@@ -121,7 +121,7 @@ impl Parser<'_> {
         self.node(ExprKind::Compare { first: Box::new(first), links }, span)
     }
 
-    /// `in [items]` or `not in [items]`, pushed as a link; returns how many items and where the list stands.
+    /// Parses `in [items]` or `not in [items]`, pushes it as a link, and returns the number of items and the span of the list.
     fn membership_list(&mut self, links: &mut Vec<Link>) -> Result<(usize, Span), ExprError> {
         let negated = self.take(&TokenKind::Not);
         if !self.take(&TokenKind::In) {
@@ -181,7 +181,7 @@ impl Parser<'_> {
         if !self.take(&TokenKind::Minus) {
             return self.primary();
         }
-        // The smallest integer can be written only with its sign: its magnitude alone does not fit.
+        // `i64::MIN` needs its sign: its magnitude does not fit into i64.
         if let TokenKind::Int(magnitude) = *self.peek() {
             let span = start.to(self.span());
             let value = 0_i64.checked_sub_unsigned(magnitude).ok_or_else(|| self.too_large(span))?;
@@ -226,7 +226,7 @@ impl Parser<'_> {
             return Err(self.unexpected("an operator or `)`"));
         }
         self.open.pop();
-        // The parentheses belong to what they enclose, so that an error underlines them too.
+        // The span includes the parentheses, so that an error underlines them.
         inner.span = opening.to(closing);
         Ok(inner)
     }
@@ -241,7 +241,7 @@ impl Parser<'_> {
         self.node(call, span.to(closing))
     }
 
-    /// Expressions with commas between them up to the closing sign; one trailing comma is allowed.
+    /// Parses comma-separated expressions up to the closing token; a trailing comma is allowed.
     fn items(
         &mut self,
         sign: char,

@@ -1,17 +1,17 @@
-//! The run-time back end: a typed tree as a short list of stack operations.
+//! The interpreter: a typed tree compiled to a list of stack operations.
 //!
-//! Evaluation neither recurses nor allocates. Types were settled by checking, so the stack holds bare 64-bit words
-//! (an int's or a float's bits, 0 or 1 for a bool, the index of a case); only loads look at a value's type.
+//! Evaluation neither recurses nor allocates. Types are checked at compile time, so the stack contains plain 64-bit words (the
+//! bits of an int or float, 0 or 1 for a bool, the index of a case). Only loads check the type of a value.
 
 use super::arith::{self, EvalError};
 use super::ast::{Arithmetic, Comparison, Logic};
 use super::typed::{Function, Node, NodeKind, Typed};
 use super::value::{Type, Value};
 
-/// The deepest stack that checking lets through.
+/// The maximum stack depth of a valid expression.
 pub(super) const STACK_LIMIT: usize = 64;
 
-/// Nearly all expressions of schemas fit into a stack of this size, which is cheaper to clear.
+/// A stack of this size suffices for nearly all expressions and is cheaper to clear.
 const SMALL_STACK: usize = 12;
 
 /// A compiled expression.
@@ -23,9 +23,9 @@ pub struct Program {
     result: ResultKind,
 }
 
-/// Who knows the values of a scope's slots.
+/// A source of the values of a scope's slots.
 pub trait Slots {
-    /// The value of one slot; `None` when there is no such slot.
+    /// The value of a slot; `None` if the slot does not exist.
     fn slot(&self, index: usize) -> Option<Value>;
 }
 
@@ -44,10 +44,10 @@ enum ResultKind {
     Enum,
 }
 
-/// One step. Binary steps take the right operand from the top of the stack and the left one from below it.
+/// One instruction. Binary instructions pop the right operand, then the left one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
-    /// Pushes a constant, given by its place in the table.
+    /// Pushes a constant, given by its index in the table.
     Constant(u32),
     LoadInt(u16),
     LoadFloat(u16),
@@ -72,17 +72,17 @@ enum Operation {
     AbsFloat,
     Sqrt,
     Jump(u32),
-    /// Takes the condition and jumps when it is false.
+    /// Pops the condition and jumps if it is false.
     JumpUnless(u32),
-    /// Jumps and keeps the operand as the answer when it is false; takes it away otherwise.
+    /// Jumps and keeps the operand as the result if it is false; pops it otherwise.
     AndThen(u32),
-    /// Jumps and keeps the operand as the answer when it is true; takes it away otherwise.
+    /// Jumps and keeps the operand as the result if it is true; pops it otherwise.
     OrElse(u32),
-    /// Takes a list's item; when it equals what is now on top, replaces that by true and jumps.
+    /// Pops an item of a list; if it equals the new top, replaces the top by true and jumps.
     FoundInt(u32),
     FoundFloat(u32),
     FoundWord(u32),
-    /// Replaces the top by false: the list is exhausted.
+    /// Replaces the top by false after the last item of a list.
     NotFound,
 }
 
@@ -122,7 +122,7 @@ impl Program {
         self.eval_int_of(values)
     }
 
-    /// As [`Program::eval_bool`], with values from anywhere.
+    /// As [`Program::eval_bool`], with values from any [`Slots`].
     pub fn eval_bool_of(&self, values: &(impl Slots + ?Sized)) -> Result<bool, EvalError> {
         match self.result {
             ResultKind::Bool => Ok(self.word(values)? != 0),
@@ -130,7 +130,7 @@ impl Program {
         }
     }
 
-    /// As [`Program::eval_int`], with values from anywhere.
+    /// As [`Program::eval_int`], with values from any [`Slots`].
     pub fn eval_int_of(&self, values: &(impl Slots + ?Sized)) -> Result<i64, EvalError> {
         match self.result {
             ResultKind::Int => Ok(self.word(values)? as i64),
@@ -138,7 +138,7 @@ impl Program {
         }
     }
 
-    /// As [`Program::eval`], for a float expression, or an int one that is widened.
+    /// As [`Program::eval`], for a float expression, or an int expression that is widened.
     pub fn eval_float(&self, values: &[Value]) -> Result<f64, EvalError> {
         match self.result {
             ResultKind::Float => Ok(f64::from_bits(self.word(values)?)),
@@ -147,7 +147,7 @@ impl Program {
         }
     }
 
-    /// The constant that the program amounts to, if it reads nothing and cannot fail.
+    /// The value of the program, if it is constant and cannot fail.
     pub fn is_constant(&self) -> bool {
         matches!(self.operations.as_slice(), [Operation::Constant(_)])
     }
@@ -353,7 +353,7 @@ fn arithmetic_int(operator: Arithmetic, left: i64, right: i64) -> arith::IntResu
         Arithmetic::Multiply => arith::multiply_int(left, right),
         Arithmetic::FloorDivide => arith::floor_divide_int(left, right),
         Arithmetic::Modulo => arith::modulo_int(left, right),
-        // Checking widens the operands of `/`.
+        // Type checking widens the operands of `/`.
         Arithmetic::Divide => Err(EvalError::Malformed),
     }
 }
@@ -379,8 +379,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Emits a node, which leaves one word more on the stack. What reads nothing is computed here and now, unless
-    /// it fails: then the failure is left for evaluation, which may never come to it.
+    /// Emits a node, which pushes one word. Constant nodes are folded unless they fail: evaluation may never reach them, so the
+    /// error is left to it.
     fn node(&mut self, node: &Node) {
         let start = self.operations.len();
         let height = self.height;
@@ -497,9 +497,9 @@ impl Compiler {
         }
         self.operations.push(Operation::NotFound);
         let end = self.operations.len() as u32;
-        for place in found {
+        for index in found {
             self.patch(
-                place,
+                index,
                 match item.ty {
                     Type::Int => Operation::FoundInt(end),
                     Type::Float => Operation::FoundFloat(end),
@@ -530,8 +530,8 @@ impl Compiler {
         self.deepest = self.deepest.max(self.height);
     }
 
-    fn patch(&mut self, place: usize, operation: Operation) {
-        if let Some(slot) = self.operations.get_mut(place) {
+    fn patch(&mut self, index: usize, operation: Operation) {
+        if let Some(slot) = self.operations.get_mut(index) {
             *slot = operation;
         }
     }

@@ -1,10 +1,10 @@
-//! Where names come from: the interface that checking asks, and a plain table that implements it.
+//! The scope in which names are resolved: a trait, and a table that implements it.
 
 use std::collections::BTreeMap;
 
 use super::value::Type;
 
-/// A name's slot in the values that evaluation is given, and its type.
+/// The slot and the type of a variable.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Variable {
     /// The index into the values slice.
@@ -15,7 +15,7 @@ pub struct Variable {
 
 /// A variable together with the name that an expression uses for it.
 ///
-/// The presence of an optional input is a variable too; its name is written as in the text: `given(mask)`.
+/// The presence of an optional input is a variable, too; its name is written as in the text: `given(mask)`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamedVariable {
     /// The name.
@@ -34,14 +34,14 @@ pub trait Scope {
     /// All variable names, for suggestions.
     fn names(&self) -> Vec<String>;
 
-    /// The bool variable behind `given(input)`; `None` when there is no such optional input.
+    /// The bool variable of `given(input)`; `None` if there is no such optional input.
     fn is_given_name(&self, input: &str) -> Option<Variable>;
 
     /// All names that `given` accepts, for suggestions.
     fn given_names(&self) -> Vec<String>;
 }
 
-/// A scope made by listing variables: each gets the next slot.
+/// A scope that assigns consecutive slots to its variables.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct VariableTable {
     variables: BTreeMap<String, Variable>,
@@ -50,13 +50,13 @@ pub struct VariableTable {
 }
 
 impl VariableTable {
-    /// A table without names.
+    /// An empty table.
     pub fn new() -> VariableTable {
         VariableTable::default()
     }
 
-    /// Adds a variable and returns its slot. A name that is there already keeps its slot and takes the new type.
-    /// `None` when all 65535 slots are taken.
+    /// Adds a variable and returns its slot. An existing name keeps its slot and gets the new type. `None` if all 65535 slots are
+    /// used.
     pub fn add(&mut self, name: impl Into<String>, ty: Type) -> Option<u16> {
         Self::insert(&mut self.variables, &mut self.slots, name.into(), ty)
     }
@@ -66,7 +66,7 @@ impl VariableTable {
         Self::insert(&mut self.given, &mut self.slots, input.into(), Type::Bool)
     }
 
-    /// How many slots there are, which is the length that the values slice needs.
+    /// The number of slots, which is the required length of the values slice.
     pub fn slots(&self) -> usize {
         usize::from(self.slots)
     }

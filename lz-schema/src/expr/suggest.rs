@@ -1,14 +1,14 @@
-//! "Did you mean": the nearest known name, when one is near enough to be worth saying.
+//! Suggestions for misspelled names.
 
-/// The candidate nearest to `name`, or `None` when none is near. Differences of case cost nothing.
+/// The candidate most similar to `name`, ignoring case; `None` if none is similar.
 pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let wanted = name.to_lowercase();
-    // A third of the name may be wrong; anything further is a different word.
-    let allowed = (wanted.chars().count() / 3).max(1);
+    let lowercase = name.to_lowercase();
+    // The edit distance may be up to a third of the length.
+    let allowed = (lowercase.chars().count() / 3).max(1);
     candidates
         .into_iter()
         .filter(|candidate| *candidate != name)
-        .map(|candidate| (strsim::damerau_levenshtein(&wanted, &candidate.to_lowercase()), candidate))
+        .map(|candidate| (strsim::damerau_levenshtein(&lowercase, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
         .min()
         .map(|(_, candidate)| candidate.to_owned())
@@ -19,11 +19,11 @@ mod tests {
     use super::nearest;
 
     #[test]
-    fn near_names_are_suggested_and_far_ones_are_not() {
+    fn only_similar_names_are_suggested() {
         assert_eq!(nearest("head_dims", ["heads", "head_dim"]), Some("head_dim".into()));
         assert_eq!(nearest("bshd", ["BHSD", "BSHD"]), Some("BSHD".into()));
         assert_eq!(nearest("True", ["true", "false"]), Some("true".into()));
-        assert_eq!(nearest("q", ["k"]), None, "a name of one letter resembles nothing");
+        assert_eq!(nearest("q", ["k"]), None, "names of one letter have no suggestions");
         assert_eq!(nearest("window", ["heads", "batch"]), None);
     }
 }

@@ -1,16 +1,16 @@
-//! Text to tokens. Knows spelling only; what may follow what is the parser's business.
+//! Lexer: text to tokens.
 
 use super::ast::Span;
 use super::error::{ExprError, ExprErrorKind};
 
-/// One word, number or sign of the text.
+/// One word, number or sign of the text, with its span.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Token {
     pub kind: TokenKind,
     pub span: Span,
 }
 
-/// What a token is. Integers keep their magnitude: only with its sign is it known whether one fits.
+/// The kind of a token. Integers are stored as magnitudes, because `i64::MIN` fits only with its sign.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum TokenKind {
     Int(u64),
@@ -45,7 +45,7 @@ pub(super) enum TokenKind {
     End,
 }
 
-/// All tokens of the text, closed by one `End`.
+/// All tokens of the text, followed by `End`.
 pub(super) fn tokenize(text: &str) -> Result<Vec<Token>, ExprError> {
     let mut tokens = Vec::new();
     let mut start = 0;
@@ -87,7 +87,7 @@ fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// A name or keyword. A dot belongs to the name when a letter or underscore follows it.
+/// Reads a name or keyword. A dot is part of the name if a letter or underscore follows.
 fn word(rest: &str) -> (TokenKind, usize) {
     let bytes = rest.as_bytes();
     let mut length = 0;
@@ -114,8 +114,8 @@ fn word(rest: &str) -> (TokenKind, usize) {
     (kind, length)
 }
 
-/// `12`, `0.5`, `1e-5`, `2.5E+3`. What runs on into letters, digits or dots without being one of these is an error
-/// as a whole, so that `12abc` is not read as two tokens.
+/// Reads `12`, `0.5`, `1e-5` or `2.5E+3`. Following letters, digits or dots make the whole word an error, so that `12abc` is not
+/// read as two tokens.
 fn number(rest: &str, start: usize) -> Result<(TokenKind, usize), ExprError> {
     let bytes = rest.as_bytes();
     let mut length = 0;
@@ -146,7 +146,7 @@ fn number(rest: &str, start: usize) -> Result<(TokenKind, usize), ExprError> {
     }
 }
 
-/// Digits, then a point with digits, an exponent with digits, or both. Rust's own parser also takes `1.`.
+/// Whether a text is digits, then a point with digits, an exponent with digits, or both. Stricter than Rust, which accepts `1.`.
 fn is_float_literal(written: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let (mantissa, exponent) = match written.split_once(['e', 'E']) {
@@ -161,7 +161,7 @@ fn is_float_literal(written: &str) -> bool {
         && exponent.is_none_or(|exponent| digits(exponent.strip_prefix(['+', '-']).unwrap_or(exponent)))
 }
 
-/// A case in single or double quotes. There are no escapes: a case holds no quotes.
+/// Reads a case in single or double quotes. There are no escapes, because a case contains no quotes.
 fn string(rest: &str, start: usize, quote: char) -> Result<(TokenKind, usize), ExprError> {
     match rest.get(1..).and_then(|inside| inside.split_once(quote)) {
         Some((inside, _)) => Ok((TokenKind::Text(inside.to_owned()), inside.len() + 2)),

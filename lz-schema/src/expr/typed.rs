@@ -1,4 +1,4 @@
-//! The typed tree: names are slots, cases are indices, every node has a type, every widening is a node.
+//! The typed tree: names are slots, cases are indices, every node has a type, every widening is an explicit node.
 
 use super::arith::EvalError;
 use super::ast::{Arithmetic, Comparison, Logic, Span};
@@ -7,12 +7,12 @@ use super::program::Program;
 use super::scope::NamedVariable;
 use super::value::{Type, Value};
 
-/// A checked expression.
+/// A type-checked expression.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Typed {
     /// The tree.
     pub root: Node,
-    /// The text it came from; spans point into it.
+    /// The source text; spans refer to it.
     pub text: String,
     /// The type of the whole.
     pub ty: Type,
@@ -25,11 +25,11 @@ pub struct Node {
     pub kind: NodeKind,
     /// The type of the result.
     pub ty: Type,
-    /// Where it stands in the text.
+    /// Its span in the text.
     pub span: Span,
 }
 
-/// What a typed node computes. Operands have the types that the operation needs: nothing is converted implicitly.
+/// What a typed node computes. Operands have exactly the types that the operation requires; there are no implicit conversions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeKind {
     /// A literal or an enum's case.
@@ -41,7 +41,7 @@ pub enum NodeKind {
         /// The name.
         name: String,
     },
-    /// An int made a float.
+    /// An int widened to a float.
     Widen(Box<Node>),
     /// `-operand`
     Negate(Box<Node>),
@@ -56,7 +56,7 @@ pub enum NodeKind {
         /// The right operand.
         right: Box<Node>,
     },
-    /// `and` or `or`; the right operand is evaluated only when the left one leaves the answer open.
+    /// `and` or `or`; the right operand is evaluated only if the left one does not determine the result.
     Logic {
         /// Which one.
         operator: Logic,
@@ -76,14 +76,14 @@ pub enum NodeKind {
     },
     /// `item in [list]`: equality with the items from the left, stopping at the first that is equal.
     Member {
-        /// Whether it says `not in`.
+        /// Whether it is `not in`.
         negated: bool,
-        /// What is looked for.
+        /// The item.
         item: Box<Node>,
-        /// Where it is looked for; never empty.
+        /// The list; never empty.
         list: Vec<Node>,
     },
-    /// `then if condition else otherwise`; only the branch that is chosen is evaluated.
+    /// `then if condition else otherwise`; only the selected branch is evaluated.
     Conditional {
         /// The condition.
         condition: Box<Node>,
@@ -101,7 +101,7 @@ pub enum NodeKind {
     },
 }
 
-/// The functions of the language. `given` is none: it is resolved to a variable.
+/// The functions of the language. `given` is not one of them: it is resolved to a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
     /// `ceil_div(int, int)`
@@ -128,7 +128,7 @@ impl Function {
 }
 
 impl Node {
-    /// The nodes directly below.
+    /// The child nodes.
     pub fn children(&self) -> Vec<&Node> {
         match &self.kind {
             NodeKind::Constant(_) | NodeKind::Variable { .. } => vec![],
@@ -142,7 +142,7 @@ impl Node {
         }
     }
 
-    /// The variables at and below this node, each once, in the order of their slots.
+    /// The variables in the subtree, without duplicates, in slot order.
     pub fn variables(&self) -> Vec<NamedVariable> {
         let mut found = Vec::new();
         self.visit(&mut |node| {
@@ -155,23 +155,23 @@ impl Node {
         found
     }
 
-    /// Calls `seen` for this node and every node below it.
-    pub fn visit(&self, seen: &mut impl FnMut(&Node)) {
+    /// Calls `visitor` for every node of the subtree.
+    pub fn visit(&self, visitor: &mut impl FnMut(&Node)) {
         let mut waiting = vec![self];
         while let Some(node) = waiting.pop() {
-            seen(node);
+            visitor(node);
             waiting.extend(node.children());
         }
     }
 
-    /// How many nodes the tree below this node has, itself included.
+    /// The number of nodes of the subtree.
     pub fn size(&self) -> usize {
         let mut count = 0;
         self.visit(&mut |_| count += 1);
         count
     }
 
-    /// Whether evaluation always gives a value, provided that the slots hold what the scope said.
+    /// Whether evaluation cannot fail, provided that the slots have values of the declared types.
     pub fn is_total(&self) -> bool {
         let mut total = true;
         self.visit(&mut |node| {
@@ -187,7 +187,7 @@ impl Node {
         total
     }
 
-    /// Makes an int node a float one; a float node stays as it is. Literals are converted on the spot.
+    /// Widens an int node to float; a float node is unchanged. Literals are converted directly.
     pub(super) fn widened(self) -> Node {
         let span = self.span;
         let kind = match (self.kind, &self.ty) {
@@ -202,7 +202,7 @@ impl Node {
 }
 
 impl Typed {
-    /// Holds the expression to a type: the same one, or float for an int, which is then widened.
+    /// Converts the expression to a type: the same one, or float for an int, which is widened.
     pub fn expect(self, ty: &Type) -> Result<Typed, ExprError> {
         if self.ty == *ty {
             return Ok(self);
@@ -211,29 +211,29 @@ impl Typed {
             return Ok(Typed { root: self.root.widened(), text: self.text, ty: Type::Float });
         }
         let kind = ExprErrorKind::TypeMismatch {
-            place: "the expression".to_owned(),
+            context: "the expression".to_owned(),
             expected: ty.to_string(),
             found: self.ty,
         };
         Err(ExprError { kind, span: self.root.span })
     }
 
-    /// The variables that the expression reads, each once, in the order of their slots.
+    /// The variables that the expression reads, without duplicates, in slot order.
     pub fn variables(&self) -> Vec<NamedVariable> {
         self.root.variables()
     }
 
-    /// The value of an expression that reads no variable and evaluates without error.
+    /// The value of a constant expression that evaluates without error.
     pub fn fold_constant(&self) -> Option<Value> {
         self.constant_result().and_then(Result::ok)
     }
 
-    /// The outcome of an expression that reads no variable, the error included: `1 // 0` can be refused when read.
+    /// The result of a constant expression, including errors, so that `1 // 0` can be rejected early.
     pub fn constant_result(&self) -> Option<Result<Value, EvalError>> {
         self.variables().is_empty().then(|| Program::compile(self).eval(&[]))
     }
 
-    /// Whether evaluation always gives a value, provided that the slots hold what the scope said.
+    /// Whether evaluation cannot fail, provided that the slots have values of the declared types.
     pub fn is_total(&self) -> bool {
         self.root.is_total()
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The case names of an enum, in order; a value is the index of its case. Two enums are the same when their cases are.
+/// The case names of an enum, in order; a value is the index of its case. Enums with the same cases are equal.
 pub type EnumType = Arc<[String]>;
 
 /// The type of an expression.
@@ -25,7 +25,7 @@ impl Type {
         Type::Enum(cases.into_iter().map(Into::into).collect())
     }
 
-    /// Whether arithmetic and ordering apply.
+    /// Whether the type is numeric: supports arithmetic and ordering.
     pub fn is_numeric(&self) -> bool {
         matches!(self, Type::Int | Type::Float)
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::List;
 use super::settings::{Kind, SETTINGS, SYNONYMS, Setting};
 
-/// Stands for a policy file where schemas are made.
+/// Marker type for the JSON Schema of a policy file.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicySchema;
 
@@ -26,14 +26,14 @@ impl JsonSchema for PolicySchema {
             properties.insert(
                 key.to_owned(),
                 json!({
-                    "description": "Named sets that are laid over the rest of the file when `profile` or a call asks for one.",
+                    "description": "Named sets of settings and rules that override the rest of the file when selected by `profile` or by a call.",
                     "type": "object",
                     "additionalProperties": profile,
                 }),
             );
         }
         json_schema!({
-            "description": "What the operator wants of selection.",
+            "description": "A policy for kernel selection.",
             "type": "object",
             "additionalProperties": false,
             "properties": properties,
@@ -59,7 +59,7 @@ impl JsonSchema for ProfileSchema {
     }
 }
 
-/// What a file and a profile have in common.
+/// The properties that a file and a profile share.
 fn properties(generator: &mut SchemaGenerator) -> Map<String, Value> {
     let mut properties = Map::new();
     for setting in SETTINGS {
@@ -78,7 +78,7 @@ fn properties(generator: &mut SchemaGenerator) -> Map<String, Value> {
     properties.insert(
         "locks".to_owned(),
         json!({
-            "description": "Operations or aliases and the one kernel that runs each.",
+            "description": "Operations or aliases, each with the only kernel that may run it.",
             "type": "object",
             "additionalProperties": { "type": "string", "minLength": 1 },
         }),
@@ -86,13 +86,13 @@ fn properties(generator: &mut SchemaGenerator) -> Map<String, Value> {
     let rule = generator.subschema_for::<RuleSchema>().to_value();
     properties.insert(
         "rules".to_owned(),
-        json!({ "description": "Conditional rules, later ones after earlier ones.", "type": "array", "items": rule }),
+        json!({ "description": "Conditional rules, applied in order.", "type": "array", "items": rule }),
     );
     for (key, what) in [("lock_rules", "locked"), ("deny_rules", "denied"), ("allow_rules", "allowed")] {
         properties.insert(
             key.to_owned(),
             json!({
-                "description": format!("Kernels that are {what} while all conditions hold."),
+                "description": format!("Kernels that are {what} if all conditions are true."),
                 "type": "array",
                 "items": {
                     "type": "object",
@@ -186,12 +186,12 @@ impl JsonSchema for RuleSchema {
         );
         properties.insert(
             "operation".to_owned(),
-            json!({ "description": "The operations or aliases that it is about, by pattern.", "type": "string" }),
+            json!({ "description": "The operations or aliases that the rule applies to, by pattern.", "type": "string" }),
         );
         properties.insert(
             "match".to_owned(),
             json!({
-                "description": "Names and what they must be: `sm: \">=90\"`, `dtype: [f16, bf16]`, `operation: attention.*`.",
+                "description": "Names and their required values: `sm: \">=90\"`, `dtype: [f16, bf16]`, `operation: attention.*`.",
                 "type": "object",
                 "minProperties": 1,
                 "additionalProperties": {
@@ -208,10 +208,10 @@ impl JsonSchema for RuleSchema {
         );
         properties.insert(
             "action".to_owned(),
-            json!({ "description": "What it does; the same keys may stand in the rule itself.", "type": "object", "additionalProperties": false, "properties": actions() }),
+            json!({ "description": "The actions of the rule; the same keys are also allowed in the rule itself.", "type": "object", "additionalProperties": false, "properties": actions() }),
         );
         json_schema!({
-            "description": "What happens while a condition holds.",
+            "description": "Actions that apply if a condition is true.",
             "type": "object",
             "additionalProperties": false,
             "properties": properties,
@@ -219,7 +219,7 @@ impl JsonSchema for RuleSchema {
     }
 }
 
-/// What a rule may do.
+/// The actions of a rule.
 fn actions() -> Map<String, Value> {
     let mut properties = Map::new();
     let one_or_many = |description: String| {
@@ -236,18 +236,21 @@ fn actions() -> Map<String, Value> {
         properties.insert(sources.to_owned(), one_or_many(format!("Backends to {kernels}.")));
     }
     let kernel = |description: &str| json!({ "description": description, "type": "string", "minLength": 1 });
-    properties.insert("lock".to_owned(), kernel("This kernel or an error."));
-    properties
-        .insert("kernel_override".to_owned(), kernel("This kernel first, as long as it can run the call."));
+    properties.insert("lock".to_owned(), kernel("Only this kernel; an error if it cannot run the call."));
+    properties.insert(
+        "kernel_override".to_owned(),
+        kernel("This kernel is preferred over all others if it can run the call."),
+    );
     properties.insert(
         "priority_boost".to_owned(),
-        json!({ "description": "Points for the kernels of `kernels`, or for all.", "type": "number" }),
+        json!({ "description": "Added to the score of the kernels in `kernels`, or of all kernels.", "type": "number" }),
     );
-    properties.insert("kernels".to_owned(), kernel("Which kernels `priority_boost` is for, by pattern."));
+    properties
+        .insert("kernels".to_owned(), kernel("The kernels that `priority_boost` applies to, by pattern."));
     properties.insert(
         "filter_kernels".to_owned(),
         json!({
-            "description": "Bool expressions over a kernel's own properties: `deterministic == true`.",
+            "description": "Bool expressions over the properties of a kernel: `deterministic == true`.",
             "type": "array",
             "items": { "type": "string", "minLength": 1 },
         }),

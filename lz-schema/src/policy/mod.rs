@@ -1,7 +1,7 @@
-//! Policy files as they are written: settings, locks, lists, rules and profiles, each with its place.
+//! The parsed form of policy files: settings, locks, lists, rules and profiles, with spans.
 //!
-//! This module knows the form of a policy, not its meaning: whether an operation, a kernel or a name in a condition exists is
-//! asked by the engine, which knows them.
+//! This module checks only the structure of a policy. The engine checks whether operations, kernels and names in conditions
+//! exist.
 
 mod json;
 mod read;
@@ -17,7 +17,7 @@ use crate::source::{Span, Spanned};
 /// One file, or one profile of it.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyFile {
-    /// Settings that it gives, in the order of the file.
+    /// Settings, in the order of the file.
     pub settings: Vec<GivenSetting>,
     /// `operation: kernel`.
     pub locks: Vec<(Spanned<String>, Spanned<String>)>,
@@ -25,36 +25,36 @@ pub struct PolicyFile {
     pub lists: Vec<(List, Spanned<String>)>,
     /// Conditional rules.
     pub rules: Vec<RawRule>,
-    /// Named profiles; a profile has none of its own.
+    /// Named profiles; profiles do not nest.
     pub profiles: Vec<(Spanned<String>, PolicyFile)>,
 }
 
 /// A setting and its value.
 #[derive(Debug, Clone)]
 pub struct GivenSetting {
-    /// Which.
+    /// The setting.
     pub setting: &'static Setting,
     /// Its value.
     pub value: SettingValue,
-    /// Where the value was written.
+    /// The span of the value.
     pub span: Span,
 }
 
 /// The lists of kernels and backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum List {
-    /// Only these.
+    /// Only these kernels are allowed.
     Allow,
-    /// Never these.
+    /// These kernels are forbidden.
     Deny,
-    /// Rather these.
+    /// These kernels are preferred.
     Prefer,
-    /// Rather not these.
+    /// These kernels are avoided.
     Avoid,
 }
 
 impl List {
-    /// Every list with its keys: patterns of kernels, and names of backends.
+    /// All lists, each with its keys for patterns of kernels and for names of backends.
     pub const ALL: [(List, &'static str, &'static str); 4] = [
         (List::Allow, "allow", "allow_sources"),
         (List::Deny, "deny", "deny_sources"),
@@ -68,48 +68,48 @@ impl List {
     }
 }
 
-/// A rule as written.
+/// A parsed rule.
 #[derive(Debug, Clone, Default)]
 pub struct RawRule {
-    /// Where it begins.
+    /// Its span.
     pub span: Span,
     /// Its name.
     pub name: Option<Spanned<String>>,
-    /// The operations or aliases that it is about; `None` for all.
+    /// The operations or aliases that it applies to; `None` for all.
     pub operation: Option<Spanned<String>>,
-    /// What must hold, part by part.
+    /// Its conditions, all of which must be true.
     pub conditions: Vec<RawCondition>,
-    /// What it does.
+    /// Its actions.
     pub actions: Vec<Spanned<RawAction>>,
 }
 
-/// One part of what must hold.
+/// One condition of a rule.
 #[derive(Debug, Clone)]
 pub enum RawCondition {
     /// `condition: "batch_size >= 8"`.
     Text(Expression),
-    /// One entry of `match:`, already an expression.
+    /// One entry of `match:`, converted to an expression.
     Match {
         /// The name.
         key: Spanned<String>,
-        /// The whole comparison: `sm >= 90`.
+        /// The comparison: `sm >= 90`.
         text: String,
-        /// Where the value was written.
+        /// The span of the value.
         value: Span,
     },
 }
 
-/// What a rule does.
+/// An action of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RawAction {
-    /// Puts kernels into a list.
+    /// Adds kernels to a list.
     List(List, String),
-    /// This kernel or an error.
+    /// Only this kernel; an error if it cannot run the call.
     Lock(String),
-    /// This kernel first, as long as it can run the call.
+    /// This kernel is preferred over all others if it can run the call.
     Override(String),
-    /// Points for kernels of this pattern.
+    /// Added to the score of kernels that match the pattern.
     Boost(String, f64),
-    /// Only kernels for which an expression over their own properties holds.
+    /// Only kernels whose properties satisfy an expression.
     Filter(Expression),
 }

@@ -1,4 +1,4 @@
-//! Reads the YAML tree of a policy, keeping every mistake.
+//! Parses the YAML tree of a policy and collects all errors.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::raw::{Expression, Read, head};
 use crate::set;
 use crate::source::{self, Node, Scalar, Span, Spanned, Value};
 
-/// The most entries of one list or mapping of a policy; selection walks through rules and locks one by one.
+/// The maximum number of entries of a list or mapping of a policy; selection iterates over rules and locks.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Keys of a file that are no settings.
+/// Keys of a file that are not settings.
 const SECTIONS: [&str; 7] =
     ["version", "locks", "rules", "lock_rules", "deny_rules", "allow_rules", "profiles"];
 
-/// Reads the policy of a sink's source. Everything that is wrong with its form goes into the sink; what could be read beside it
-/// is there to be looked at further, so that all mistakes of a file are told at once. `None` when it is no YAML at all.
+/// Parses the policy in a sink's source. Structural errors are added to the sink. The valid parts are returned for further
+/// checks, so that all errors of a file are reported at once. `None` if the file is not YAML.
 pub fn read(sink: &mut Sink) -> Option<PolicyFile> {
     let source = Arc::clone(&sink.source);
     let (root, issues) = source::parse(&source);
@@ -36,7 +36,7 @@ impl Reader<'_> {
     fn file(&mut self, root: &Node, outermost: bool) -> PolicyFile {
         let mut file = PolicyFile::default();
         let what = if outermost { "a policy" } else { "a profile" };
-        // A file of comments alone asks for nothing, which is fine.
+        // A file that contains only comments is a valid empty policy.
         for (key, value) in self.entries(root, what).unwrap_or_default() {
             match key.value.as_str() {
                 "version" if outermost => self.version(value),
@@ -76,8 +76,10 @@ impl Reader<'_> {
         match self.scalar(node, "a version").map(|scalar| scalar.text.as_str()) {
             None | Some("1") => {}
             Some(other) => {
-                let message = format!("version `{other}` of the policy language is not known");
-                self.sink.error(Code::PolicyVersion, node.span, message).note("the only version is 1");
+                let message = format!("unsupported version `{other}` of the policy language");
+                self.sink
+                    .error(Code::PolicyVersion, node.span, message)
+                    .note("the only supported version is 1");
             }
         }
     }
@@ -120,7 +122,7 @@ impl Reader<'_> {
                 if let (Some((section, name)), Some(_), Some(error)) =
                     (key.value.split_once('.'), Setting::find(&key.value), self.sink.diagnostics.last_mut())
                 {
-                    error.notes = vec![format!("sections are mappings: write `{section}: {{ {name}: … }}`")];
+                    error.notes = vec![format!("sections are mappings; write `{section}: {{ {name}: … }}`")];
                 }
             }
         }
@@ -134,7 +136,7 @@ impl Reader<'_> {
         given: &mut Vec<GivenSetting>,
     ) {
         if let Some(earlier) = given.iter().find(|earlier| earlier.setting.key == setting.key) {
-            let message = format!("`{}` is set twice under two names", setting.key);
+            let message = format!("`{}` is set twice, under two names", setting.key);
             let span = earlier.span;
             self.sink.error(Code::ConflictingKeys, key.span, message).also(span, "first set here");
             return;
@@ -154,7 +156,7 @@ impl Reader<'_> {
 
     fn single(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
         let Some(scalar) = single(node) else {
-            self.refuse(setting, node);
+            self.wrong_value(setting, node);
             return None;
         };
         let takes_text =
@@ -162,12 +164,12 @@ impl Reader<'_> {
         let quoted_number = !scalar.plain && !takes_text;
         let value = if quoted_number { None } else { setting.parse(&scalar.text) };
         if value.is_none() {
-            self.refuse(setting, node);
+            self.wrong_value(setting, node);
         }
         value
     }
 
-    fn refuse(&mut self, setting: &Setting, node: &Node) {
+    fn wrong_value(&mut self, setting: &Setting, node: &Node) {
         let (code, near) = match (setting.kind, single(node)) {
             (_, None) => (Code::WrongForm, None),
             (Kind::Word { words, .. } | Kind::WordByName { words, .. }, Some(scalar)) => {
@@ -192,7 +194,7 @@ impl Reader<'_> {
 
     fn ints(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
         let Value::Sequence(items) = &node.value else {
-            self.refuse(setting, node);
+            self.wrong_value(setting, node);
             return None;
         };
         let mut values = Vec::with_capacity(items.len());
@@ -200,13 +202,13 @@ impl Reader<'_> {
             match single(item).and_then(|scalar| scalar.text.parse::<i64>().ok()).filter(|value| *value >= 0)
             {
                 Some(value) => values.push(value),
-                None => self.refuse(setting, item),
+                None => self.wrong_value(setting, item),
             }
         }
         Some(SettingValue::Ints(values))
     }
 
-    /// One word for all, or a mapping of names to words.
+    /// Parses one word for all names, or a mapping of names to words.
     fn words(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
         if single(node).is_some() {
             return self.single(setting, node);
@@ -217,7 +219,7 @@ impl Reader<'_> {
                 Some(scalar) if setting.parse(&scalar.text).is_some() => {
                     parts.push((name.value, scalar.text.clone()));
                 }
-                _ => self.refuse(setting, value),
+                _ => self.wrong_value(setting, value),
             }
         }
         setting.words_by_name(parts.iter().map(|(name, word)| (name.as_str(), word.as_str())))
@@ -229,7 +231,7 @@ impl Reader<'_> {
             match single(value).and_then(|scalar| scalar.text.parse::<i64>().ok()).filter(|value| *value >= 0)
             {
                 Some(value) => table.push((name.value, value)),
-                None => self.refuse(setting, value),
+                None => self.wrong_value(setting, value),
             }
         }
         Some(SettingValue::Numbers(table))
@@ -287,22 +289,22 @@ impl Reader<'_> {
                 self.sink.error(
                     Code::ConflictingKeys,
                     kernels.span,
-                    "`kernels` is only for `priority_boost`",
+                    "`kernels` is allowed only with `priority_boost`",
                 );
             }
             (None, None) => {}
         }
-        // A rule with a mistake of its own is not also accused of doing nothing.
+        // A rule with another error is not also reported as having no action.
         if self.sink.diagnostics.len() == before {
             if rule.actions.is_empty() {
-                self.sink.error(Code::EmptyRule, rule.span, "this rule does nothing").note(
+                self.sink.error(Code::EmptyRule, rule.span, "the rule has no action").note(
                     "it needs one of `prefer`, `avoid`, `allow`, `deny`, `prefer_sources`, `avoid_sources`, `allow_sources`, \
                      `deny_sources`, `lock`, `kernel_override`, `priority_boost` and `filter_kernels`",
                 );
             }
             if !conditional && rule.operation.is_none() {
-                self.sink.error(Code::EmptyRule, rule.span, "this rule does not say when it acts").note(
-                    "it needs `match`, `condition` or `operation`; what always holds belongs to the lists",
+                self.sink.error(Code::EmptyRule, rule.span, "the rule has no condition").note(
+                    "add `match`, `condition` or `operation`; for unconditional actions, use the lists of the file",
                 );
             }
         }
@@ -361,7 +363,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `{ kernel, operation, conditions }`: what a profile locks, denies or allows.
+    /// Parses `{ kernel, operation, conditions }`: a kernel that a profile locks, denies or allows.
     fn kernel_rule(&mut self, key: &str, node: &Node) -> Option<RawRule> {
         let mut rule = RawRule { span: head(node), ..RawRule::default() };
         let mut kernel = None;
@@ -405,8 +407,8 @@ impl Reader<'_> {
                     Some(earlier) => {
                         let span = earlier.span;
                         self.sink
-                            .error(Code::ConflictingKeys, key.span, "the operation is named twice")
-                            .also(span, "first named here");
+                            .error(Code::ConflictingKeys, key.span, "the operation is given twice")
+                            .also(span, "first given here");
                     }
                     None => rule.operation = self.text(value),
                 }
@@ -418,7 +420,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `sm: ">=90"` as `sm >= 90`.
+    /// Converts `sm: ">=90"` to `sm >= 90`.
     fn comparison(&mut self, key: &Spanned<String>, node: &Node) -> Option<String> {
         let name = &key.value;
         if let Value::Sequence(items) = &node.value {
@@ -448,8 +450,8 @@ impl Reader<'_> {
     }
 
     fn not_a_comparison(&mut self, span: Span) {
-        self.sink.error(Code::BadMatch, span, "this is not something that a value can be compared with").note(
-            "write a value, a comparison (`\">=90\"`) or a list (`[f16, bf16]`); anything longer goes into `condition`; \
+        self.sink.error(Code::BadMatch, span, "this cannot be compared with a value").note(
+            "expected a value, a comparison (`\">=90\"`) or a list (`[f16, bf16]`); use `condition` for other expressions; \
              only `operation` takes a pattern",
         );
     }
@@ -461,11 +463,11 @@ impl Reader<'_> {
             self.sink.error(Code::UnknownKey, key.span, format!("unknown key `{}` in {what}", key.value));
         error.suggest(near);
         if near.is_none() && !full {
-            error.note(format!("the keys are {}", listed(known.iter().copied())));
+            error.note(format!("expected one of {}", listed(known.iter().copied())));
         }
     }
 
-    /// The entries of a mapping, each key once; nothing at all counts as empty.
+    /// The entries of a mapping without duplicate keys; a null value is an empty mapping.
     fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<Entries<'n>> {
         let pairs = match &node.value {
             Value::Mapping(pairs) => pairs,
@@ -486,8 +488,8 @@ impl Reader<'_> {
             match seen.get(name.text.as_str()) {
                 Some(earlier) => {
                     self.sink
-                        .error(Code::DuplicateKey, key.span, format!("`{}` is written twice", name.text))
-                        .also(*earlier, "first written here");
+                        .error(Code::DuplicateKey, key.span, format!("duplicate key `{}`", name.text))
+                        .also(*earlier, "first used here");
                 }
                 None => {
                     seen.insert(&name.text, key.span);
@@ -498,10 +500,10 @@ impl Reader<'_> {
         Some(entries)
     }
 
-    /// Refuses a list or mapping that is too long.
+    /// Rejects a list or mapping that is too long.
     fn count(&mut self, entries: usize, node: &Node) {
         if entries > MAX_ENTRIES {
-            let message = format!("{entries} entries are too many: the limit is {MAX_ENTRIES}");
+            let message = format!("{entries} entries exceed the limit of {MAX_ENTRIES}");
             self.sink.error(Code::BadNumber, head(node), message);
         }
     }
@@ -520,7 +522,7 @@ impl Reader<'_> {
         }
     }
 
-    /// One text or a list of them.
+    /// Parses one text or a list of texts.
     fn texts(&mut self, node: &Node) -> Vec<Spanned<String>> {
         match &node.value {
             Value::Sequence(items) => {
@@ -552,7 +554,7 @@ fn single(node: &Node) -> Option<&Scalar> {
     }
 }
 
-/// A number or a name, of which a comparison can be made by writing it down.
+/// Whether a text is a number or a name, so that it can be inserted into a comparison.
 fn is_operand(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '+'))
 }

@@ -1,20 +1,20 @@
-//! Every setting of a policy: its key, its type, its default and one sentence. The only place that lists them.
+//! The table of all policy settings: key, type, default and description.
 //!
-//! The reader of files, the environment, calls, the JSON Schema for editors and the listing of a configuration all come from
-//! this table, so none of them can know another key than the others.
+//! The policy parser, environment variables, per-call settings, the JSON Schema for editors and configuration listings are all
+//! derived from this table, so that they accept the same keys.
 
 /// One setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setting {
     /// The key; a dot separates the section: `cache.max_size`.
     pub key: &'static str,
-    /// What it holds, and the default.
+    /// Its type and default.
     pub kind: Kind,
     /// One sentence.
     pub doc: &'static str,
 }
 
-/// What a setting holds, and its default.
+/// The type and default of a setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Kind {
@@ -43,14 +43,14 @@ pub enum Kind {
     },
     /// A list of texts; empty by default.
     Texts,
-    /// One of the words for all, and others for those that are named.
+    /// One of the words for all names, and other words for listed names.
     WordByName {
         default: &'static str,
         words: &'static [&'static str],
     },
-    /// Names and whole numbers; empty by default.
+    /// Names and integers; empty by default.
     NumberTable,
-    /// Ranges of compute capabilities and generations; empty by default, which means the engine's own.
+    /// Ranges of compute capabilities and generations, which override the engine's built-in table; empty by default.
     RangeTable,
 }
 
@@ -61,11 +61,11 @@ pub enum SettingValue {
     Bool(bool),
     Int(i64),
     Float(f64),
-    /// Of a closed list, or free text.
+    /// A word of a fixed list, or any text.
     Text(String),
     Ints(Vec<i64>),
     Texts(Vec<String>),
-    /// The word for all, then names with words of their own.
+    /// The default word, then names with their words.
     WordByName(String, Vec<(String, String)>),
     Numbers(Vec<(String, i64)>),
     /// First and last compute capability, and the generation.
@@ -100,7 +100,7 @@ impl std::fmt::Display for SettingValue {
 }
 
 impl SettingValue {
-    /// What a named thing gets: its own word, or the one for all. `None` for other kinds of settings.
+    /// The word for a name: its own, or the default. `None` for other kinds of settings.
     pub fn word_for(&self, name: &str) -> Option<&str> {
         let SettingValue::WordByName(word, named) = self else { return None };
         Some(named.iter().find(|(own, _)| own == name).map_or(word, |(_, word)| word))
@@ -108,13 +108,13 @@ impl SettingValue {
 }
 
 impl Setting {
-    /// The setting with this key; other spellings of the same setting are found too.
+    /// The setting with this key or synonym.
     pub fn find(key: &str) -> Option<&'static Setting> {
         let key = SYNONYMS.iter().find(|(other, _)| *other == key).map_or(key, |(_, key)| key);
         SETTINGS.iter().find(|setting| setting.key == key)
     }
 
-    /// What it is when nobody sets it.
+    /// The default value.
     pub fn default_value(&self) -> SettingValue {
         match self.kind {
             Kind::Bool { default } => SettingValue::Bool(default),
@@ -129,32 +129,32 @@ impl Setting {
         }
     }
 
-    /// What is needed, when something else was given.
+    /// The expected value, for error messages.
     pub fn needs(&self) -> String {
         match self.kind {
             Kind::Bool { .. } => "`true` or `false`".to_owned(),
-            Kind::Int { least, most: i64::MAX, .. } => format!("a whole number from {least}"),
-            Kind::Int { least, most, .. } => format!("a whole number from {least} to {most}"),
-            Kind::Float { least, most, .. } if most == f64::MAX => format!("a number from {least}"),
+            Kind::Int { least, most: i64::MAX, .. } => format!("an integer >= {least}"),
+            Kind::Int { least, most, .. } => format!("an integer from {least} to {most}"),
+            Kind::Float { least, most, .. } if most == f64::MAX => format!("a number >= {least}"),
             Kind::Float { least, most, .. } => format!("a number from {least} to {most}"),
             Kind::Word { words, .. } => {
                 format!("one of {}", crate::diagnostics::listed(words.iter().copied()))
             }
             Kind::WordByName { words, .. } => {
                 format!(
-                    "one of {}, or a mapping of names to them with `default` for the others",
+                    "one of {}, or a mapping of names to these words with `default` for all other names",
                     crate::diagnostics::listed(words.iter().copied())
                 )
             }
             Kind::Text { .. } => "a text".to_owned(),
             Kind::Texts => "a list of texts".to_owned(),
-            Kind::Ints { .. } => "a list of whole numbers from 0".to_owned(),
-            Kind::NumberTable => "a mapping of names to whole numbers".to_owned(),
+            Kind::Ints { .. } => "a list of integers >= 0".to_owned(),
+            Kind::NumberTable => "a mapping of names to integers".to_owned(),
             Kind::RangeTable => "a mapping of ranges (`80..88`) to generations".to_owned(),
         }
     }
 
-    /// A value of this setting from the text of one scalar; `None` when it does not fit.
+    /// Parses a value of this setting from the text of a scalar; `None` if it is invalid.
     pub fn parse(&self, text: &str) -> Option<SettingValue> {
         match self.kind {
             Kind::Bool { .. } => match text {
@@ -192,7 +192,7 @@ impl Setting {
         }
     }
 
-    /// A value from names and words; `None` when one of the words is not known or a name comes twice.
+    /// A value from names and words; `None` if a word is unknown or a name is duplicated.
     pub fn words_by_name<'t>(&self, parts: impl Iterator<Item = (&'t str, &'t str)>) -> Option<SettingValue> {
         let Kind::WordByName { default, words } = self.kind else { return None };
         let mut general: Option<&str> = None;
@@ -213,21 +213,21 @@ impl Setting {
     }
 }
 
-/// The name of those that are not named.
+/// The key for all names that are not listed.
 pub const BY_DEFAULT: &str = "default";
 
-/// Settings that name programs or libraries, or say which may be loaded: whoever writes them decides what code runs.
+/// Settings that name programs or libraries, or restrict which may be loaded. Their author controls which code runs.
 pub const NAMING_CODE: [&str; 5] =
     ["worker.program", "plugins.load", "plugins.directories", "plugins.manifest", "plugins.keys"];
 
-/// Other spellings of settings, with the key that they stand for.
+/// Synonyms of settings, each with its key.
 pub const SYNONYMS: &[(&str, &str)] = &[
     ("backend_compatibility.isolation_mode", "backend_isolation"),
     ("distributed_selection", "distributed.selection_mode"),
     ("graph_safety.strict_mode", "graph_strict_mode"),
 ];
 
-/// Other spellings of words.
+/// Synonyms of words.
 const WORD_SYNONYMS: &[(&str, &str)] = &[("rank0_broadcast", "broadcast")];
 
 const fn yes(key: &'static str, doc: &'static str) -> Setting {
@@ -259,80 +259,73 @@ const fn text(key: &'static str, default: &'static str, doc: &'static str) -> Se
     Setting { key, kind: Kind::Text { default }, doc }
 }
 
-/// Every setting, section by section.
+/// All settings, by section.
 pub const SETTINGS: &[Setting] = &[
-    yes("enabled", "Whether kernels are selected at all; otherwise references run."),
-    yes("fallback_enabled", "Whether another kernel is tried when one fails."),
+    yes("enabled", "Whether kernels are selected; if false, the reference kernels run."),
+    yes("fallback_enabled", "Whether a fallback kernel runs when the selected one fails."),
     no("log_selections", "Whether each selection is logged."),
-    yes("explain_enabled", "Whether explanations can be asked for."),
-    no("deterministic", "Whether the same inputs must give the same bits."),
-    no("strict_mode", "Whether a call fails rather than have its tensors converted."),
-    no("plan_mode", "Whether the kernels of a block of operations are chosen together."),
+    yes("explain_enabled", "Whether explanations are available."),
+    no("deterministic", "Whether results must be bitwise reproducible."),
+    no("strict_mode", "Whether a call fails instead of converting its tensors."),
+    no("plan_mode", "Whether the kernels of a block of operations are selected together."),
     yes("allow_adaptation", "Whether layouts and dtypes may be converted for a kernel."),
-    no("allow_reduced_precision", "Whether TF32 and other shortened arithmetic may be used."),
-    no("allow_experimental", "Whether kernels that are called experimental may be chosen."),
+    no("allow_reduced_precision", "Whether TF32 and other reduced-precision arithmetic may be used."),
+    no("allow_experimental", "Whether experimental kernels may be selected."),
     no("enable_profiling", "Whether each call is timed."),
-    no(
-        "graph_strict_mode",
-        "Whether kernels must have survived a trial capture before they run in a CUDA graph.",
-    ),
+    no("graph_strict_mode", "Whether kernels must pass a trial capture before they run in a CUDA graph."),
     no("verbose", "Whether selections, fallbacks and reloads are logged in full."),
     no(
         "debug",
-        "Whether the device is synchronised after each call, so that an error surfaces where it was made.",
+        "Whether the device is synchronized after each call, so that an asynchronous error is reported by the call that caused it.",
     ),
     Setting {
         key: "backend_isolation",
         kind: Kind::WordByName { default: "in_process", words: &["in_process", "subprocess", "container"] },
-        doc: "Where plugins and backends in Python run, for all of them or by backend: `{default: in_process, flash_attn: subprocess}`.",
+        doc: "The process in which plugins and Python backends run, for all or by backend: `{default: in_process, flash_attn: subprocess}`.",
     },
     text(
         "worker.program",
         "lz-worker",
-        "The program that runs plugins of their own process: a path, or a name that is looked for beside this program and in `PATH`.",
+        "The worker program that runs isolated plugins: a path, or a name that is searched next to this program and in `PATH`.",
     ),
     int(
         "worker.arena_mb",
         256,
         1,
-        "Shared memory for the tensors of calls to a worker process that stays allocated between calls, in MiB.",
+        "Shared memory for tensors of calls to a worker process that remains allocated between calls, in MiB.",
     ),
     int(
         "worker.arena_limit_mb",
         4096,
         1,
-        "How far the shared memory of a worker process grows for large calls, in MiB; a call that needs more is refused.",
+        "Maximum shared memory of a worker process, in MiB; a call that needs more is rejected.",
     ),
     float(
         "worker.deadline_seconds",
         30.0,
         0.001,
         f64::MAX,
-        "How long a call to a worker process may run before the process is stopped, and how long it may wait for its turn or for shared memory before it is refused.",
+        "Timeout of a call to a worker process, after which the process is terminated; also the timeout for queuing and for shared memory, after which the call is rejected.",
     ),
     float(
         "worker.start_deadline_seconds",
         60.0,
         0.001,
         f64::MAX,
-        "How long a worker process may take to start.",
+        "Timeout for the start of a worker process.",
     ),
     int(
         "worker.memory_limit_mb",
         0,
         0,
-        "The most memory of its own that a worker process may have, in MiB, before it is stopped; 0 for no limit.",
+        "Maximum private memory of a worker process, in MiB, above which it is terminated; 0 for no limit.",
     ),
-    text(
-        "worker.cgroup",
-        "none",
-        "The folder of a control group that worker processes join, whose limits the system enforces; `none` for none.",
-    ),
+    text("worker.cgroup", "none", "The folder of a cgroup that worker processes join; `none` for none."),
     Setting { key: "plugins.load", kind: Kind::Texts, doc: "Plugins that are loaded when an engine opens." },
     Setting {
         key: "plugins.directories",
         kind: Kind::Texts,
-        doc: "Folders that plugins may be loaded from, with everything below them; none allows nothing.",
+        doc: "Folders from which plugins may be loaded, including subfolders; an empty list allows none.",
     },
     text(
         "plugins.manifest",
@@ -342,183 +335,192 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "plugins.keys",
         kind: Kind::Texts,
-        doc: "Keys of which one must have signed a plugin, ed25519 in hexadecimal; none asks for no signature.",
+        doc: "Trusted ed25519 public keys in hexadecimal, one of which must have signed a plugin; an empty list requires no signature.",
     },
-    int("memory_headroom_mb", 1024, 0, "The most scratch memory that a kernel may take, in MiB."),
-    text("profile", "none", "The profile that is laid over the rest of this file; `none` for none."),
+    int("memory_headroom_mb", 1024, 0, "Maximum scratch memory of a kernel, in MiB."),
+    text("profile", "none", "The profile that overrides the rest of this file; `none` for none."),
     yes("perfdb.enabled", "Whether measurements are used."),
-    text("perfdb.path", "~/.cache/layerzero/perfdb.sqlite", "Where measurements are kept."),
+    text("perfdb.path", "~/.cache/layerzero/perfdb.sqlite", "The database file for measurements."),
     no("perfdb.auto_tune", "Whether unmeasured kernels are timed in the background."),
-    int("perfdb.tune_samples", 20, 1, "How many samples tuning takes of a kernel."),
-    yes("cache.enabled", "Whether decisions are kept."),
-    int("cache.max_size", 10_000, 1, "The most decisions that are kept."),
-    int("cache.num_shards", 256, 1, "Into how many parts the cache is divided."),
-    int("cache.max_entries_per_shard", 40, 1, "The most decisions that one part keeps."),
-    float("cache.entry_ttl_seconds", 60.0, 0.0, f64::MAX, "How long a decision is kept."),
-    yes("cache.enable_deduplication", "Whether calls that miss together select once."),
+    int("perfdb.tune_samples", 20, 1, "Number of samples per kernel in tuning."),
+    yes("cache.enabled", "Whether decisions are cached."),
+    int("cache.max_size", 10_000, 1, "Maximum number of cached decisions."),
+    int("cache.num_shards", 256, 1, "Number of shards of the decision cache."),
+    int("cache.max_entries_per_shard", 40, 1, "Maximum number of decisions per shard."),
+    float("cache.entry_ttl_seconds", 60.0, 0.0, f64::MAX, "Time after which a cached decision expires."),
+    yes("cache.enable_deduplication", "Whether concurrent cache misses of the same key share one selection."),
     word(
         "jit.mode",
         "when_warm",
         &["never", "when_warm", "inline"],
-        "What happens with kernels that compile on first use.",
+        "How calls use kernels that compile on first use.",
     ),
-    yes("jit.enable_background_compile", "Whether shapes that were met cold are compiled in the background."),
-    int("jit.compile_queue_max_size", 1000, 1, "The most shapes that wait; the oldest is dropped."),
+    yes("jit.enable_background_compile", "Whether kernels for new shapes are compiled in the background."),
+    int(
+        "jit.compile_queue_max_size",
+        1000,
+        1,
+        "Maximum length of the compile queue; the oldest entry is dropped when it is full.",
+    ),
     text(
         "jit.manifest_path",
         "~/.cache/layerzero/shape_manifest.json",
-        "Where the shapes of production are kept.",
+        "The file that records the shapes seen in production.",
     ),
-    int("jit.manifest_stale_days", 7, 0, "After how many days a manifest is not trusted."),
+    int("jit.manifest_stale_days", 7, 0, "Number of days after which a manifest is stale."),
     yes("jit.fail_on_no_fallback", "Whether a cold kernel without a fallback is an error."),
     float(
         "graph_safety.memory_delta_warning_mb",
         1.0,
         0.0,
         f64::MAX,
-        "Above which growth of memory a capture is warned about.",
+        "Memory growth during a capture above which a warning is logged.",
     ),
-    int("graph_safety.warmup_iterations", 3, 0, "How often a kernel runs on a side stream before a capture."),
-    no("graph_safety.default_graph_safe", "What is assumed of a kernel that says nothing."),
+    int(
+        "graph_safety.warmup_iterations",
+        3,
+        0,
+        "Number of runs of a kernel on a side stream before a capture.",
+    ),
+    no(
+        "graph_safety.default_graph_safe",
+        "Whether a kernel without a declaration is assumed to be graph-safe.",
+    ),
     text(
         "backend_compatibility.matrix_path",
         "~/.cache/layerzero/compat_matrix.json",
-        "Where the matrix of versions that work together is kept.",
+        "The file with the matrix of compatible versions.",
     ),
-    yes("backend_compatibility.check_at_load", "Whether it is consulted when a backend loads."),
-    yes("backend_compatibility.fail_on_incompatible", "Whether a backend that is not compatible stays off."),
-    float(
-        "layout.warning_interval_seconds",
-        60.0,
-        0.0,
-        f64::MAX,
-        "How often one ambiguous layout is warned about.",
-    ),
+    yes("backend_compatibility.check_at_load", "Whether versions are checked when a backend is loaded."),
+    yes("backend_compatibility.fail_on_incompatible", "Whether an incompatible backend is disabled."),
+    float("layout.warning_interval_seconds", 60.0, 0.0, f64::MAX, "Number of warnings per ambiguous layout."),
     Setting {
         key: "layout.common_head_counts",
         kind: Kind::Ints { default: &[8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128] },
-        doc: "Numbers of heads by which a likely mistake of layout is noticed.",
+        doc: "Typical head counts, by which a likely layout error is detected.",
     },
-    yes("perf_environment.use_nvml", "Whether temperature, memory pressure and power are looked at."),
-    yes("tokenizer_cache.enable_namespace_isolation", "Whether cached tokens are kept apart by model."),
+    yes("perf_environment.use_nvml", "Whether temperature, memory pressure and power are monitored."),
+    yes("tokenizer_cache.enable_namespace_isolation", "Whether cached tokens are separated by model."),
     float(
         "tokenizer_cache.validation_rate_initial",
         0.10,
         0.0,
         1.0,
-        "Share of the first 100 hits that are checked.",
+        "Fraction of the first 100 cache hits that are verified.",
     ),
     float(
         "tokenizer_cache.validation_rate_warmup",
         0.01,
         0.0,
         1.0,
-        "Share of the next 1000 hits that are checked.",
+        "Fraction of the next 1000 cache hits that are verified.",
     ),
     float(
         "tokenizer_cache.validation_rate_stable",
         0.001,
         0.0,
         1.0,
-        "Share of all further hits that are checked.",
+        "Fraction of all further cache hits that are verified.",
     ),
     no(
         "memory.probe",
-        "Whether the memory that is left on a device is looked at before a kernel with scratch memory is chosen.",
+        "Whether free device memory is checked before a kernel with scratch memory is selected.",
     ),
     float(
         "memory.probe_ttl_seconds",
         60.0,
         0.0,
         f64::MAX,
-        "How long the size of the largest free block is believed.",
+        "Time for which the size of the largest free block is cached.",
     ),
     word(
         "distributed.selection_mode",
         "broadcast",
         &["broadcast", "independent"],
-        "Whether rank 0 decides for all.",
+        "Whether rank 0 selects kernels for all ranks.",
     ),
-    int("distributed.version_check_interval", 1000, 1, "After how many selections ranks compare versions."),
+    int(
+        "distributed.version_check_interval",
+        1000,
+        1,
+        "Number of selections between version checks across ranks.",
+    ),
     word(
         "distributed.on_version_mismatch",
         "error",
         &["fallback", "error", "best_effort"],
-        "What happens when versions differ.",
+        "Action when versions differ.",
     ),
     yes("distributed.verify_selections", "Whether ranks compare their decisions."),
     Setting {
         key: "gpu_generations.sm_to_generation",
         kind: Kind::RangeTable,
-        doc: "Generations by compute capability, before what the engine knows: `100..119: blackwell`.",
+        doc: "Generations by compute capability, which override the built-in table: `100..119: blackwell`.",
     },
     Setting {
         key: "gpu_generations.generation_to_tc_gen",
         kind: Kind::NumberTable,
-        doc: "Generations of tensor cores by generation of GPU, before what the engine knows.",
+        doc: "Tensor core generations by GPU generation, which override the built-in table.",
     },
     word(
         "quant_formats.accuracy_priority",
         "balanced",
         &["high", "balanced", "performance"],
-        "What weighs more.",
+        "The optimization objective: speed or accuracy.",
     ),
-    yes("quant_formats.allow_format_fallback", "Whether another format may be chosen than the first."),
-    float(
-        "quant_formats.max_accuracy_drop_percent",
-        3.0,
-        0.0,
-        100.0,
-        "The most accuracy that a format may cost.",
-    ),
-    no("quant_formats.requantization_enabled", "Whether tensors may be quantised again into another format."),
+    yes("quant_formats.allow_format_fallback", "Whether a format other than the first may be selected."),
+    float("quant_formats.max_accuracy_drop_percent", 3.0, 0.0, 100.0, "Maximum accuracy loss of a format."),
+    no("quant_formats.requantization_enabled", "Whether tensors may be requantized into another format."),
     Setting {
         key: "quant_formats.accuracy_profile",
         kind: Kind::NumberTable,
-        doc: "Accuracy ranks of formats for this model, before the general ones: `nvfp4: 10`.",
+        doc: "Accuracy ranks of formats for this model, which override the general ones: `nvfp4: 10`.",
     },
     no("tp_invariance.require_tp_invariant", "Whether results must not depend on the tensor-parallel size."),
-    int("tp_invariance.tp_size", 1, 1, "Tensor-parallel size of this run, where callers do not say."),
+    int("tp_invariance.tp_size", 1, 1, "Default tensor-parallel size, if the caller does not specify one."),
     word(
         "tp_invariance.reduction_algorithm",
         "tree",
         &["ring", "tree", "canonical"],
-        "In which order ranks add.",
+        "Reduction order across ranks.",
     ),
     word(
         "tp_invariance.tp_invariant_fallback_mode",
         "reference",
         &["reference", "error", "best_effort"],
-        "What happens when no kernel is invariant.",
+        "Action when no kernel is invariant.",
     ),
-    yes("tp_invariance.synchronize_selection", "Whether ranks choose the same kernel."),
+    yes("tp_invariance.synchronize_selection", "Whether all ranks select the same kernel."),
     word(
         "kv_cache.strategy",
         "virtual",
         &["contiguous", "paged", "virtual", "unified"],
-        "How keys and values are kept, where callers do not say.",
+        "Default KV-cache strategy, if the caller does not specify one.",
     ),
-    float("kv_cache.virtual_size_gb", 64.0, 0.0, f64::MAX, "Address space that is reserved."),
-    float("kv_cache.physical_chunk_size_mb", 16.0, 0.0, f64::MAX, "In which pieces memory is mapped."),
+    float("kv_cache.virtual_size_gb", 64.0, 0.0, f64::MAX, "Reserved virtual address space."),
+    float("kv_cache.physical_chunk_size_mb", 16.0, 0.0, f64::MAX, "Size of mapped memory chunks."),
     no("kv_cache.enable_cpu_offload", "Whether pages may move to host memory."),
-    text("kv_cache.min_driver_version", "520.0", "The oldest driver for virtual memory."),
+    text("kv_cache.min_driver_version", "520.0", "Minimum driver version for virtual memory."),
     no("speculative_decoding.enabled", "Whether draft and target kernels are paired."),
     word(
         "speculative_decoding.algorithm",
         "generic",
         &["eagle", "eagle3", "medusa", "generic"],
-        "How tokens are drafted.",
+        "The drafting method.",
     ),
     int("speculative_decoding.draft_tp_size", 1, 1, "Tensor-parallel size of the draft model."),
-    int("speculative_decoding.max_draft_tp_size", 1, 1, "The largest one that is allowed."),
-    int("speculative_decoding.num_speculative_tokens", 5, 1, "How many tokens are drafted at once."),
-    yes("speculative_decoding.adaptive_speculation", "Whether that depends on the batch."),
-    no("speculative_decoding.share_kv_cache", "Whether both models share one cache."),
-    yes("speculative_decoding.cache_kernel_pairs", "Whether pairs are kept."),
-    int("circuit_breaker.failure_threshold", 5, 1, "Failures that open a circuit."),
-    int("circuit_breaker.success_threshold", 3, 1, "Probes that must succeed before it closes."),
-    int("circuit_breaker.timeout_ms", 30_000, 0, "How long it stays open the first time."),
-    int("circuit_breaker.half_open_max_calls", 3, 1, "Probes that may run at once."),
+    int("speculative_decoding.max_draft_tp_size", 1, 1, "Maximum tensor-parallel size of the draft model."),
+    int("speculative_decoding.num_speculative_tokens", 5, 1, "Number of draft tokens per step."),
+    yes(
+        "speculative_decoding.adaptive_speculation",
+        "Whether the number of draft tokens depends on the batch.",
+    ),
+    no("speculative_decoding.share_kv_cache", "Whether both models share one KV cache."),
+    yes("speculative_decoding.cache_kernel_pairs", "Whether kernel pairs are cached."),
+    int("circuit_breaker.failure_threshold", 5, 1, "Number of failures that open a circuit."),
+    int("circuit_breaker.success_threshold", 3, 1, "Number of successful probes that close it."),
+    int("circuit_breaker.timeout_ms", 30_000, 0, "Initial time for which it stays open."),
+    int("circuit_breaker.half_open_max_calls", 3, 1, "Maximum number of concurrent probes."),
 ];
 
 #[cfg(test)]
@@ -526,7 +528,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_unique_and_every_default_fits_its_own_type() {
+    fn keys_are_unique_and_defaults_are_valid() {
         for (at, setting) in SETTINGS.iter().enumerate() {
             assert!(SETTINGS[..at].iter().all(|other| other.key != setting.key), "{}", setting.key);
             assert!(setting.key.split('.').count() <= 2, "{}", setting.key);

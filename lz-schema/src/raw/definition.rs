@@ -1,6 +1,6 @@
-//! The section `definition` as it is written, key by key.
+//! The parsed form of the section `definition`.
 //!
-//! Its texts come from files of others and must go back as they came, so they are read without trimming.
+//! Its texts are imported from other files and must be exported unchanged, so they are not trimmed.
 
 use super::{Named, Read, mapping};
 use crate::diagnostics::Sink;
@@ -8,12 +8,12 @@ use crate::source::{Node, Spanned, Value};
 
 type List<T> = Spanned<Vec<T>>;
 
-/// A text that is kept letter by letter; it may be empty.
+/// A verbatim text; may be empty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Verbatim {
     /// The text.
     pub text: String,
-    /// Where it was written.
+    /// Its span.
     pub span: crate::source::Span,
 }
 
@@ -48,29 +48,29 @@ impl schemars::JsonSchema for Verbatim {
 }
 
 mapping! {
-    /// What an imported FlashInfer-Bench `Definition` says beyond the schema.
+    /// Data of the FlashInfer-Bench `Definition` that the schema was imported from.
     RawDefinition("`definition`") {
-        /// The `Definition`'s own name.
+        /// Name of the `Definition`.
         required name: Verbatim,
         /// Its compute category.
         required op_type: Verbatim,
-        /// What it says about itself.
+        /// Its description.
         optional description: Verbatim,
         /// Its tags.
         optional tags: List<Verbatim>,
-        /// Its axes in its order, each with what the schema does not say of it.
+        /// Its axes in its order, each with the properties that the schema does not define.
         required axes: Named<RawDefinitionAxis>,
-        /// Its inputs in its order, each with what the schema does not say of it.
+        /// Its inputs in its order, each with the properties that the schema does not define.
         required inputs: Named<RawDefinitionArgument>,
-        /// Its outputs in its order, each with what the schema does not say of it.
+        /// Its outputs in its order, each with the properties that the schema does not define.
         required outputs: Named<RawDefinitionArgument>,
-        /// Its constraints as written; those that the schema states too have this text as their message there.
+        /// Its constraints, verbatim; corresponding constraints of the schema have this text as their message.
         optional constraints: List<RawDefinitionConstraint>,
-        /// The Python text of its reference, letter by letter.
+        /// The Python source of its reference, verbatim.
         optional reference: Verbatim,
-        /// The Python text that makes inputs.
+        /// The Python source that creates inputs.
         optional init: Verbatim,
-        /// The Python text that compares outputs.
+        /// The Python source that compares outputs.
         optional check: Verbatim,
     }
 }
@@ -78,15 +78,15 @@ mapping! {
 mapping! {
     /// One axis of a `Definition`.
     RawDefinitionAxis("an axis of a definition") {
-        /// The axis of the schema that states it, where that has another name.
+        /// The corresponding axis of the schema, if its name differs.
         optional as_: Spanned<String>,
         /// `const` or `var`.
         optional type_: Spanned<String>,
         /// The constant.
         optional value: Spanned<i64>,
-        /// `true`: shapes name it, but the `Definition` does not define it.
+        /// `true`: shapes use it, but the `Definition` does not define it.
         optional undefined: Spanned<bool>,
-        /// What it says about itself.
+        /// Its description.
         optional description: Verbatim,
     }
 }
@@ -94,19 +94,19 @@ mapping! {
 mapping! {
     /// One input or output of a `Definition`.
     RawDefinitionArgument("an argument of a definition") {
-        /// The input, parameter or output of the schema that states it, where that has another name.
+        /// The corresponding input, parameter or output of the schema, if its name differs.
         optional as_: Spanned<String>,
         /// Names of its axes.
         optional shape: List<Verbatim>,
-        /// `true`: not a tensor at all.
+        /// `true`: a scalar, not a tensor.
         optional scalar: Spanned<bool>,
-        /// Its dtype as the `Definition` names it.
+        /// Its dtype in the `Definition`.
         optional dtype: Spanned<String>,
         /// Whether it may be absent.
         optional optional: Spanned<bool>,
-        /// The argument of the wrapped function that it goes to.
+        /// The parameter of the wrapped function that receives it.
         optional param: Verbatim,
-        /// What it says about itself.
+        /// Its description.
         optional description: Verbatim,
     }
 }
@@ -114,9 +114,9 @@ mapping! {
 mapping! {
     /// One constraint of a `Definition`.
     RawDefinitionConstraint("a constraint of a definition") {
-        /// The Python expression as written.
+        /// The Python expression, verbatim.
         required check: Verbatim,
-        /// `true`: it reads the values of arguments.
+        /// `true`: it depends on tensor values.
         optional value_dependent: Spanned<bool>,
     }
 }

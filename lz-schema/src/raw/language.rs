@@ -1,6 +1,6 @@
-//! The sections of an operation file and of the file of reasons, key by key, as `docs/schema-language.md` describes them.
+//! The sections of an operation file and of `reasons.yaml`, as described in `docs/schema-language.md`.
 //!
-//! The comments here are what editors show.
+//! Editors show these doc comments.
 
 use super::definition::RawDefinition;
 use super::{
@@ -14,16 +14,16 @@ use crate::source::{Scalar, Spanned};
 type Text = Spanned<String>;
 type List<T> = Spanned<Vec<T>>;
 
-/// Whether an input is changed.
+/// Access to an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Only read.
+    /// Read only.
     Read,
-    /// Mutated in place.
+    /// Written in place.
     ReadWrite,
 }
 
-/// The type of a parameter as written.
+/// The type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the documentation")]
 pub enum TypeWord {
@@ -35,60 +35,60 @@ pub enum TypeWord {
 }
 
 mapping! {
-    /// One operation: what it is, never how it is done.
+    /// The contract of one operation.
     RawOperation("an operation") {
-        /// Dotted lower-case name; it must agree with the file's path.
+        /// Dotted lower-case name; must match the path of the file.
         required operation: Text,
-        /// Contract version, an integer from 1, moved by an incompatible change.
+        /// Contract version, an integer >= 1, incremented by incompatible changes.
         required version: Spanned<i64>,
         /// One sentence.
         required summary: Text,
-        /// The exact mathematics, in Markdown.
+        /// The exact formula, in Markdown.
         required doc: Text,
-        /// Other names, each with the parameters it fixes (`{}` for none). Several operations may carry the same alias: it then stands for the set.
+        /// Alternative names, each with the parameters it fixes (`{}` for none). Several operations may have the same alias, which then refers to all of them.
         optional aliases: Named<Named<Spanned<Scalar>>>,
-        /// Every symbolic dimension.
+        /// All symbolic dimensions.
         required axes: Named<RawAxis>,
-        /// Dtype variables and what each may be: `T: [f32, f16, bf16]`.
+        /// Dtype variables with their possible dtypes: `T: [f32, f16, bf16]`.
         optional types: Named<List<Spanned<DType>>>,
-        /// What the operation takes, in call order.
+        /// Inputs, in call order.
         required inputs: Named<RawInput>,
         /// Scalars and enums, in call order after the inputs.
         optional params: Named<RawParam>,
-        /// What the operation gives.
+        /// Outputs, in call order.
         required outputs: Named<RawOutput>,
-        /// Conditions over axes and params, each with the reason that a violation gives.
+        /// Conditions on axes and params, each with the reason code of a violation.
         optional constraints: List<RawConstraint>,
-        /// Answers to the questions on which kernels differ in silence.
+        /// Behavior in which kernels commonly differ.
         optional semantics: RawSemantics,
-        /// How an implementation is judged against the reference: exactly one of the three.
+        /// How kernels are compared with the reference: exactly one of the three methods.
         required equivalence: RawEquivalence,
         /// Named shapes of real models: a value for every axis and dtype variable, and any params.
         required workloads: Named<RawWorkload>,
-        /// What the FlashInfer-Bench `Definition` that this was imported from says beyond the schema.
+        /// Data of the FlashInfer-Bench `Definition` that the schema was imported from.
         optional definition: RawDefinition,
     }
 }
 
-/// A workload: every name with its value; `given` lists optional inputs.
+/// A workload: names with values; `given` lists optional inputs.
 pub type RawWorkload = Named<OneOrMany>;
 
 mapping! {
     /// One symbolic dimension.
     RawAxis("an axis") {
-        /// What the dimension means, for documentation and tuning.
+        /// Role of the dimension, for documentation and tuning.
         optional role: Spanned<Role>,
-        /// How selection sees it: `exact` (the default), `ignored`, or `{ bucket: [ascending upper bounds] }`.
+        /// How selection buckets it: `exact` (the default), `ignored`, or `{ bucket: [ascending upper bounds] }`.
         optional select: RawSelect,
-        /// What property tests draw: `lo..hi` (inclusive) or a list.
+        /// Sizes that property tests draw: `lo..hi` (inclusive) or a list.
         optional fuzz: RawFuzz,
         /// Sizes that real models use.
         optional models: List<Spanned<i64>>,
-        /// A fixed axis: always this size.
+        /// Fixed size.
         optional value: Spanned<i64>,
-        /// Stands for any number of dimensions (0 to 5), written `rows...` in a shape; in an expression it is their product.
+        /// A pack of 0 to 5 dimensions, written `rows...` in a shape; in an expression, its value is their product.
         optional pack: Spanned<bool>,
-        /// An output axis that is known only after the run.
+        /// An output axis whose size is known only after the call.
         optional dynamic: Spanned<bool>,
         /// One sentence.
         optional doc: Text,
@@ -112,17 +112,17 @@ mapping! {
         optional shape: RawCases<List<Expression>>,
         /// A dtype, a variable of `types`, or cases chosen by an enum parameter.
         optional dtype: RawCases<Text>,
-        /// May be absent.
+        /// Whether it may be absent.
         optional optional: Spanned<bool>,
         /// The rank may be lower (dimensions align at the right) and any dimension may be 1.
         optional broadcast: Spanned<bool>,
-        /// `read` (the default) or `read_write` (mutated in place).
+        /// `read` (the default) or `read_write` (written in place).
         optional access: Spanned<Access>,
-        /// What the operation itself demands of strides: `none` (the default), `last` or `all`.
+        /// Required contiguity: `none` (the default), `last` (last dimension) or `all`.
         optional contiguous: Spanned<Contiguous>,
-        /// Where it lives: `same` as the others (the default), `host` or `any`.
+        /// Required device: `same` as the other tensors (the default), `host` or `any`.
         optional device: Spanned<DeviceRule>,
-        /// A check that must read the data.
+        /// A rule for the values of the elements; checking it reads the data.
         optional values: RawValues,
         /// One sentence.
         optional doc: Text,
@@ -130,15 +130,15 @@ mapping! {
 }
 
 mapping! {
-    /// A check that must read the data: exactly one of these.
+    /// A rule for the values of the elements: exactly one of these.
     RawValues("`values`") {
         /// `0 <= v < E`.
         optional index_into: Expression,
         /// `[A, B]`: `A <= v <= B`.
         optional between: List<Expression>,
-        /// Starts at 0, never falls, ends at E.
+        /// Starts at 0, is non-decreasing, ends at E.
         optional indptr_of: Expression,
-        /// Never negative; sums along the last dimension to E.
+        /// Non-negative; sums to E along the last dimension.
         optional partition_of: Expression,
     }
 }
@@ -150,9 +150,9 @@ mapping! {
         required type_: Spanned<TypeWord>,
         /// The cases of an enum.
         optional values: List<Text>,
-        /// An expression over axes and earlier params; without one the parameter must be given.
+        /// An expression over axes and earlier params; a parameter without a default is required.
         optional default: Expression,
-        /// One or two comparisons joined by `and`, with the parameter on the left left out: `">= 0 and < 1"`.
+        /// One or two comparisons joined by `and`, without the parameter on the left: `">= 0 and < 1"`.
         optional range: Expression,
         /// One sentence.
         optional doc: Text,
@@ -164,7 +164,7 @@ mapping! {
     RawOutput("an output") {
         /// `tensor` (the default) or `text`.
         optional kind: Spanned<Kind>,
-        /// The dimensions; they may name `dynamic` axes.
+        /// The dimensions; may use `dynamic` axes.
         optional shape: RawCases<List<Expression>>,
         /// A dtype, a variable of `types`, or cases chosen by an enum parameter.
         optional dtype: RawCases<Text>,
@@ -182,17 +182,17 @@ mapping! {
         required check: Expression,
         /// A code of `schemas/reasons.yaml`.
         required code: Text,
-        /// What a violation says.
+        /// Message of a violation.
         required message: Text,
     }
 }
 
 mapping! {
-    /// How an implementation is judged against the reference: exactly one of the three.
+    /// How kernels are compared with the reference: exactly one of the three methods.
     RawEquivalence("`equivalence`") {
         /// `[rtol, atol]` by the dtype of each output.
         optional close: Named<List<Spanned<f64>>>,
-        /// Bit for bit.
+        /// Bitwise equal.
         optional exact: Spanned<bool>,
         /// Support and goodness of fit, for sampling.
         optional distribution: RawDistribution,
@@ -200,16 +200,16 @@ mapping! {
 }
 
 mapping! {
-    /// Judged by distribution.
+    /// Comparison of distributions.
     RawDistribution("`distribution`") {
-        /// The probability of calling a right implementation wrong.
+        /// The probability of rejecting a correct implementation.
         required significance: Spanned<f64>,
     }
 }
 
 mapping! {
-    /// Every reason for which a call is refused or a kernel is not chosen.
-    RawReasons("the file of reasons") {
+    /// All reasons for which a call is rejected or a kernel is not selected.
+    RawReasons("reasons.yaml") {
         /// Version of the list.
         required version: Spanned<i64>,
         /// The codes.
@@ -220,13 +220,13 @@ mapping! {
 mapping! {
     /// One reason.
     RawReason("a reason") {
-        /// Which group it belongs to.
+        /// Its category.
         required category: Spanned<CategoryWord>,
-        /// What has happened, one sentence.
+        /// What happened, one sentence.
         required sentence: Text,
         /// What to do about it, one sentence.
         optional help: Text,
-        /// What it carries.
+        /// Its fields.
         required fields: List<Spanned<FieldWord>>,
     }
 }

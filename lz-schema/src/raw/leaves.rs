@@ -1,4 +1,4 @@
-//! The values that sections are made of: texts, numbers, expressions, lists and free mappings.
+//! The values in sections: texts, numbers, expressions, lists and mappings of names.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::diagnostics::{Code, Sink, listed, nearest};
 use crate::dtype::DType;
 use crate::source::{Node, Scalar, Span, Spanned, Value};
 
-/// Implements the parts of `JsonSchema` that every inlined leaf shares.
+/// Implements the parts of `JsonSchema` that all inlined leaves share.
 macro_rules! inline_schema {
     ([$($param:ident)?] $ty:ty, |$generator:ident| $schema:expr) => {
         impl $(<$param: JsonSchema>)? JsonSchema for $ty {
@@ -30,7 +30,7 @@ macro_rules! inline_schema {
 }
 pub(super) use inline_schema;
 
-/// The scalar of a node, unless it is another form or nothing at all.
+/// The scalar of a node; reports lists, mappings and null.
 pub(super) fn scalar<'a, T: Read>(node: &'a Node, sink: &mut Sink) -> Option<&'a Scalar> {
     match &node.value {
         Value::Scalar(scalar) if !scalar.is_null() => Some(scalar),
@@ -64,7 +64,7 @@ impl Read for Spanned<i64> {
         match scalar.text.parse() {
             Ok(value) if scalar.plain => Some(Spanned::new(value, node.span)),
             _ if scalar.plain && scalar.text.parse::<f64>().is_ok() => {
-                let message = format!("`{}` is not an integer of 64 bits", scalar.text);
+                let message = format!("`{}` is not a 64-bit integer", scalar.text);
                 sink.error(Code::BadNumber, node.span, message);
                 None
             }
@@ -132,32 +132,32 @@ inline_schema!([] Spanned<DType>, |_generator| {
     json_schema!({ "enum": names })
 });
 
-/// Reports a dtype that does not exist; long names (`float32`) and misspellings get a suggestion.
+/// Reports an unknown dtype, with a suggestion for long names (`float32`) and misspellings.
 pub(crate) fn unknown_dtype(sink: &mut Sink, span: Span, text: &str) {
     let near = match DType::parse(text) {
         Some(dtype) => Some(dtype.name()),
         None => nearest(text, DType::ALL.iter().map(|dtype| dtype.name())),
     };
-    let error = sink.error(Code::UnknownDtype, span, format!("`{text}` is not a dtype"));
+    let error = sink.error(Code::UnknownDtype, span, format!("unknown dtype `{text}`"));
     error.suggest(near);
     if near.is_none() {
-        error.note(format!("the dtypes are {}", listed(DType::ALL.iter().map(|dtype| dtype.name()))));
+        error.note(format!("expected one of {}", listed(DType::ALL.iter().map(|dtype| dtype.name()))));
     }
 }
 
-/// The text of an expression and how its bytes lie in the file.
+/// The text of an expression and its location in the file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Expression {
     /// The text.
     pub text: String,
-    /// Where it was written, quotes included.
+    /// Its span, including quotes.
     pub span: Span,
-    /// Where its first byte is in the file, if the file holds it letter by letter.
+    /// The offset of its first byte in the file, if the file contains it verbatim (without escapes).
     pub verbatim_at: Option<usize>,
 }
 
 impl Expression {
-    /// The place in the file of a range of the expression's text.
+    /// The span in the file of a range of the expression's text.
     pub fn place(&self, start: usize, end: usize) -> Span {
         match self.verbatim_at {
             Some(at) if !self.text.contains('\n') && start <= end && end <= self.text.len() => {
@@ -194,12 +194,12 @@ inline_schema!([T] Spanned<Vec<T>>, |generator| {
     json_schema!({ "type": "array", "items": generator.subschema_for::<T>() })
 });
 
-/// A mapping whose keys are free names.
+/// A mapping with user-defined keys.
 #[derive(Debug, Clone, Default)]
 pub struct Named<T> {
-    /// Where it was written.
+    /// Its span.
     pub span: Span,
-    /// The entries, each name once.
+    /// The entries, without duplicate names.
     pub entries: Vec<NamedEntry<T>>,
 }
 
@@ -208,7 +208,7 @@ pub struct Named<T> {
 pub struct NamedEntry<T> {
     /// The name.
     pub name: Spanned<String>,
-    /// What stands for; `None` if nothing could be made of it, which has been reported.
+    /// The value; `None` if it is invalid, which has been reported.
     pub value: Option<T>,
 }
 
@@ -230,16 +230,16 @@ inline_schema!([T] Named<T>, |generator| {
     json_schema!({ "type": "object", "additionalProperties": generator.subschema_for::<T>() })
 });
 
-/// Something that may depend on an enum parameter: the thing itself, or `{ by: param, CASE: thing, ... }`.
+/// A property that may depend on an enum parameter: the value, or `{ by: param, CASE: value, ... }`.
 #[derive(Debug, Clone)]
 pub enum RawCases<T> {
     /// The same for all.
     One(T),
-    /// One entry a case.
+    /// One entry per case.
     By {
         /// The parameter.
         by: Spanned<String>,
-        /// The cases as written.
+        /// The cases.
         cases: Named<T>,
     },
 }
@@ -269,24 +269,24 @@ impl<T: Read> Read for RawCases<T> {
     }
 }
 inline_schema!([T] RawCases<T>, |generator| {
-    let thing = generator.subschema_for::<T>();
+    let value = generator.subschema_for::<T>();
     let cases = json_schema!({
         "type": "object",
-        "properties": { "by": { "type": "string", "description": "The enum parameter that chooses the case." } },
+        "properties": { "by": { "type": "string", "description": "The enum parameter that selects the case." } },
         "required": ["by"],
-        "additionalProperties": thing.clone(),
+        "additionalProperties": value.clone(),
     });
-    json_schema!({ "anyOf": [thing, cases] })
+    json_schema!({ "anyOf": [value, cases] })
 });
 
-/// How selection sees an axis, as written.
+/// How selection buckets the sizes of an axis.
 #[derive(Debug, Clone)]
 pub enum RawSelect {
-    /// Every size by itself.
+    /// Every size is a separate key.
     Exact,
-    /// Not looked at.
+    /// Not part of the key.
     Ignored,
-    /// Up to these bounds.
+    /// Buckets with these upper bounds.
     Bucket(Spanned<Vec<Spanned<i64>>>),
 }
 
@@ -301,7 +301,7 @@ impl Read for RawSelect {
     }
 }
 impl Word for RawSelect {
-    const WHAT: &'static str = "a way for selection to see an axis";
+    const WHAT: &'static str = "a bucketing of an axis";
     const WORDS: &'static [(&'static str, Self)] =
         &[("exact", RawSelect::Exact), ("ignored", RawSelect::Ignored)];
 }
@@ -310,7 +310,7 @@ inline_schema!([] RawSelect, |generator| {
     json_schema!({ "anyOf": [{ "enum": ["exact", "ignored"] }, bucket] })
 });
 
-/// What property tests draw, as written.
+/// Sizes that property tests draw.
 #[derive(Debug, Clone)]
 pub enum RawFuzz {
     /// `lo..hi`.
@@ -336,7 +336,7 @@ inline_schema!([] RawFuzz, |_generator| json_schema!({
     ]
 }));
 
-/// A value whose meaning depends on the name it stands for: a size, sizes, a dtype, a number, a bool, a case.
+/// A value whose type depends on its name: a size, sizes, a dtype, a number, a bool, a case.
 #[derive(Debug, Clone)]
 pub enum OneOrMany {
     /// A single value.
@@ -346,7 +346,7 @@ pub enum OneOrMany {
 }
 
 impl OneOrMany {
-    /// Where it was written.
+    /// Its span.
     pub fn span(&self) -> Span {
         match self {
             OneOrMany::One(one) => one.span,

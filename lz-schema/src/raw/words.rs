@@ -1,4 +1,4 @@
-//! Closed lists of words, and the closed keys and values of `semantics`.
+//! Words from fixed lists, and the keys and values of `semantics`.
 
 use std::borrow::Cow;
 
@@ -11,11 +11,11 @@ use crate::diagnostics::{Code, Sink, listed, nearest};
 use crate::model::{Contiguous, DeviceRule, Kind, Role};
 use crate::source::{Node, Spanned};
 
-/// A word of a closed list.
+/// A word from a fixed list.
 pub trait Word: Sized + Clone + 'static {
-    /// What the list is of: `a role`.
+    /// Description of the words: `a role`.
     const WHAT: &'static str;
-    /// The words and what they stand for.
+    /// The words with their values.
     const WORDS: &'static [(&'static str, Self)];
 }
 
@@ -46,7 +46,7 @@ pub(super) fn read_word<T: Read, W: Word>(node: &Node, sink: &mut Sink) -> Optio
     let words = || W::WORDS.iter().map(|(word, _)| *word);
     sink.error(Code::UnknownWord, node.span, format!("`{text}` is not {}", W::WHAT))
         .suggest(nearest(text, words()))
-        .note(format!("the choices are {}", listed(words())));
+        .note(format!("expected one of {}", listed(words())));
     None
 }
 
@@ -95,14 +95,14 @@ pub struct CategoryWord(pub &'static str);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldWord(pub &'static str);
 
-/// The keys of `semantics` and the one answer that the language knows to each.
+/// The keys of `semantics`, each with its only allowed value and a description.
 pub const SEMANTICS: &[(&str, &str, &str)] = &[
     ("causal", "offset", "Key j is visible to query i when j <= i + causal_offset."),
     ("empty_rows", "zero", "A row without a visible key gives 0, and its lse is minus infinity."),
     ("lse", "natural", "Log-sum-exp is to the base e."),
     ("nan", "propagate", "NaN in, NaN out."),
     ("infinity", "propagate", "Infinities follow IEEE 754."),
-    ("rounding", "nearest_even_saturating", "Quantisation rounds to nearest even and saturates."),
+    ("rounding", "nearest_even_saturating", "Quantization rounds to nearest even and saturates."),
     ("mx_scale", "ocp_floor", "Scales of MX formats follow the floor rule of the OCP standard."),
     ("nibbles", "low_first", "Of two 4-bit values in a byte, the low one comes first."),
     (
@@ -114,7 +114,7 @@ pub const SEMANTICS: &[(&str, &str, &str)] = &[
     ("order", "sequential", "Later writes win."),
 ];
 
-/// The answers to what kernels differ on in silence, as written and already known to be of the closed list.
+/// The section `semantics`: behavior in which kernels commonly differ. Keys and values have been validated.
 #[derive(Debug, Clone, Default)]
 pub struct RawSemantics {
     /// Keys and values, in the order of the file.
@@ -133,17 +133,17 @@ impl Read for RawSemantics {
                 sink.error(
                     Code::UnknownSemantics,
                     key.span,
-                    format!("`{}` is no key of `semantics`", key.value),
+                    format!("unknown key `{}` in `semantics`", key.value),
                 )
                 .suggest(near)
-                .note(format!("the keys are {}", listed(keys())));
+                .note(format!("expected one of {}", listed(keys())));
                 continue;
             };
             let Some(value) = Spanned::<String>::read(value, sink) else { continue };
             if value.value == *answer {
                 read.entries.push((key, value));
             } else {
-                let message = format!("`{}: {}` is not part of the language", key.value, value.value);
+                let message = format!("`{}: {}` is not a value of `semantics`", key.value, value.value);
                 sink.error(Code::SemanticsValue, value.span, message).suggest(Some(*answer));
             }
         }

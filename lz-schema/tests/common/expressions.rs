@@ -1,8 +1,7 @@
-//! Random well-typed expressions as text, and random values for their variables. Shared by the tests of both back
-//! ends, so it knows neither.
+//! Random well-typed expressions as text, and random values for their variables. Shared by the tests of both back ends.
 //!
-//! Everything is decided by a list of bytes. When it runs out every choice is 0, which is the simplest one, so that
-//! shortening and lowering the bytes makes an expression simpler: that is how proptest shrinks a failure.
+//! All choices are derived from a list of bytes. After its end every choice is 0, the simplest one, so that shorter lists and
+//! smaller bytes give simpler expressions, as proptest's shrinking requires.
 
 use lz_schema::expr::{Type, Value, VariableTable};
 
@@ -12,7 +11,7 @@ pub struct Choices<'a> {
 }
 
 impl<'a> Choices<'a> {
-    /// Choices decided by these bytes.
+    /// Choices derived from these bytes.
     pub fn new(bytes: &'a [u8]) -> Choices<'a> {
         Choices { bytes }
     }
@@ -68,7 +67,7 @@ pub fn mode_type() -> Type {
     Type::enumeration(MODES)
 }
 
-/// Values for every slot of [`scope`], among them the ones that arithmetic goes wrong on.
+/// Values for every slot of [`scope`], including edge cases of arithmetic.
 pub fn values(choices: &mut Choices<'_>) -> Vec<Value> {
     let mut values = Vec::new();
     for _ in 0..3 {
@@ -151,7 +150,7 @@ pub fn int_expression(choices: &mut Choices<'_>, depth: u8) -> String {
             let (left, right) = (int_expression(choices, depth), int_expression(choices, depth));
             format!("({left} {operator} {right})")
         }
-        // Without parentheses: precedence decides, and the result is an int whatever it decides.
+        // Without parentheses, to test precedence; the result is an int in any case.
         4 => {
             let (first, second) =
                 (choices.pick(&["+", "-", "*", "//", "%"]), choices.pick(&["+", "-", "*", "//", "%"]));
@@ -215,7 +214,7 @@ pub fn bool_expression(choices: &mut Choices<'_>, depth: u8) -> String {
             let operator = choices.pick(&["and", "or"]);
             format!("({} {operator} {})", bool_expression(choices, depth), bool_expression(choices, depth))
         }
-        // Without parentheses, so that precedence decides.
+        // Without parentheses, to test precedence.
         6 => {
             let (first, second) = (choices.pick(&["and", "or"]), choices.pick(&["and", "or"]));
             format!(
@@ -252,7 +251,7 @@ pub fn bool_expression(choices: &mut Choices<'_>, depth: u8) -> String {
     }
 }
 
-/// A random expression of the type of `layout`. A bare case stands only beside a variable, which says its enum.
+/// A random expression of the type of `layout`. A bare case occurs only with a variable, from which its enum is inferred.
 fn enum_expression(choices: &mut Choices<'_>, depth: u8) -> String {
     if depth == 0 || choices.below(2) == 0 {
         return "layout".to_owned();

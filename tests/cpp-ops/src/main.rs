@@ -1,6 +1,6 @@
-//! Writes drawn calls and what the reference makes of them: `lz-cpp-cases FILE [CASES]`.
+//! Writes random calls of every operation with the reference results: `lz-cpp-cases FILE [CASES]`.
 //!
-//! The format is read by `case.cpp` beside this; it lives only between the two, so it has no version.
+//! `case.cpp` reads the file. The format is internal to the two programs and has no version.
 
 use std::fs;
 
@@ -18,13 +18,13 @@ use lz_core::{OperationInfo, dynamic};
 use lz_ops::tokenizer::Tokenizer;
 use lz_schema::model::Operation;
 
-/// Cases of one operation where nothing else is said.
+/// Default number of cases per operation.
 const CASES: u64 = 6;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().context("usage: lz-cpp-cases FILE [CASES]")?;
-    let cases = arguments.next().map_or(Ok(CASES), |text| text.parse()).context("CASES is not a number")?;
+    let cases = arguments.next().map_or(Ok(CASES), |text| text.parse()).context("CASES must be a number")?;
     let mut file = Writer::default();
     for info in lz_ops::OPERATIONS {
         for case in 0..cases {
@@ -57,7 +57,7 @@ fn write_case(file: &mut Writer, info: &'static OperationInfo, case: u64) -> Res
                 file.byte(2);
                 file.texts(texts);
             }
-            _ => bail!("{} was not produced", output.name),
+            _ => bail!("the reference did not produce output `{}`", output.name),
         }
     }
     Ok(())
@@ -83,7 +83,7 @@ fn write_arguments(
             OwnedArg::Written(tensor) => {
                 file.byte(2);
                 write_memory(file, tensor);
-                let ran = ran.tensor().context("a written tensor is gone")?;
+                let ran = ran.tensor().context("an in-place tensor is missing after the call")?;
                 file.block(ran.bytes());
             }
             OwnedArg::Text(texts) => {
@@ -106,7 +106,7 @@ fn write_arguments(
     Ok(())
 }
 
-/// The whole window of a tensor, and where index 0 lies in it.
+/// Writes the whole buffer of a tensor, and the offset of its first element.
 fn write_memory(file: &mut Writer, tensor: &OwnedTensor) {
     let layout = tensor.layout();
     file.byte(layout.dtype as u8);
@@ -117,7 +117,7 @@ fn write_memory(file: &mut Writer, tensor: &OwnedTensor) {
     file.block(tensor.bytes());
 }
 
-/// A result, dense, with how it is judged.
+/// Writes a dense result with its tolerance.
 fn write_result(file: &mut Writer, operation: &Operation, tensor: &TensorView<'_>) {
     file.byte(1);
     file.byte(tensor.dtype() as u8);
@@ -134,7 +134,7 @@ fn write_result(file: &mut Writer, operation: &Operation, tensor: &TensorView<'_
     file.bytes.extend(atol.to_le_bytes());
 }
 
-/// The file as it grows; little-endian.
+/// The contents of the file; little-endian.
 #[derive(Default)]
 struct Writer {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Documents that quote files or point at them stay true.
+//! Files that documents quote or link to exist and are quoted exactly.
 
 use std::fs;
 use std::path::Path;
@@ -14,17 +14,17 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn the_operation_of_the_walk_through_is_quoted_as_it_is() {
+fn contributing_guide_quotes_its_example_operation_exactly() {
     let guide = read("CONTRIBUTING.md");
     for path in
         ["schemas/ops/activation/relu_squared.yaml", "lz-ops/src/reference/activation/relu_squared.rs"]
     {
-        assert!(guide.contains(&read(path)), "CONTRIBUTING.md does not quote {path} as it is");
+        assert!(guide.contains(&read(path)), "CONTRIBUTING.md does not contain the current text of {path}");
     }
 }
 
 #[test]
-fn links_and_paths_lead_somewhere() {
+fn links_and_paths_exist() {
     let mut pages = vec!["README.md".to_owned(), "ARCHITECTURE.md".to_owned(), "CONTRIBUTING.md".to_owned()];
     for path in codegen::walk(&root().join("docs/adr")).unwrap() {
         pages.push(path.strip_prefix(root()).unwrap().display().to_string());
@@ -37,17 +37,17 @@ fn links_and_paths_lead_somewhere() {
             let target = target.split('#').next().unwrap_or_default();
             assert!(
                 root().join(folder).join(target).exists(),
-                "{page} points at {target}, which is not there"
+                "{page} links to {target}, which does not exist"
             );
             checked += 1;
         }
-        // A path in backticks that names a file of ours is from the root.
+        // Paths of files in backticks are relative to the root.
         let spans = text.split('`').skip(1).step_by(2);
         for span in spans.filter(|span| span.contains('/') && !span.contains(['*', ' ', '{', '\n', ':'])) {
             let file = [".rs", ".yaml", ".md", ".json"].iter().any(|extension| span.ends_with(extension));
             let example = span.contains("linear") || span.starts_with("path");
             if file && !example {
-                assert!(root().join(span).exists(), "{page} names {span}, which is not there");
+                assert!(root().join(span).exists(), "{page} names {span}, which does not exist");
                 checked += 1;
             }
         }
@@ -56,16 +56,16 @@ fn links_and_paths_lead_somewhere() {
 }
 
 #[test]
-fn every_member_of_the_workspace_has_its_place_in_the_architecture() {
+fn architecture_lists_every_workspace_member() {
     let architecture = read("ARCHITECTURE.md");
     let manifest = read("Cargo.toml");
     let members = manifest.split("members = [").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
     for member in members.split('"').skip(1).step_by(2) {
-        let (floor, room) = member.split_once('/').unwrap_or((member, ""));
-        assert!(architecture.contains(&format!("| `{floor}")), "ARCHITECTURE.md has no floor {floor}");
+        let (folder, name) = member.split_once('/').unwrap_or((member, ""));
+        assert!(architecture.contains(&format!("| `{folder}")), "ARCHITECTURE.md does not list {folder}");
         assert!(
-            room.is_empty() || architecture.contains(&format!("`{room}`")),
-            "ARCHITECTURE.md does not say {member}"
+            name.is_empty() || architecture.contains(&format!("`{name}`")),
+            "ARCHITECTURE.md does not list {member}"
         );
     }
 }

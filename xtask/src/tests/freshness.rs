@@ -1,4 +1,4 @@
-//! Generation is deterministic, touches only what changes, and notices a change of one character.
+//! Generation is deterministic, writes only changed files, and detects a change of one character.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// A copy of the tree that goes away with the test.
+/// A copy of the checkout that is removed at the end of the test.
 struct Copy(PathBuf);
 
 impl Copy {
@@ -32,13 +32,13 @@ impl Copy {
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        // What is left behind is overwritten by nothing and found by nobody.
+        // A leftover folder is harmless: its name contains the process id.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 #[test]
-fn what_is_checked_in_is_what_the_generator_writes_twice() {
+fn generation_is_deterministic_and_checked_in_files_are_up_to_date() {
     let (first, second) = (codegen::generate(root()).unwrap(), codegen::generate(root()).unwrap());
     assert!(first == second, "two runs of the generator differ");
     assert!(first.len() > 80);
@@ -46,37 +46,37 @@ fn what_is_checked_in_is_what_the_generator_writes_twice() {
 }
 
 #[test]
-fn a_change_of_one_character_is_noticed_and_named() {
+fn change_of_one_character_is_reported_with_its_schema() {
     let copy = Copy::new("one-character");
     copy.check().unwrap();
-    copy.edit("schemas/ops/norm/rms.yaml", |text| text.replacen("row by row.", "row by row!", 1));
-    let refusal = copy.check().unwrap_err();
-    assert!(refusal.contains("changed schemas: schemas/ops/norm/rms.yaml\n"), "{refusal}");
-    assert!(refusal.contains("lz-ops/src/generated/norm_rms.rs"), "{refusal}");
-    assert!(refusal.contains("run `cargo xtask codegen`"), "{refusal}");
+    copy.edit("schemas/ops/norm/rms.yaml", |text| text.replacen("rows to normalize.", "rows to normalize!", 1));
+    let error = copy.check().unwrap_err();
+    assert!(error.contains("changed schemas: schemas/ops/norm/rms.yaml\n"), "{error}");
+    assert!(error.contains("lz-ops/src/generated/norm_rms.rs"), "{error}");
+    assert!(error.contains("run `cargo xtask codegen`"), "{error}");
     codegen::run(&copy.0, Mode::Write).unwrap();
     copy.check().unwrap();
 
     copy.edit("schemas/reasons.yaml", |text| text.replacen("sentence: ", "sentence: Now ", 1));
-    let refusal = copy.check().unwrap_err();
-    assert!(refusal.contains("changed schemas: schemas/reasons.yaml\n"), "{refusal}");
+    let error = copy.check().unwrap_err();
+    assert!(error.contains("changed schemas: schemas/reasons.yaml\n"), "{error}");
 }
 
 #[test]
-fn a_mistake_is_reported_and_nothing_is_written() {
+fn invalid_schema_is_reported_and_nothing_is_written() {
     let copy = Copy::new("mistake");
     copy.edit("schemas/ops/norm/rms.yaml", |text| text.replacen("[hidden]", "[hiden]", 1));
     let before = fs::read_to_string(copy.0.join("lz-ops/src/generated/norm_rms.rs")).unwrap();
-    let refusal = codegen::run(&copy.0, Mode::Write).unwrap_err().to_string();
+    let error = codegen::run(&copy.0, Mode::Write).unwrap_err().to_string();
     assert!(
-        refusal.contains("schemas/ops/norm/rms.yaml:") && refusal.contains("did you mean `hidden`?"),
-        "{refusal}"
+        error.contains("schemas/ops/norm/rms.yaml:") && error.contains("did you mean `hidden`?"),
+        "{error}"
     );
     assert_eq!(fs::read_to_string(copy.0.join("lz-ops/src/generated/norm_rms.rs")).unwrap(), before);
 }
 
 #[test]
-fn only_what_changes_is_touched_and_deleted_schemas_take_their_files_with_them() {
+fn only_changed_files_are_written_and_files_of_removed_schemas_are_deleted() {
     let copy = Copy::new("touch");
     new_op::run(&copy.0, "demo.scale").unwrap();
     codegen::run(&copy.0, Mode::Write).unwrap();
@@ -84,21 +84,21 @@ fn only_what_changes_is_touched_and_deleted_schemas_take_their_files_with_them()
     let page = copy.0.join("docs/ops/demo.scale.md");
     assert!(generated.is_file() && page.is_file());
 
-    let neighbour = copy.0.join("lz-ops/src/generated/norm_rms.rs");
-    let written = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
-    let before = written(&neighbour);
+    let unchanged = copy.0.join("lz-ops/src/generated/norm_rms.rs");
+    let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    let before = modified(&unchanged);
     fs::remove_file(copy.0.join("schemas/ops/demo/scale.yaml")).unwrap();
     assert!(copy.check().unwrap_err().contains("lz-ops/src/generated/demo_scale.rs"));
     codegen::run(&copy.0, Mode::Write).unwrap();
     assert!(!generated.exists() && !page.exists());
-    assert_eq!(written(&neighbour), before);
+    assert_eq!(modified(&unchanged), before);
     copy.check().unwrap();
 }
 
 #[test]
-fn an_operation_without_a_reference_is_refused_by_name() {
+fn operation_without_a_reference_is_rejected() {
     let copy = Copy::new("reference");
     fs::remove_file(copy.0.join("lz-ops/src/reference/norm/rms.rs")).unwrap();
-    let refusal = copy.check().unwrap_err();
-    assert!(refusal.contains("lz-ops/src/reference/norm/rms.rs"), "{refusal}");
+    let error = copy.check().unwrap_err();
+    assert!(error.contains("lz-ops/src/reference/norm/rms.rs"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! `operation!` expands to what is checked in: both come from one function, and this holds the files to it.
+//! `operation!` expands to the checked-in generated code.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use quote::quote;
 use crate::codegen;
 
 #[test]
-fn the_tokens_of_the_macro_are_those_of_the_checked_in_files() {
+fn macro_expansion_equals_checked_in_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let catalogue = codegen::load(root).unwrap();
-    for operation in &catalogue.set.operations {
-        let schema = &catalogue.paths[&operation.name];
+    let catalog = codegen::load(root).unwrap();
+    for operation in &catalog.set.operations {
+        let schema = &catalog.paths[&operation.name];
         let path = format!("lz-ops/src/generated/{}.rs", operation.flat_name());
         let mut file = syn::parse_file(&fs::read_to_string(root.join(&path)).unwrap()).unwrap();
-        // The file alone says which lints do not apply to it; inside a macro's expansion they do not look.
+        // The files allow some lints. A macro expansion needs no such attributes, because lints skip it.
         file.attrs.clear();
         let include = format!("../../../{schema}");
         let tokens = lz_codegen::tokens(operation, schema, &quote! { include_str!(#include) });

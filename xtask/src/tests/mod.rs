@@ -1,4 +1,4 @@
-//! What holds of the repository as a whole.
+//! Tests of the repository as a whole.
 
 mod documents;
 mod freshness;

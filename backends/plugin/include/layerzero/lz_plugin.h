@@ -215,7 +215,7 @@ typedef struct lz_activation_gelu_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_activation_gelu_kernel;
 
-/* activation.gelu_mul: The gate of GeGLU, the Gaussian error linear unit of one tensor times another. */
+/* activation.gelu_mul: The GeGLU gate, the Gaussian error linear unit of one tensor times another. */
 
 #define LZ_ACTIVATION_GELU_MUL_VERSION 1u
 
@@ -312,7 +312,7 @@ typedef struct lz_activation_silu_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_activation_silu_kernel;
 
-/* activation.silu_mul: The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another. */
+/* activation.silu_mul: The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another. */
 
 #define LZ_ACTIVATION_SILU_MUL_VERSION 1u
 
@@ -552,7 +552,7 @@ typedef struct lz_attention_gqa_prefill_paged_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_gqa_prefill_paged_kernel;
 
-/* attention.gqa.prefill.ragged: Grouped-query attention of requests of different lengths that lie one after the other without padding. */
+/* attention.gqa.prefill.ragged: Grouped-query attention of concatenated requests of different lengths, without padding. */
 
 #define LZ_ATTENTION_GQA_PREFILL_RAGGED_VERSION 1u
 
@@ -679,7 +679,7 @@ typedef struct lz_attention_mla_prefill_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_mla_prefill_kernel;
 
-/* attention.sparse.block: Attention over the blocks of keys that a block-sparse matrix lists for each block of queries. */
+/* attention.sparse.block: Block-sparse attention, in which each block of queries attends to a list of blocks of keys. */
 
 #define LZ_ATTENTION_SPARSE_BLOCK_VERSION 1u
 
@@ -712,7 +712,7 @@ typedef struct lz_attention_sparse_block_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_sparse_block_kernel;
 
-/* attention.sparse.variable_block: Attention over blocks of different sizes, chosen for each key head by a mask of blocks. */
+/* attention.sparse.variable_block: Block-sparse attention with blocks of different sizes and a block mask for each key head. */
 
 #define LZ_ATTENTION_SPARSE_VARIABLE_BLOCK_VERSION 1u
 
@@ -894,7 +894,7 @@ typedef struct lz_attention_standard_prefill_paged_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_standard_prefill_paged_kernel;
 
-/* attention.standard.prefill.ragged: Attention of requests of different lengths that lie one after the other without padding. */
+/* attention.standard.prefill.ragged: Attention of concatenated requests of different lengths, without padding. */
 
 #define LZ_ATTENTION_STANDARD_PREFILL_RAGGED_VERSION 1u
 
@@ -954,7 +954,7 @@ typedef struct lz_attention_state_merge_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_state_merge_kernel;
 
-/* dequantize: Turns values of a small integer or float format back into ordinary floats. */
+/* dequantize: Dequantizes a tensor of a low-precision integer or float format. */
 
 #define LZ_DEQUANTIZE_VERSION 1u
 
@@ -991,7 +991,7 @@ typedef struct lz_dequantize_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_dequantize_kernel;
 
-/* embedding.lookup: Copies the rows of a table that ids name. */
+/* embedding.lookup: Copies rows of a table by id. */
 
 #define LZ_EMBEDDING_LOOKUP_VERSION 1u
 
@@ -1044,7 +1044,7 @@ typedef struct lz_kv_append_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_kv_append_kernel;
 
-/* kv.compact: Moves whole pages of a paged cache, in place. */
+/* kv.compact: Copies pages within a paged cache, in place. */
 
 #define LZ_KV_COMPACT_VERSION 1u
 
@@ -1169,7 +1169,7 @@ typedef struct lz_mlp_linear_int8_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_mlp_linear_int8_kernel;
 
-/* mlp.linear.pack: Lays the integer weights of a linear layer out in panels, once for many calls. */
+/* mlp.linear.pack: Packs the integer weights of a linear layer into panels. */
 
 #define LZ_MLP_LINEAR_PACK_VERSION 1u
 
@@ -1233,7 +1233,7 @@ typedef struct lz_mlp_linear_weight_only_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_mlp_linear_weight_only_kernel;
 
-/* norm.layer: Layer normalisation over the last dimension. */
+/* norm.layer: Layer normalization over the last dimension. */
 
 #define LZ_NORM_LAYER_VERSION 1u
 
@@ -1262,7 +1262,7 @@ typedef struct lz_norm_layer_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_norm_layer_kernel;
 
-/* norm.rms: Root-mean-square normalisation over the last dimension. */
+/* norm.rms: Root-mean-square normalization over the last dimension. */
 
 #define LZ_NORM_RMS_VERSION 1u
 
@@ -1288,7 +1288,7 @@ typedef struct lz_norm_rms_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_norm_rms_kernel;
 
-/* norm.rms.add: Adds to the residual stream in place and normalises the sum by its root mean square. */
+/* norm.rms.add: Adds to the residual stream in place and normalizes the sum by its root mean square. */
 
 #define LZ_NORM_RMS_ADD_VERSION 1u
 
@@ -1315,7 +1315,7 @@ typedef struct lz_norm_rms_add_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_norm_rms_add_kernel;
 
-/* posenc.alibi: Adds the linear position bias of ALiBi to attention scores. */
+/* posenc.alibi: Adds the ALiBi linear position bias to attention scores. */
 
 #define LZ_POSENC_ALIBI_VERSION 1u
 
@@ -1340,7 +1340,7 @@ typedef struct lz_posenc_alibi_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_posenc_alibi_kernel;
 
-/* posenc.rope: Rotary position encoding of queries or keys by tables of cosines and sines. */
+/* posenc.rope: Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines. */
 
 #define LZ_POSENC_ROPE_VERSION 1u
 
@@ -1370,7 +1370,7 @@ typedef struct lz_posenc_rope_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_posenc_rope_kernel;
 
-/* quantize: Rounds a tensor to a small integer or float format with scales. */
+/* quantize: Quantizes a tensor to a low-precision integer or float format with scales. */
 
 #define LZ_QUANTIZE_VERSION 1u
 
@@ -1404,7 +1404,7 @@ typedef struct lz_quantize_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_quantize_kernel;
 
-/* sampling.speculative: Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens. */
+/* sampling.speculative: Verifies draft tokens by speculative sampling, so that the result has the target model's distribution. */
 
 #define LZ_SAMPLING_SPECULATIVE_VERSION 2u
 
@@ -1434,7 +1434,7 @@ typedef struct lz_sampling_speculative_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_sampling_speculative_kernel;
 
-/* sampling.topk: Draws one token a row among the k most likely. */
+/* sampling.topk: Samples one token per row from the k most likely ones (top-k). */
 
 #define LZ_SAMPLING_TOPK_VERSION 2u
 
@@ -1464,7 +1464,7 @@ typedef struct lz_sampling_topk_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_sampling_topk_kernel;
 
-/* sampling.topp: Draws one token a row among the most likely ones that together reach probability p. */
+/* sampling.topp: Samples one token per row from the most likely ones with cumulative probability p (top-p). */
 
 #define LZ_SAMPLING_TOPP_VERSION 2u
 
@@ -1495,7 +1495,7 @@ typedef struct lz_sampling_topp_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_sampling_topp_kernel;
 
-/* tokenize.decode: Turns token ids back into texts. */
+/* tokenize.decode: Decodes token ids to texts. */
 
 #define LZ_TOKENIZE_DECODE_VERSION 1u
 
@@ -1521,7 +1521,7 @@ typedef struct lz_tokenize_decode_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_tokenize_decode_kernel;
 
-/* tokenize.encode: Turns texts into token ids. */
+/* tokenize.encode: Encodes texts to token ids. */
 
 #define LZ_TOKENIZE_ENCODE_VERSION 1u
 

@@ -22,7 +22,7 @@ pub struct ActivationGeluArgs {
     pub given: u64,
     /// The input.
     pub x: *const abi::Tensor,
-    /// Which of the two formulas is meant.
+    /// The formula: exact or tanh approximation.
     pub approximate: u32,
 }
 unsafe impl abi::Versioned for ActivationGeluArgs {}

@@ -20,11 +20,11 @@ pub struct ActivationGeluMulArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// What goes through the activation.
+    /// Input of the activation.
     pub gate: *const abi::Tensor,
-    /// What the activated gate is multiplied with.
+    /// Factor of the activated gate.
     pub up: *const abi::Tensor,
-    /// Which of the two formulas is meant.
+    /// The formula: exact or tanh approximation.
     pub approximate: u32,
 }
 unsafe impl abi::Versioned for ActivationGeluMulArgs {}

@@ -20,19 +20,19 @@ pub struct AttentionCrossDecodeArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// One query a batch row.
+    /// One query per batch row.
     pub q: *const abi::Tensor,
     /// Keys of the encoder.
     pub k: *const abi::Tensor,
-    /// Values of the encoder, whose heads may have another size.
+    /// Values of the encoder; their head dimension may differ from that of the keys.
     pub v: *const abi::Tensor,
-    /// How many keys each batch row has; absent means all.
+    /// Number of keys of each batch row; absent means all.
     pub kv_lens: *const abi::Tensor,
     /// Bool: true where the key is visible; float: added to the scores.
     pub mask: *const abi::Tensor,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
     /// Order of the dimensions of keys and values.
     pub layout: u32,

@@ -20,27 +20,27 @@ pub struct AttentionGqaDecodePagedArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// One query a request.
+    /// One query per request.
     pub q: *const abi::Tensor,
-    /// Keys by page and place.
+    /// Keys, by page and slot.
     pub k_cache: *const abi::Tensor,
-    /// Values by page and place.
+    /// Values, by page and slot.
     pub v_cache: *const abi::Tensor,
-    /// Where the pages of each request begin in kv_indices.
+    /// Start of the pages of each request in kv_indices.
     pub kv_indptr: *const abi::Tensor,
-    /// Pages of all requests, one request after the other.
+    /// Pages of all requests, concatenated.
     pub kv_indices: *const abi::Tensor,
-    /// How many places of the last page of each request are filled.
+    /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: *const abi::Tensor,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: *const abi::Tensor,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
     /// Order of the dimensions of the caches.
     pub layout: u32,

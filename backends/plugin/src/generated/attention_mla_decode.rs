@@ -28,9 +28,9 @@ pub struct AttentionMlaDecodeArgs {
     pub ckv: *const abi::Tensor,
     /// Rotary part of the keys.
     pub kpe: *const abi::Tensor,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
 }
 unsafe impl abi::Versioned for AttentionMlaDecodeArgs {}

@@ -24,19 +24,19 @@ pub struct AttentionMlaDecodePagedArgs {
     pub q_nope: *const abi::Tensor,
     /// Rotary part of the queries.
     pub q_pe: *const abi::Tensor,
-    /// Compressed keys and values by page and place.
+    /// Compressed keys and values, by page and slot.
     pub ckv_cache: *const abi::Tensor,
-    /// Rotary part of the keys by page and place.
+    /// Rotary part of the keys, by page and slot.
     pub kpe_cache: *const abi::Tensor,
-    /// Where the pages of each request begin in kv_indices.
+    /// Start of the pages of each request in kv_indices.
     pub kv_indptr: *const abi::Tensor,
-    /// Pages of all requests, one request after the other.
+    /// Pages of all requests, concatenated.
     pub kv_indices: *const abi::Tensor,
-    /// How many places of the last page of each request are filled.
+    /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: *const abi::Tensor,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
 }
 unsafe impl abi::Versioned for AttentionMlaDecodePagedArgs {}

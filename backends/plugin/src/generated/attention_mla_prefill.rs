@@ -28,13 +28,13 @@ pub struct AttentionMlaPrefillArgs {
     pub ckv: *const abi::Tensor,
     /// Rotary part of the keys.
     pub kpe: *const abi::Tensor,
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     pub sm_scale: f32,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     pub causal: u8,
     /// With causal, key j is visible to query i when j <= i + causal_offset; the default aligns the last of both.
     pub causal_offset: i64,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
 }
 unsafe impl abi::Versioned for AttentionMlaPrefillArgs {}

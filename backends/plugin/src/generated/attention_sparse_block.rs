@@ -26,19 +26,19 @@ pub struct AttentionSparseBlockArgs {
     pub k: *const abi::Tensor,
     /// Values.
     pub v: *const abi::Tensor,
-    /// Where the list of each block of queries begins.
+    /// Start of the list of each block of queries.
     pub indptr: *const abi::Tensor,
     /// Blocks of keys, listed for one block of queries after the other.
     pub indices: *const abi::Tensor,
-    /// Queries a block.
+    /// Queries per block.
     pub block_rows: i64,
-    /// Keys a block.
+    /// Keys per block.
     pub block_cols: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
 }
 unsafe impl abi::Versioned for AttentionSparseBlockArgs {}

@@ -26,17 +26,17 @@ pub struct AttentionSparseVariableBlockArgs {
     pub k: *const abi::Tensor,
     /// Values.
     pub v: *const abi::Tensor,
-    /// Whether a block of queries sees a block of keys.
+    /// Whether a block of queries attends to a block of keys.
     pub block_mask: *const abi::Tensor,
     /// Queries of each block.
     pub block_row_sizes: *const abi::Tensor,
     /// Keys of each block.
     pub block_col_sizes: *const abi::Tensor,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
 }
 unsafe impl abi::Versioned for AttentionSparseVariableBlockArgs {}

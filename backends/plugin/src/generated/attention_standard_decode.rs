@@ -20,23 +20,23 @@ pub struct AttentionStandardDecodeArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// One query a batch row.
+    /// One query per batch row.
     pub q: *const abi::Tensor,
     /// Keys.
     pub k: *const abi::Tensor,
-    /// Values, whose heads may have another size.
+    /// Values; their head dimension may differ from that of the keys.
     pub v: *const abi::Tensor,
-    /// How many keys each batch row has; absent means all.
+    /// Number of keys of each batch row; absent means all.
     pub kv_lens: *const abi::Tensor,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: *const abi::Tensor,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
     /// Order of the dimensions of keys and values.
     pub layout: u32,

@@ -24,27 +24,27 @@ pub struct AttentionStandardPrefillArgs {
     pub q: *const abi::Tensor,
     /// Keys.
     pub k: *const abi::Tensor,
-    /// Values, whose heads may have another size.
+    /// Values; their head dimension may differ from that of the keys.
     pub v: *const abi::Tensor,
     /// Bool: true where the key is visible; float: added to the scores.
     pub mask: *const abi::Tensor,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: *const abi::Tensor,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     pub causal: u8,
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first.
     pub causal_offset: i64,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     pub window_right: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
-    /// Order of the dimensions of all tensors but the mask and the slopes.
+    /// Order of the dimensions of all tensors except the mask and the slopes.
     pub layout: u32,
 }
 unsafe impl abi::Versioned for AttentionStandardPrefillArgs {}

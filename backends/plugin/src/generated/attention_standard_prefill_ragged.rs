@@ -24,25 +24,25 @@ pub struct AttentionStandardPrefillRaggedArgs {
     pub q: *const abi::Tensor,
     /// Keys of all requests.
     pub k: *const abi::Tensor,
-    /// Values of all requests, whose heads may have another size.
+    /// Values of all requests; their head dimension may differ from that of the keys.
     pub v: *const abi::Tensor,
-    /// Where the queries of each request begin.
+    /// Start of the queries of each request.
     pub qo_indptr: *const abi::Tensor,
-    /// Where the keys of each request begin.
+    /// Start of the keys of each request.
     pub kv_indptr: *const abi::Tensor,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: *const abi::Tensor,
-    /// Whether later keys are hidden.
+    /// Whether later keys are masked.
     pub causal: u8,
-    /// How many keys before its own place a query sees; -1 means all.
+    /// Number of keys before its own position that a query attends to; -1 means all.
     pub window_left: i64,
-    /// How many keys after its own place a query sees; -1 means all.
+    /// Number of keys after its own position that a query attends to; -1 means all.
     pub window_right: i64,
-    /// Bound of the scores by a hyperbolic tangent; 0 means none.
+    /// Soft cap of the scores (tanh); 0 disables it.
     pub soft_cap: f32,
     /// Factor of the scores.
     pub sm_scale: f32,
-    /// Whether lse is returned as well.
+    /// Whether lse is returned.
     pub return_lse: u8,
 }
 unsafe impl abi::Versioned for AttentionStandardPrefillRaggedArgs {}

@@ -32,9 +32,9 @@ pub struct DequantizeArgs {
     pub format: u32,
     /// Which elements share a scale.
     pub granularity: u32,
-    /// Elements a block, with granularity block.
+    /// Elements per block, with granularity block.
     pub block_size: i64,
-    /// Last dimension of the output; to be given where it is odd in a format of half a byte an element.
+    /// Last dimension of the output; required if it is odd in a format with half a byte per element.
     pub inner: i64,
     /// The dtype of the output.
     pub output_dtype: u32,
@@ -51,7 +51,7 @@ unsafe impl cxx::ExternType for DequantizeArgs {
 pub struct DequantizePlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// The values as ordinary floats.
+    /// The dequantized values.
     pub output: *mut abi::Tensor,
 }
 impl DequantizeArgs {

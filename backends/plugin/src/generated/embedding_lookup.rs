@@ -20,9 +20,9 @@ pub struct EmbeddingLookupArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// One row a token.
+    /// One row per token.
     pub table: *const abi::Tensor,
-    /// Which rows are wanted.
+    /// Indices of the rows.
     pub ids: *const abi::Tensor,
 }
 unsafe impl abi::Versioned for EmbeddingLookupArgs {}
@@ -37,7 +37,7 @@ unsafe impl cxx::ExternType for EmbeddingLookupArgs {
 pub struct EmbeddingLookupPlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// The rows in the order of the ids.
+    /// The rows, in the order of the ids.
     pub output: *mut abi::Tensor,
 }
 impl EmbeddingLookupArgs {

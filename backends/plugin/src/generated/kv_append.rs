@@ -24,11 +24,11 @@ pub struct KvAppendArgs {
     pub k: *const abi::Tensor,
     /// Values of the new tokens.
     pub v: *const abi::Tensor,
-    /// Keys by page and place.
+    /// Keys, by page and slot.
     pub k_cache: *mut abi::Tensor,
-    /// Values by page and place.
+    /// Values, by page and slot.
     pub v_cache: *mut abi::Tensor,
-    /// Where each token goes, as page * page_size + place; -1 skips it.
+    /// Target of each token: page * page_size + slot in the page; -1 skips the token.
     pub slots: *const abi::Tensor,
     /// Order of the dimensions of the caches.
     pub layout: u32,

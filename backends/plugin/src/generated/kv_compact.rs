@@ -20,13 +20,13 @@ pub struct KvCompactArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// Keys by page and place.
+    /// Keys, by page and slot.
     pub k_cache: *mut abi::Tensor,
-    /// Values by page and place.
+    /// Values, by page and slot.
     pub v_cache: *mut abi::Tensor,
-    /// Pages that are read.
+    /// Source pages.
     pub source: *const abi::Tensor,
-    /// Pages that are written.
+    /// Target pages.
     pub target: *const abi::Tensor,
     /// Order of the dimensions of the caches.
     pub layout: u32,

@@ -22,11 +22,11 @@ pub struct MlpFusedArgs {
     pub given: u64,
     /// The input rows.
     pub x: *const abi::Tensor,
-    /// Weights whose product goes through the activation.
+    /// Weights of the gate projection.
     pub gate_weight: *const abi::Tensor,
-    /// Weights whose product multiplies the activated one.
+    /// Weights of the up projection.
     pub up_weight: *const abi::Tensor,
-    /// Weights that lead back to the model's width.
+    /// Weights of the down projection.
     pub down_weight: *const abi::Tensor,
     /// Applied to the gate.
     pub activation: u32,

@@ -22,7 +22,7 @@ pub struct MlpLinearArgs {
     pub given: u64,
     /// The input rows.
     pub x: *const abi::Tensor,
-    /// One row an output feature.
+    /// One row per output feature.
     pub weight: *const abi::Tensor,
     /// Addend of each output feature; absent means 0.
     pub bias: *const abi::Tensor,

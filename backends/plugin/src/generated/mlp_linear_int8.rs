@@ -20,11 +20,11 @@ pub struct MlpLinearInt8Args {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// The input rows, quantised.
+    /// The quantized input rows.
     pub x: *const abi::Tensor,
-    /// The stored values, one row an output feature, or panels of them.
+    /// The stored values, one row per output feature, or in panels.
     pub weight: *const abi::Tensor,
-    /// Scale of each row, or of all.
+    /// Scale of each row, or of all rows.
     pub x_scale: *const abi::Tensor,
     /// Scale of each output feature.
     pub weight_scale: *const abi::Tensor,

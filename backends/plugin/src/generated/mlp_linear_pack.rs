@@ -20,7 +20,7 @@ pub struct MlpLinearPackArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// One row an output feature: i8 for int8, u8 with two inputs a byte for int4.
+    /// One row per output feature: i8 for int8, u8 with two inputs per byte for int4.
     pub weight: *const abi::Tensor,
 }
 unsafe impl abi::Versioned for MlpLinearPackArgs {}

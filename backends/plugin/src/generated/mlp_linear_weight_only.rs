@@ -22,7 +22,7 @@ pub struct MlpLinearWeightOnlyArgs {
     pub given: u64,
     /// The input rows.
     pub x: *const abi::Tensor,
-    /// The stored values, one row an output feature, or panels of them.
+    /// The stored values, one row per output feature, or in panels.
     pub weight: *const abi::Tensor,
     /// Scale of each group.
     pub scale: *const abi::Tensor,
@@ -34,11 +34,11 @@ pub struct MlpLinearWeightOnlyArgs {
     pub format: u32,
     /// Which inputs share a scale.
     pub granularity: u32,
-    /// Inputs a block, with granularity block.
+    /// Inputs per block, with granularity block.
     pub block_size: i64,
     /// As `quantize` stores them, or as `mlp.linear.pack` lays them out.
     pub weight_layout: u32,
-    /// Bytes of a stored row; follows from the format.
+    /// Bytes per stored row; determined by the format.
     pub stored: i64,
     /// Applied to each output before it is rounded.
     pub activation: u32,

@@ -20,7 +20,7 @@ pub struct NormLayerArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// What is normalised, row by row.
+    /// The rows to normalize.
     pub x: *const abi::Tensor,
     /// Factor of each feature; absent means 1.
     pub weight: *const abi::Tensor,
@@ -28,7 +28,7 @@ pub struct NormLayerArgs {
     pub bias: *const abi::Tensor,
     /// Added to the variance before the root.
     pub eps: f32,
-    /// Whether mean and inverse standard deviation are returned as well.
+    /// Whether mean and inverse standard deviation are returned.
     pub return_stats: u8,
 }
 unsafe impl abi::Versioned for NormLayerArgs {}
@@ -43,7 +43,7 @@ unsafe impl cxx::ExternType for NormLayerArgs {
 pub struct NormLayerPlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// The normalised rows.
+    /// The normalized rows.
     pub output: *mut abi::Tensor,
     /// Mean of each row.
     pub mean: *mut abi::Tensor,

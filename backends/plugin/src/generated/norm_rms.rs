@@ -20,7 +20,7 @@ pub struct NormRmsArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// What is normalised, row by row.
+    /// The rows to normalize.
     pub x: *const abi::Tensor,
     /// Factor of each feature; absent means 1.
     pub weight: *const abi::Tensor,
@@ -41,7 +41,7 @@ unsafe impl cxx::ExternType for NormRmsArgs {
 pub struct NormRmsPlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// The normalised rows.
+    /// The normalized rows.
     pub output: *mut abi::Tensor,
 }
 impl NormRmsArgs {

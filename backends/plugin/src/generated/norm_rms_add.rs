@@ -20,9 +20,9 @@ pub struct NormRmsAddArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// What the last layer added to the stream.
+    /// The output of the previous layer, added to the residual stream.
     pub x: *const abi::Tensor,
-    /// The residual stream; becomes the rounded sum.
+    /// The residual stream; overwritten with the rounded sum.
     pub residual: *mut abi::Tensor,
     /// Factor of each feature; absent means 1.
     pub weight: *const abi::Tensor,
@@ -43,7 +43,7 @@ unsafe impl cxx::ExternType for NormRmsAddArgs {
 pub struct NormRmsAddPlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// The normalised sum.
+    /// The normalized sum.
     pub output: *mut abi::Tensor,
 }
 impl NormRmsAddArgs {

@@ -24,7 +24,7 @@ pub struct PosencAlibiArgs {
     pub scores: *const abi::Tensor,
     /// Slope of each head.
     pub slopes: *const abi::Tensor,
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key.
     pub causal_offset: i64,
 }
 unsafe impl abi::Versioned for PosencAlibiArgs {}

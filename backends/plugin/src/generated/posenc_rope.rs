@@ -28,7 +28,7 @@ pub struct PosencRopeArgs {
     pub sin: *const abi::Tensor,
     /// Position of each token; absent means 0 to seq - 1 in every batch row.
     pub positions: *const abi::Tensor,
-    /// Whether pairs are neighbours instead of halves.
+    /// Whether adjacent features form pairs, instead of features from the two halves.
     pub interleaved: u8,
     /// Order of the dimensions of x and of the output.
     pub layout: u32,
@@ -45,7 +45,7 @@ unsafe impl cxx::ExternType for PosencRopeArgs {
 pub struct PosencRopePlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// x with its rotary features turned.
+    /// x with its rotary features rotated.
     pub output: *mut abi::Tensor,
 }
 impl PosencRopeArgs {

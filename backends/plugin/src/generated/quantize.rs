@@ -20,9 +20,9 @@ pub struct QuantizeArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// What is quantised.
+    /// The tensor to quantize.
     pub x: *const abi::Tensor,
-    /// Scale of each group; absent means that scales are computed.
+    /// Scale of each group; if absent, scales are computed.
     pub scale: *const abi::Tensor,
     /// Zero point of each group, for integer formats with given scales.
     pub zero_point: *const abi::Tensor,
@@ -32,7 +32,7 @@ pub struct QuantizeArgs {
     pub format: u32,
     /// Which elements share a scale.
     pub granularity: u32,
-    /// Elements a block, with granularity block.
+    /// Elements per block, with granularity block.
     pub block_size: i64,
 }
 unsafe impl abi::Versioned for QuantizeArgs {}

@@ -20,19 +20,19 @@ pub struct SamplingSpeculativeArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// Probabilities that the draft model drew from.
+    /// Probabilities of the draft model.
     pub draft_probs: *const abi::Tensor,
-    /// The tokens that it drew.
+    /// The tokens sampled by the draft model.
     pub draft_tokens: *const abi::Tensor,
-    /// Probabilities of the target model at every place and one beyond.
+    /// Probabilities of the target model at every draft position and the next one.
     pub target_probs: *const abi::Tensor,
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     pub seed_tensor: *const abi::Tensor,
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     pub offset_tensor: *const abi::Tensor,
     /// Key of the random numbers, as 64 bits.
     pub seed: i64,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     pub offset: i64,
 }
 unsafe impl abi::Versioned for SamplingSpeculativeArgs {}
@@ -49,7 +49,7 @@ pub struct SamplingSpeculativePlaces {
     pub size: usize,
     /// Accepted draft tokens, the emitted token, then -1.
     pub tokens: *mut abi::Tensor,
-    /// How many draft tokens were accepted.
+    /// Number of accepted draft tokens.
     pub accepted: *mut abi::Tensor,
 }
 impl SamplingSpeculativeArgs {

@@ -20,21 +20,21 @@ pub struct SamplingTopkArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// Unnormalised log-probabilities.
+    /// Unnormalized log-probabilities.
     pub logits: *const abi::Tensor,
-    /// Overrides k, row by row.
+    /// Overrides k for each row.
     pub k_tensor: *const abi::Tensor,
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     pub seed_tensor: *const abi::Tensor,
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     pub offset_tensor: *const abi::Tensor,
-    /// How many candidates are kept.
+    /// Number of candidates.
     pub k: i64,
-    /// Divides the logits; small values prefer the likeliest token.
+    /// Divides the logits; small values favor the most likely token.
     pub temperature: f32,
     /// Key of the random numbers, as 64 bits.
     pub seed: i64,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     pub offset: i64,
 }
 unsafe impl abi::Versioned for SamplingTopkArgs {}
@@ -49,7 +49,7 @@ unsafe impl cxx::ExternType for SamplingTopkArgs {
 pub struct SamplingTopkPlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// The chosen token of each row, or -1.
+    /// The sampled token of each row, or -1.
     pub tokens: *mut abi::Tensor,
 }
 impl SamplingTopkArgs {

@@ -20,23 +20,23 @@ pub struct SamplingToppArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// Unnormalised log-probabilities.
+    /// Unnormalized log-probabilities.
     pub logits: *const abi::Tensor,
-    /// Overrides p, row by row; 0 keeps the likeliest token alone.
+    /// Overrides p for each row; 0 keeps only the most likely token.
     pub p_tensor: *const abi::Tensor,
-    /// Overrides seed; lets a captured graph draw anew.
+    /// Overrides seed, so that each replay of a captured graph can use a new one.
     pub seed_tensor: *const abi::Tensor,
-    /// Overrides offset; lets a captured graph draw anew.
+    /// Overrides offset, so that each replay of a captured graph can use a new one.
     pub offset_tensor: *const abi::Tensor,
-    /// The probability that the kept tokens must reach together.
+    /// Cumulative probability of the candidates.
     pub p: f32,
-    /// How many candidates are looked at; 0 means all.
+    /// Number of candidates; 0 means all.
     pub top_k: i64,
-    /// Divides the logits; small values prefer the likeliest token.
+    /// Divides the logits; small values favor the most likely token.
     pub temperature: f32,
     /// Key of the random numbers, as 64 bits.
     pub seed: i64,
-    /// First two words of the counter, as 64 bits; move it with every call.
+    /// First two words of the counter, as 64 bits; increment it with every call.
     pub offset: i64,
 }
 unsafe impl abi::Versioned for SamplingToppArgs {}
@@ -51,7 +51,7 @@ unsafe impl cxx::ExternType for SamplingToppArgs {
 pub struct SamplingToppPlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// The chosen token of each row, or -1.
+    /// The sampled token of each row, or -1.
     pub tokens: *mut abi::Tensor,
 }
 impl SamplingToppArgs {

@@ -20,13 +20,13 @@ pub struct TokenizeDecodeArgs {
     pub size: usize,
     /// Which params are given: bit n is the n-th param. Kernels get all of them.
     pub given: u64,
-    /// Ids of all texts, one text after the other.
+    /// Ids of all texts, concatenated.
     pub tokens: *const abi::Tensor,
-    /// Where the ids of each text begin.
+    /// Start of the ids of each text.
     pub indptr: *const abi::Tensor,
-    /// The tokenizer; its definition decides everything.
+    /// The tokenizer.
     pub tokenizer: *const abi::Tokenizer,
-    /// Whether special tokens are left out of the texts.
+    /// Whether special tokens are omitted from the texts.
     pub skip_special_tokens: u8,
 }
 unsafe impl abi::Versioned for TokenizeDecodeArgs {}

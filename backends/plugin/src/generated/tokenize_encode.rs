@@ -22,11 +22,11 @@ pub struct TokenizeEncodeArgs {
     pub given: u64,
     /// The texts.
     pub texts: *const abi::Texts,
-    /// The tokenizer; its definition decides everything.
+    /// The tokenizer.
     pub tokenizer: *const abi::Tokenizer,
-    /// Whether the post-processor adds its tokens, such as the one that begins a text.
+    /// Whether the post-processor adds special tokens, such as the begin-of-text token.
     pub add_special_tokens: u8,
-    /// Whether the place of each token in its text is returned as well.
+    /// Whether the byte range of each token is returned.
     pub return_offsets: u8,
 }
 unsafe impl abi::Versioned for TokenizeEncodeArgs {}
@@ -41,11 +41,11 @@ unsafe impl cxx::ExternType for TokenizeEncodeArgs {
 pub struct TokenizeEncodePlaces {
     /// Bytes of this structure.
     pub size: usize,
-    /// Ids of all texts, one text after the other.
+    /// Ids of all texts, concatenated.
     pub tokens: *mut abi::Dynamic,
-    /// Where the ids of each text begin; starts at 0 and ends at total.
+    /// Start of the ids of each text; begins with 0 and ends with total.
     pub indptr: *mut abi::Tensor,
-    /// First byte and byte after the last of each token.
+    /// Byte range of each token, end-exclusive.
     pub offsets: *mut abi::Dynamic,
 }
 impl TokenizeEncodeArgs {

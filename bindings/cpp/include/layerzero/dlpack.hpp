@@ -1,6 +1,6 @@
-// The structures of DLPack 1.x, as its specification lays them out, and how our tensors become them.
+// The structures of DLPack 1.x, as in its specification, and conversions to and from tensors.
 //
-// If the project's own dlpack.h was included before, its structures are used.
+// If another dlpack.h was included before, its structures are used.
 #pragma once
 
 #include <cstddef>
@@ -86,7 +86,7 @@ typedef struct DLManagedTensorVersioned {
 
 namespace lz::detail {
 
-/// A dtype, and what DLPack calls it.
+/// A dtype and its DLPack representation.
 struct DLPackType {
     DType dtype;
     std::uint8_t code;
@@ -104,7 +104,7 @@ inline constexpr DLPackType dlpack_types[] = {
 
 inline lz_tensor from_dlpack(const DLTensor &given) {
     if (given.ndim < 0 || given.ndim > LZ_MAX_RANK) {
-        throw ValidationError("a tensor has at most 8 dimensions");
+        throw ValidationError("a tensor can have at most 8 dimensions");
     }
     lz_tensor tensor{};
     for (const DLPackType &type : dlpack_types) {
@@ -113,7 +113,7 @@ inline lz_tensor from_dlpack(const DLTensor &given) {
         }
     }
     if (tensor.dtype == 0) {
-        throw ValidationError("the DLPack tensor has a dtype that no operation takes");
+        throw ValidationError("the dtype of the DLPack tensor is not supported");
     }
     switch (static_cast<int>(given.device.device_type)) {
     case 1:  // the host
@@ -128,7 +128,7 @@ inline lz_tensor from_dlpack(const DLTensor &given) {
     case 8: tensor.platform = LZ_METAL; break;
     case 10: tensor.platform = LZ_ROCM; break;
     case 14: tensor.platform = LZ_XPU; break;
-    default: throw ValidationError("the DLPack tensor is on a device that no kernel runs on");
+    default: throw ValidationError("the device of the DLPack tensor is not supported");
     }
     tensor.device = tensor.platform == LZ_CPU ? std::uint16_t{0} : static_cast<std::uint16_t>(given.device.device_id);
     tensor.rank = static_cast<std::uint32_t>(given.ndim);
@@ -143,12 +143,12 @@ inline lz_tensor from_dlpack(const DLTensor &given) {
     return tensor;
 }
 
-/// The result points at the sizes and strides of `tensor`.
+/// The result refers to the sizes and strides of `tensor`.
 inline void to_dlpack(lz_tensor &tensor, DLTensor &result) {
     static constexpr int device_types[] = {1, 2, 10, 0, 14, 8};
     const int device_type = tensor.platform < 6 ? device_types[tensor.platform] : 0;
     if (device_type == 0) {
-        throw ValidationError("DLPack has no name for the tensor's device");
+        throw ValidationError("DLPack does not support the device of the tensor");
     }
     result.data = tensor.data;
     result.device = {static_cast<DLDeviceType>(device_type), tensor.device};

@@ -1,4 +1,4 @@
-// The engine: decides which kernel runs a call, and can say why. A copy is the same engine.
+// The engine: selects the kernel for each call and explains selections. Copies refer to the same engine.
 #pragma once
 
 #include <cstdint>
@@ -15,33 +15,33 @@ namespace lz {
 
 class Kernel;
 
-/// What would be run for a call.
+/// The selection for a call.
 struct Plan {
-    std::string kernel;                  ///< the chosen one
-    std::vector<std::string> fallbacks;  ///< those that would be tried after it, best first
-    std::vector<std::string> transforms; ///< what has to be converted for it
+    std::string kernel;                  ///< the selected kernel
+    std::vector<std::string> fallbacks;  ///< fallback kernels, best first
+    std::vector<std::string> transforms; ///< required conversions of arguments
     std::uint64_t workspace_bytes = 0;   ///< scratch memory
     double score = 0.0;
 };
 
-/// One kernel that was looked at.
+/// One candidate of a selection.
 struct Candidate {
     std::string kernel;
     std::string backend;
     bool chosen = false;
     double score = 0.0;
-    std::vector<Reason> reasons; ///< why it cannot run; empty when it can
+    std::vector<Reason> reasons; ///< why it is not valid; empty if it is valid
 };
 
-/// Why a call would be run by the kernel it would be run by.
+/// An explanation of a selection.
 struct Explanation {
-    std::optional<Plan> plan;          ///< nothing if no kernel can run it
-    std::vector<Candidate> candidates; ///< possible ones best first, then the others
-    std::string text;                  ///< a table for people
-    std::string json;                  ///< everything, for machines
+    std::optional<Plan> plan;          ///< empty if no kernel is valid
+    std::vector<Candidate> candidates; ///< valid ones best first, then the others
+    std::string text;                  ///< a human-readable table
+    std::string json;                  ///< machine-readable
 };
 
-/// One value of the configuration, and where it came from.
+/// One configuration value and its source.
 struct ConfigEntry {
     std::string key;
     std::string value;
@@ -56,64 +56,64 @@ struct KernelInfo {
     std::string version;
 };
 
-/// A plugin that was loaded.
+/// A loaded plugin.
 struct Plugin {
     std::string backend;
     std::vector<std::string> kernels;
-    std::string runs_in; ///< where it runs and who said so; empty for this process
+    std::string runs_in; ///< the process that runs it and the setting that requires it; empty for this process
 };
 
-/// What became of one kernel when a call was measured.
+/// The outcome of measuring one kernel.
 struct Measured {
     std::string kernel;
-    std::string state;           ///< "measured", "failed", "passed" (not run: it cannot, or has failed before) or "untouched"
-    double median_ns = 0.0;      ///< of one run
-    double p95_ns = 0.0;         ///< of one run
-    std::uint64_t samples = 0;   ///< how many were taken
+    std::string state;           ///< "measured", "failed", "passed" (skipped: not valid, or failed before) or "untouched"
+    double median_ns = 0.0;      ///< per run
+    double p95_ns = 0.0;         ///< per run
+    std::uint64_t samples = 0;   ///< number of samples
     std::vector<Reason> reasons; ///< why it was not measured
 };
 
-/// What measuring the kernels of a call found.
+/// The result of measuring the kernels of a call.
 struct Tuned {
     std::vector<Measured> kernels; ///< measured ones first, fastest first
-    bool settled = false;          ///< whether the order is settled, not only cut off at the most samples
-    bool kept = false;             ///< whether it was written to the database
+    bool settled = false;          ///< whether the order is statistically settled; false if the sample limit was reached
+    bool kept = false;             ///< whether the measurements were stored in the database
     /// The fastest kernel; empty if none could be measured.
     [[nodiscard]] std::string best() const {
         return !kernels.empty() && kernels.front().state == "measured" ? kernels.front().kernel : std::string();
     }
 };
 
-/// The database in which an engine keeps what was measured, and the health of kernels.
+/// The database of measurements and kernel health of an engine.
 struct PerfDb {
     std::string path;
     std::string state;                ///< "writable", "read_only" or "closed"
-    std::string why;                  ///< what went wrong last; empty if nothing did
-    std::uint64_t measurements = 0;   ///< rows of all kernels
+    std::string why;                  ///< the last error; empty if none
+    std::uint64_t measurements = 0;   ///< number of measurements
     std::uint64_t dropped_writes = 0; ///< since it was opened
 };
 
-/// A circuit breaker that has something to remember.
+/// A circuit breaker with recorded failures.
 struct Circuit {
     std::string scope;          ///< "kernel", "backend" or "device"
-    std::string name;           ///< whose it is
+    std::string name;           ///< kernel, backend or device
     std::string version;        ///< the version that failed; empty for devices
     std::string state;          ///< "closed", "open" or "half_open"
-    std::uint32_t failures = 0; ///< that are not forgiven
-    std::uint32_t openings = 0; ///< that are not forgiven
+    std::uint32_t failures = 0; ///< recorded count
+    std::uint32_t openings = 0; ///< recorded count
     std::string last_error;
-    double retry_seconds = 0.0; ///< how long calls are refused
-    bool stored_only = false;   ///< in the database, and not used by this engine
+    double retry_seconds = 0.0; ///< time until the next probe
+    bool stored_only = false;   ///< only in the database, not used by this engine
 };
 
-/// A dispatch table that was loaded.
+/// A loaded dispatch table.
 struct DispatchTable {
     std::string path;
     std::vector<std::string> operations;
-    std::string stale; ///< why it decides nothing any more; empty while it does
+    std::string stale; ///< why it is stale and not used; empty if it is used
 };
 
-/// Something that is laid over the policy for the calls of this thread until this is destroyed, on the same thread.
+/// A policy overlay for the calls of this thread. It is removed by the destructor, which must run on the same thread.
 class [[nodiscard]] Scope {
   public:
     explicit Scope(rust::Box<bridge::Scope> scope) : scope_(std::move(scope)) {}
@@ -122,23 +122,23 @@ class [[nodiscard]] Scope {
     rust::Box<bridge::Scope> scope_;
 };
 
-/// Decides and dispatches.
+/// Selects and runs kernels.
 class Engine {
   public:
-    /// With every kernel that is built in.
+    /// Creates an engine with all built-in kernels.
     Engine() : Engine(bridge::engine_new()) {
         if (bridge::abi_version() >> 16 != LZ_ABI_MAJOR) {
-            throw Error("the headers and the library of LayerZero are of different releases");
+            throw Error("the headers and the library of LayerZero have different versions");
         }
     }
-    /// As its operator set it up: a file, the environment (`LAYERZERO_…`), what was measured (`perfdb.path`), and the plugins
-    /// of `plugins.load`. Without a name it is the file that `LAYERZERO_CONFIG` names, or `layerzero.yaml` if it is there.
+    /// Creates an engine configured by a policy file, the environment (`LAYERZERO_…`), stored measurements (`perfdb.path`), and the
+    /// plugins of `plugins.load`. The default file is the one named by `LAYERZERO_CONFIG`, or `layerzero.yaml` if it exists.
     static Engine open(std::string_view config = {}) {
         rust::Box<bridge::Engine> engine = bridge::engine_reference();
         detail::check(bridge::engine_open(*engine, detail::to_str(config)));
         return Engine(std::move(engine));
     }
-    /// With the references alone.
+    /// Creates an engine with only the reference kernels.
     static Engine reference() { return Engine(bridge::engine_reference()); }
 
     Engine(const Engine &other) : engine_(bridge::engine_share(*other.engine_)) {}
@@ -167,11 +167,11 @@ class Engine {
     void configure(std::string_view key, std::initializer_list<std::string_view> values) const {
         configure(key, std::span<const std::string_view>(values.begin(), values.size()));
     }
-    /// Reads a policy file; a wrong one changes nothing, and the exception says everything that is wrong.
+    /// Loads a policy file. An invalid file changes nothing, and the exception contains all errors.
     void load_config(std::string_view path) const {
         detail::check(bridge::engine_load_config(*engine_, detail::to_str(path)));
     }
-    /// Every value with where it came from.
+    /// All configuration values, each with its source.
     [[nodiscard]] std::vector<ConfigEntry> config() const {
         std::vector<ConfigEntry> entries;
         for (const bridge::ConfigEntry &entry : bridge::engine_config(*engine_)) {
@@ -184,25 +184,25 @@ class Engine {
     void lock(std::string_view operation, std::string_view kernel) const {
         detail::check(bridge::engine_lock(*engine_, detail::to_str(operation), detail::to_str(kernel)));
     }
-    /// Ends a lock.
+    /// Removes a lock.
     void unlock(std::string_view operation) const {
         detail::check(bridge::engine_unlock(*engine_, detail::to_str(operation)));
     }
-    /// Prefers backends or kernels for this thread's calls while the scope lives.
+    /// Prefers backends or kernels for this thread's calls during the lifetime of the scope.
     Scope prefer(std::initializer_list<std::string_view> patterns) const {
         const std::vector<rust::Str> texts = to_strs({patterns.begin(), patterns.size()});
         rust::Box<bridge::Scope> scope = bridge::scope_new();
         detail::check(bridge::engine_prefer(*engine_, {texts.data(), texts.size()}, *scope));
         return Scope(std::move(scope));
     }
-    /// Runs references only for this thread's calls while the scope lives.
+    /// Runs only reference kernels for this thread's calls during the lifetime of the scope.
     Scope disabled() const {
         rust::Box<bridge::Scope> scope = bridge::scope_new();
         detail::check(bridge::engine_disabled(*engine_, *scope));
         return Scope(std::move(scope));
     }
 
-    /// What would be run for the arguments of any operation.
+    /// The selection for the arguments of any operation.
     template <class Arguments> [[nodiscard]] Plan which(const Arguments &args) const {
         Explanation explanation = explain(args);
         if (!explanation.plan) {
@@ -214,46 +214,45 @@ class Engine {
         }
         return std::move(*explanation.plan);
     }
-    /// Why that would be run: every candidate, every reason.
+    /// Explains the selection: all candidates with all reasons.
     template <class Arguments> [[nodiscard]] Explanation explain(const Arguments &args) const {
         bridge::Answer answer{};
         lz_ask(*this, args, answer);
         return explanation(answer);
     }
 
-    /// Adds a backend whose kernels are written in C++: what the descriptor describes, all or none.
+    /// Registers a backend with kernels implemented in C++ according to a descriptor: all kernels or none.
     void register_backend(std::string_view descriptor, std::vector<Kernel> kernels) const;
-    /// Loads a plugin from one of `plugins.directories`, after its owner, permissions, hash and signature were checked;
-    /// `backend_isolation` says whether it runs in this process or in one of its own.
+    /// Loads a plugin from one of `plugins.directories` after checking its owner, permissions, hash and signature. The setting
+    /// `backend_isolation` determines whether it runs in this process or in a worker process.
     Plugin load_plugin(std::string_view path) const {
         bridge::PluginInfo plugin{};
         detail::check(bridge::engine_load_plugin(*engine_, detail::to_str(path), plugin));
         return {std::string(plugin.backend), to_strings(plugin.kernels), std::string(plugin.runs_in)};
     }
-    /// Takes a backend and its kernels away.
+    /// Removes a backend and its kernels.
     void unregister_backend(std::string_view name) const {
         bridge::engine_unregister(*engine_, detail::to_str(name));
     }
 
-    /// Runs every kernel that could run this call, in turn, until their order is settled, and keeps what was measured;
-    /// decisions follow it from then on. Takes `lz::Options` as a call does. What the call changes in place is changed by
-    /// every run: give it a copy.
+    /// Measures all kernels that are valid for this call, interleaved, until their order is settled, and stores the measurements,
+    /// which later selections use. Takes `lz::Options` as a call does. Every run writes the in-place arguments: pass copies.
     template <class Arguments, class... Given> Tuned tune(const Arguments &args, const Given &...options) const {
-        bridge::Tuned found{};
-        lz_tune(*this, args, found, options...);
-        Tuned tuned{{}, found.settled, found.kept};
-        for (const bridge::Measured &one : found.kernels) {
+        bridge::Tuned result{};
+        lz_tune(*this, args, result, options...);
+        Tuned tuned{{}, result.settled, result.kept};
+        for (const bridge::Measured &one : result.kernels) {
             tuned.kernels.push_back({std::string(one.kernel), std::string(one.state), one.median_ns, one.p95_ns,
                                      one.samples, detail::to_reasons(one.reasons)});
         }
         return tuned;
     }
-    /// Keeps measurements and health in a file from now on, and decides by what is in it. An engine has one such file:
-    /// `Engine::open` takes the one that `perfdb.path` names.
+    /// Attaches a database file for measurements and health, which selections use. An engine has at most one; `Engine::open` uses
+    /// the one named by `perfdb.path`.
     void open_perfdb(std::string_view path) const {
         detail::check(bridge::engine_open_perfdb(*engine_, detail::to_str(path)));
     }
-    /// Where measurements are kept; nothing if they are not.
+    /// The measurement database; empty if there is none.
     [[nodiscard]] std::optional<PerfDb> perfdb() const {
         const bridge::PerfDbInfo info = bridge::engine_perfdb(*engine_);
         if (info.path.empty()) {
@@ -262,20 +261,20 @@ class Engine {
         return PerfDb{std::string(info.path), std::string(info.state), std::string(info.why), info.measurements,
                       info.dropped_writes};
     }
-    /// Writes all measurements to a file, one JSON object a line, and says how many.
+    /// Exports all measurements to a file, one JSON object per line, and returns their number.
     std::uint64_t export_perfdb(std::string_view path) const {
         std::uint64_t count = 0;
         detail::check(bridge::engine_export_perfdb(*engine_, detail::to_str(path), count));
         return count;
     }
-    /// Reads measurements from such a file, of this or another machine, and says how many were taken.
+    /// Imports measurements from such a file, from this or another machine, and returns the number of stored ones.
     std::uint64_t import_perfdb(std::string_view path) const {
         std::uint64_t count = 0;
         detail::check(bridge::engine_import_perfdb(*engine_, detail::to_str(path), count));
         return count;
     }
 
-    /// Every circuit that has something to remember: of this engine, then those that are only stored.
+    /// All circuit breakers with recorded failures: those of this engine, then those that are only in the database.
     [[nodiscard]] std::vector<Circuit> circuits() const {
         std::vector<Circuit> circuits;
         for (const bridge::CircuitInfo &one : bridge::engine_circuits(*engine_)) {
@@ -285,21 +284,21 @@ class Engine {
         }
         return circuits;
     }
-    /// Forgets the failures of a kernel or backend, or of all of them, here and in the database; says how many circuits that
-    /// were. Other processes that run keep what they know.
+    /// Clears the recorded failures of a kernel or backend, or of all, in this engine and in the database. Returns the number of
+    /// circuit breakers that were reset. Other running processes are not affected.
     std::uint64_t reset_kernel(std::string_view name = {}) const {
         std::uint64_t count = 0;
         detail::check(bridge::engine_reset_kernel(*engine_, detail::to_str(name), count));
         return count;
     }
 
-    /// Lets a dispatch table decide, as `lz solve` writes it; one of another machine is refused with everything that differs.
+    /// Loads a dispatch table written by `lz solve`. A table from different hardware is rejected with a list of the differences.
     void load_dispatch_table(std::string_view path) const {
         detail::check(bridge::engine_load_table(*engine_, detail::to_str(path)));
     }
-    /// Goes on without dispatch tables.
+    /// Unloads all dispatch tables.
     void unload_dispatch_tables() const { bridge::engine_unload_tables(*engine_); }
-    /// The dispatch tables that were loaded.
+    /// The loaded dispatch tables.
     [[nodiscard]] std::vector<DispatchTable> dispatch_tables() const {
         std::vector<DispatchTable> tables;
         for (const bridge::TableInfo &table : bridge::engine_tables(*engine_)) {
@@ -311,7 +310,7 @@ class Engine {
     [[nodiscard]] std::vector<std::string> operations() const {
         return to_strings(bridge::engine_operations(*engine_));
     }
-    /// Every kernel.
+    /// All kernels.
     [[nodiscard]] std::vector<KernelInfo> kernels() const {
         std::vector<KernelInfo> kernels;
         for (const bridge::KernelInfo &kernel : bridge::engine_kernels(*engine_)) {
@@ -320,12 +319,12 @@ class Engine {
         }
         return kernels;
     }
-    /// Moves with every change that a decision can depend on.
+    /// A counter that is incremented by every change that can affect a decision.
     [[nodiscard]] std::uint64_t generation() const { return bridge::engine_generation(*engine_); }
-    /// How often a kernel failed and another one did its work.
+    /// The number of calls that ran a fallback kernel after a failure.
     [[nodiscard]] std::uint64_t fallbacks() const { return bridge::engine_fallbacks(*engine_); }
 
-    /// The engine behind the bridge, for generated calls.
+    /// The engine of the bridge, for generated calls.
     [[nodiscard]] const bridge::Engine &raw() const noexcept { return *engine_; }
 
   private:

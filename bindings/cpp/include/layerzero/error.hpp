@@ -1,4 +1,4 @@
-// Exceptions. Every one carries its reasons as data.
+// Exceptions. Each contains its reasons as data.
 #pragma once
 
 #include <stdexcept>
@@ -8,17 +8,17 @@
 
 namespace lz {
 
-/// Why something is wrong; fields that do not apply are empty.
+/// The reason of an error; fields that do not apply are empty.
 struct Reason {
-    std::string code;     ///< for machines: `SHAPE_MISMATCH`
-    std::string argument; ///< the argument it is about
-    std::string axis;     ///< the axis it is about
-    std::string required; ///< what was needed
-    std::string found;    ///< what was there
-    std::string message;  ///< the whole sentence
+    std::string code;     ///< reason code: `SHAPE_MISMATCH`
+    std::string argument; ///< the argument
+    std::string axis;     ///< the axis
+    std::string required; ///< the required value
+    std::string found;    ///< the actual value
+    std::string message;  ///< the full message
 };
 
-/// Something went wrong; `reasons()` says what.
+/// Base class of all errors.
 class Error : public std::runtime_error {
   public:
     explicit Error(const std::string &message) : std::runtime_error(message) {}
@@ -26,11 +26,11 @@ class Error : public std::runtime_error {
         : std::runtime_error(message), operation_(std::move(operation)), kernel_(std::move(kernel)),
           reasons_(std::move(reasons)) {}
 
-    /// Everything that is wrong.
+    /// All reasons.
     [[nodiscard]] const std::vector<Reason> &reasons() const noexcept { return reasons_; }
-    /// The operation, or the file, that it is about.
+    /// The operation or file that the error refers to.
     [[nodiscard]] const std::string &operation() const noexcept { return operation_; }
-    /// The kernel that it is about.
+    /// The kernel that the error refers to.
     [[nodiscard]] const std::string &kernel() const noexcept { return kernel_; }
     /// Whether any reason has this code.
     [[nodiscard]] bool has(const std::string &code) const noexcept {
@@ -48,32 +48,32 @@ class Error : public std::runtime_error {
     std::vector<Reason> reasons_;
 };
 
-/// The call itself is wrong.
+/// The arguments of the call are invalid.
 class ValidationError : public Error {
     using Error::Error;
 };
 
-/// No kernel can run the call; the reasons of every candidate are there.
+/// No kernel is valid for the call; contains the reasons of every candidate.
 class NoKernelFound : public Error {
     using Error::Error;
 };
 
-/// A lock names a kernel that cannot run the call.
+/// The policy locks the operation to a kernel that is not valid for the call.
 class LockedError : public NoKernelFound {
     using NoKernelFound::NoKernelFound;
 };
 
-/// No kernel is known to be safe inside a graph capture.
+/// No kernel is verified as safe for graph capture.
 class CudaGraphUnsafe : public NoKernelFound {
     using NoKernelFound::NoKernelFound;
 };
 
-/// A kernel ran and failed, and so did its fallbacks, or there are none.
+/// A kernel failed, and so did its fallbacks, if any.
 class KernelExecutionError : public Error {
     using Error::Error;
 };
 
-/// A file, a policy or a descriptor is wrong; `what()` is the whole diagnostic.
+/// A file, a policy or a descriptor is invalid; `what()` is the full diagnostic.
 class ConfigurationError : public Error {
     using Error::Error;
 };

@@ -1,4 +1,4 @@
-// Kernels written in C++: what one may use while it runs, and how it is handed to an engine or exported by a plugin.
+// Kernels implemented in C++: the interface of a running kernel, and kernel objects for engines and plugins.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@
 
 namespace lz {
 
-/// Thrown by a kernel that declines a call before it has written anything.
+/// Thrown by a kernel that declines a call before it has written any output.
 class Declined : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// What a running kernel may use.
+/// Resources of a running kernel.
 class Run {
   public:
     explicit Run(lz_run *run) noexcept : run_(run) {}
 
-    /// The caller's stream on its device; null on the host.
+    /// The caller's stream; null on the host.
     [[nodiscard]] void *stream() const noexcept { return run_->stream; }
-    /// As many bytes of scratch memory as the kernel's `workspace` asked for, 64-byte aligned.
+    /// Scratch memory of the size returned by the kernel's `workspace`, 64-byte aligned.
     [[nodiscard]] std::span<std::byte> workspace() const noexcept {
         return {static_cast<std::byte *>(run_->workspace), static_cast<std::size_t>(run_->workspace_bytes)};
     }
@@ -37,10 +37,10 @@ class Run {
     lz_run *run_;
 };
 
-/// A tensor whose size a kernel finds out.
+/// An output tensor whose size the kernel determines.
 class DynamicOutput {
   public:
-    /// Allocates it.
+    /// Allocates the tensor.
     TensorMut make(Run &run, DType dtype, Dims shape) const {
         const lz_status status = run.raw()->make_tensor(run.raw(), output_, static_cast<std::uint8_t>(dtype),
                                                         static_cast<std::uint32_t>(shape.size()), shape.data());
@@ -56,10 +56,10 @@ class DynamicOutput {
     lz_dynamic *output_;
 };
 
-/// Strings that a kernel makes.
+/// A text output of a kernel.
 class TextsOutput {
   public:
-    /// Hands them over.
+    /// Sets the texts.
     void make(Run &run, std::span<const std::string> texts) const {
         std::vector<lz_text> items;
         items.reserve(texts.size());
@@ -67,7 +67,7 @@ class TextsOutput {
             items.push_back({text.data(), text.size()});
         }
         if (run.raw()->make_texts(run.raw(), output_, items.data(), items.size()) != LZ_OK) {
-            throw std::runtime_error("the texts are not UTF-8");
+            throw std::runtime_error("a text is not valid UTF-8");
         }
     }
     [[nodiscard]] static TextsOutput borrow(lz_texts_output *output) noexcept { return TextsOutput(output); }
@@ -77,7 +77,7 @@ class TextsOutput {
     lz_texts_output *output_;
 };
 
-/// A kernel of some operation: `lz::ops::norm_rms_kernel(...)` makes one.
+/// A kernel of an operation; created by `lz::ops::norm_rms_kernel(...)` and similar functions.
 class Kernel {
   public:
     Kernel(std::string id, const char *operation, std::uint32_t version, std::shared_ptr<const void> vtable)
@@ -86,7 +86,7 @@ class Kernel {
     [[nodiscard]] const std::string &id() const noexcept { return id_; }
     [[nodiscard]] const char *operation() const noexcept { return operation_; }
     [[nodiscard]] std::uint32_t operation_version() const noexcept { return version_; }
-    /// The table of functions.
+    /// The vtable.
     [[nodiscard]] const void *vtable() const noexcept { return vtable_.get(); }
 
   private:

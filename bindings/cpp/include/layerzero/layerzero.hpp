@@ -1,4 +1,4 @@
-// Everything: the engine, tensors, and every operation.
+// Includes all headers: the engine, tensors and all operations.
 #pragma once
 
 #include <layerzero/engine.hpp>

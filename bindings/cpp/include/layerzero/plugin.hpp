@@ -1,4 +1,4 @@
-// A plugin in C++: kernels as objects or functions, exported through the C ABI. Needs the headers alone, not the library.
+// Plugins in C++: kernels as objects or functions, exported through the C ABI. Needs only the headers, not the library.
 //
 //     std::vector<lz::Kernel> kernels() { return {lz::ops::norm_rms_kernel("mine.norm.rms", [](auto &call, auto &out, auto &) { … })}; }
 //     LZ_PLUGIN(descriptor_json, kernels)
@@ -13,7 +13,7 @@
 
 namespace lz::detail {
 
-/// What a plugin keeps between its start and its end.
+/// The state of a plugin.
 struct PluginState {
     std::vector<Kernel> kernels;
     std::vector<lz_kernel> records;
@@ -45,7 +45,7 @@ lz_status start_plugin(const lz_host *host, lz_plugin *plugin, const char *descr
 
 } // namespace lz::detail
 
-/// Exports a plugin: its descriptor's JSON, and what makes its kernels.
+/// Exports a plugin: the JSON descriptor, and a function that creates its kernels.
 #define LZ_PLUGIN(descriptor, make_kernels)                                                                            \
     namespace {                                                                                                        \
     /* Each plugin has its own: with external linkage two plugins would share it. */                                   \

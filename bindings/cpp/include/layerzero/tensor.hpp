@@ -1,6 +1,6 @@
-// Tensors: borrowed views of memory that somebody else owns, and tensors that own theirs.
+// Tensors: borrowed views, and tensors that own their memory.
 //
-// A view carries metadata of any quality; a call checks it and says what is wrong. Nothing here copies elements.
+// The metadata of a view is not validated here; calls validate it and report errors. Elements are never copied here.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace lz {
 
-/// Which kind of device memory is on.
+/// The kind of device.
 enum class Platform : std::uint8_t {
     Cpu = LZ_CPU,
     Cuda = LZ_CUDA,
@@ -32,14 +32,14 @@ enum class Platform : std::uint8_t {
     Metal = LZ_METAL,
 };
 
-/// Where memory is.
+/// The device of a tensor.
 struct Place {
     Platform platform = Platform::Cpu;
     std::uint16_t device = 0;
     friend bool operator==(const Place &, const Place &) = default;
 };
 
-/// Sizes or strides as they are passed.
+/// Sizes or strides.
 using Dims = std::span<const std::int64_t>;
 
 namespace detail {
@@ -59,10 +59,10 @@ template <> struct DTypeOf<bool> { static constexpr DType value = DType::Bool; }
 
 inline lz_tensor describe(void *data, DType dtype, Dims shape, const Dims *strides, Place place) {
     if (shape.size() > LZ_MAX_RANK) {
-        throw ValidationError("a tensor has at most 8 dimensions");
+        throw ValidationError("a tensor can have at most 8 dimensions");
     }
     if (strides != nullptr && strides->size() != shape.size()) {
-        throw ValidationError("a tensor has as many strides as dimensions");
+        throw ValidationError("the number of strides must equal the number of dimensions");
     }
     lz_tensor tensor{};
     tensor.data = data;
@@ -74,14 +74,14 @@ inline lz_tensor describe(void *data, DType dtype, Dims shape, const Dims *strid
     for (std::size_t at = shape.size(); at-- > 0;) {
         tensor.shape[at] = shape[at];
         tensor.strides[at] = strides != nullptr ? (*strides)[at] : dense;
-        // Sizes that overflow are refused by the call; here they must only not be undefined.
+        // The call rejects sizes that overflow; this only avoids undefined behavior.
         dense = static_cast<std::int64_t>(static_cast<std::uint64_t>(dense) *
                                           static_cast<std::uint64_t>(std::max<std::int64_t>(shape[at], 1)));
     }
     return tensor;
 }
 
-/// What views of every kind can be asked.
+/// The accessors that all views share.
 class AnyView {
   public:
     /// Sizes.
@@ -92,7 +92,7 @@ class AnyView {
     [[nodiscard]] std::size_t rank() const noexcept { return tensor_.rank; }
     /// Element type.
     [[nodiscard]] DType dtype() const noexcept { return static_cast<DType>(tensor_.dtype); }
-    /// Where the memory is.
+    /// The device.
     [[nodiscard]] Place place() const noexcept {
         return {static_cast<Platform>(tensor_.platform), tensor_.device};
     }
@@ -124,7 +124,7 @@ class AnyView {
 
     template <class T> [[nodiscard]] std::span<T> elements_as() const {
         if (dtype() != DTypeOf<std::remove_const_t<T>>::value || place() != Place{} || !is_contiguous()) {
-            throw ValidationError("the elements are not dense on the host, or of another dtype");
+            throw ValidationError("the tensor is not contiguous, not in host memory, or has another dtype");
         }
         return {static_cast<T *>(tensor_.data), static_cast<std::size_t>(elements())};
     }
@@ -137,66 +137,66 @@ class AnyView {
 class TensorMut;
 class Tensor;
 
-/// A borrowed tensor that is read.
+/// A borrowed read-only tensor.
 class TensorView : public detail::AnyView {
   public:
-    /// Dense row-major elements of the host.
+    /// A view of dense row-major host memory.
     template <class T>
     TensorView(std::span<T> data, Dims shape)
         : AnyView(detail::describe(const_cast<std::remove_const_t<T> *>(data.data()),
                                    detail::DTypeOf<std::remove_const_t<T>>::value, shape, nullptr, {})) {
         if (elements() > static_cast<std::int64_t>(data.size())) {
-            throw ValidationError("the shape has more elements than the span");
+            throw ValidationError("the span has fewer elements than the shape");
         }
     }
     template <class T>
     TensorView(std::span<T> data, std::initializer_list<std::int64_t> shape)
         : TensorView(data, Dims(shape.begin(), shape.size())) {}
-    /// Memory of any kind, dense row-major.
+    /// A view of memory on any device, dense row-major.
     TensorView(const void *data, DType dtype, Dims shape, Place place = {})
         : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, nullptr, place)) {}
-    /// Memory of any kind, with strides in elements.
+    /// A view of memory on any device, with strides in elements.
     TensorView(const void *data, DType dtype, Dims shape, Dims strides, Place place = {})
         : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, &strides, place)) {}
-    /// What may be written may be read.
+    /// A read-only view of a writable one.
     TensorView(const TensorMut &tensor) noexcept;
     /// A view of a tensor; the tensor must outlive it.
     TensorView(const Tensor &tensor) noexcept;
 
     /// The first element.
     [[nodiscard]] const void *data() const noexcept { return tensor_.data; }
-    /// The elements, if they are dense, on the host and of this type.
+    /// The elements; throws unless they are dense, in host memory and of this type.
     template <class T> [[nodiscard]] std::span<const T> as() const { return elements_as<const T>(); }
 
-    /// As it crosses.
+    /// The C representation.
     [[nodiscard]] const lz_tensor *raw() const noexcept { return &tensor_; }
-    /// From how it crosses.
+    /// From the C representation.
     [[nodiscard]] static TensorView borrow(const lz_tensor *tensor) noexcept { return TensorView(*tensor); }
 
   private:
     explicit TensorView(const lz_tensor &tensor) noexcept : AnyView(tensor) {}
 };
 
-/// A borrowed tensor that may be written.
+/// A borrowed writable tensor.
 class TensorMut : public detail::AnyView {
   public:
-    /// Dense row-major elements of the host.
+    /// A view of dense row-major host memory.
     template <class T>
         requires(!std::is_const_v<T>)
     TensorMut(std::span<T> data, Dims shape)
         : AnyView(detail::describe(data.data(), detail::DTypeOf<T>::value, shape, nullptr, {})) {
         if (elements() > static_cast<std::int64_t>(data.size())) {
-            throw ValidationError("the shape has more elements than the span");
+            throw ValidationError("the span has fewer elements than the shape");
         }
     }
     template <class T>
         requires(!std::is_const_v<T>)
     TensorMut(std::span<T> data, std::initializer_list<std::int64_t> shape)
         : TensorMut(data, Dims(shape.begin(), shape.size())) {}
-    /// Memory of any kind, dense row-major.
+    /// A view of memory on any device, dense row-major.
     TensorMut(void *data, DType dtype, Dims shape, Place place = {})
         : AnyView(detail::describe(data, dtype, shape, nullptr, place)) {}
-    /// Memory of any kind, with strides in elements.
+    /// A view of memory on any device, with strides in elements.
     TensorMut(void *data, DType dtype, Dims shape, Dims strides, Place place = {})
         : AnyView(detail::describe(data, dtype, shape, &strides, place)) {}
     /// A view of a tensor; the tensor must outlive it.
@@ -204,12 +204,12 @@ class TensorMut : public detail::AnyView {
 
     /// The first element.
     [[nodiscard]] void *data() const noexcept { return tensor_.data; }
-    /// The elements, if they are dense, on the host and of this type.
+    /// The elements; throws unless they are dense, in host memory and of this type.
     template <class T> [[nodiscard]] std::span<T> as() const { return elements_as<T>(); }
 
-    /// As it crosses.
+    /// The C representation.
     [[nodiscard]] lz_tensor *raw() const noexcept { return const_cast<lz_tensor *>(&tensor_); }
-    /// From how it crosses.
+    /// From the C representation.
     [[nodiscard]] static TensorMut borrow(const lz_tensor *tensor) noexcept { return TensorMut(*tensor); }
 
   private:
@@ -219,10 +219,10 @@ class TensorMut : public detail::AnyView {
 
 inline TensorView::TensorView(const TensorMut &tensor) noexcept : AnyView(*tensor.raw()) {}
 
-/// A tensor that owns its memory, or shares it with whoever it came from. Copies share.
+/// A tensor that owns its memory or shares its ownership. Copies share the memory.
 class Tensor {
   public:
-    /// Dense row-major host memory, not initialised.
+    /// Allocates dense row-major host memory, not initialized.
     static Tensor empty(DType dtype, Dims shape) {
         lz_tensor tensor = detail::describe(nullptr, dtype, shape, nullptr, {});
         std::size_t bytes = size_of(dtype);
@@ -240,10 +240,10 @@ class Tensor {
         return empty(dtype, Dims(shape.begin(), shape.size()));
     }
 
-    /// Takes a DLPack tensor over; its deleter is called when the last copy goes. Nothing is copied.
+    /// Takes ownership of a DLPack tensor without copying; its deleter is called when the last copy is destroyed.
     static Tensor from_dlpack(DLManagedTensorVersioned *managed) {
         if (managed == nullptr) {
-            throw ValidationError("there is no DLPack tensor");
+            throw ValidationError("the DLPack tensor is null");
         }
         std::shared_ptr<void> owner(managed, [](void *given) {
             auto *tensor = static_cast<DLManagedTensorVersioned *>(given);
@@ -252,15 +252,15 @@ class Tensor {
             }
         });
         if (managed->version.major != DLPACK_MAJOR_VERSION) {
-            throw ValidationError("the DLPack tensor has another major version");
+            throw ValidationError("the DLPack tensor has an unsupported major version");
         }
         return Tensor(detail::from_dlpack(managed->dl_tensor), std::move(owner),
                       (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0);
     }
-    /// The same for tensors from before DLPack 1.0.
+    /// As above, for the unversioned structure of DLPack before 1.0.
     static Tensor from_dlpack(DLManagedTensor *managed) {
         if (managed == nullptr) {
-            throw ValidationError("there is no DLPack tensor");
+            throw ValidationError("the DLPack tensor is null");
         }
         std::shared_ptr<void> owner(managed, [](void *given) {
             auto *tensor = static_cast<DLManagedTensor *>(given);
@@ -271,7 +271,7 @@ class Tensor {
         return Tensor(detail::from_dlpack(managed->dl_tensor), std::move(owner));
     }
 
-    /// Shares it as a DLPack tensor; the receiver calls its deleter. Nothing is copied.
+    /// Exports the tensor to DLPack without copying; the receiver calls the deleter.
     [[nodiscard]] DLManagedTensorVersioned *to_dlpack() const {
         struct Shared {
             DLManagedTensorVersioned managed{};
@@ -291,9 +291,9 @@ class Tensor {
         return &shared.release()->managed;
     }
 
-    /// To read.
+    /// A read-only view.
     [[nodiscard]] TensorView view() const noexcept { return TensorView::borrow(&tensor_); }
-    /// To write.
+    /// A writable view.
     [[nodiscard]] TensorMut view_mut() {
         if (read_only_) {
             throw ValidationError("the tensor is read-only");
@@ -307,11 +307,11 @@ class Tensor {
     [[nodiscard]] Place place() const noexcept { return view().place(); }
     [[nodiscard]] std::int64_t elements() const noexcept { return view().elements(); }
     [[nodiscard]] const void *data() const noexcept { return tensor_.data; }
-    /// The elements, if they are dense, on the host and of this type.
+    /// The elements; throws unless they are dense, in host memory and of this type.
     template <class T> [[nodiscard]] std::span<const T> as() const { return view().as<T>(); }
     template <class T> [[nodiscard]] std::span<T> as_mut() { return view_mut().as<T>(); }
 
-    /// Of memory that `owner` keeps.
+    /// A tensor in memory owned by `owner`.
     Tensor(const lz_tensor &tensor, std::shared_ptr<void> owner, bool read_only = false) noexcept
         : tensor_(tensor), owner_(std::move(owner)), read_only_(read_only) {}
 

@@ -1,4 +1,4 @@
-// Tokenizers, as `tokenize_encode` and `tokenize_decode` take them.
+// Tokenizers, for `tokenize_encode` and `tokenize_decode`.
 #pragma once
 
 #include <span>
@@ -8,22 +8,22 @@
 
 namespace lz {
 
-/// How a tokenizer is read.
+/// Options for loading a tokenizer.
 struct TokenizerOptions {
-    /// Ignore truncation and padding that a definition states, instead of refusing it: texts are encoded whole.
+    /// Ignore truncation and padding in the definition instead of rejecting it: texts are encoded completely.
     bool whole_texts = false;
 };
 
 /// A tokenizer: a `tokenizer.json` in the Hugging Face format, or a SentencePiece model.
 class Tokenizer {
   public:
-    /// Reads a file: a SentencePiece model if its name ends in `.model`, else a `tokenizer.json`.
+    /// Loads a file: a SentencePiece model if its name ends in `.model`, otherwise a `tokenizer.json`.
     static Tokenizer from_file(std::string_view path, TokenizerOptions options = {}) {
         Tokenizer tokenizer;
         detail::check(bridge::tokenizer_load(*tokenizer.handle_, detail::to_str(path), options.whole_texts));
         return tokenizer.described();
     }
-    /// Reads the content of such a file.
+    /// Parses the content of such a file.
     static Tokenizer from_json(std::string_view json, TokenizerOptions options = {}) {
         Tokenizer tokenizer;
         const auto *bytes = reinterpret_cast<const std::uint8_t *>(json.data());
@@ -31,14 +31,14 @@ class Tokenizer {
         return tokenizer.described();
     }
 
-    /// The same tokenizer for texts from outside: special tokens in a text are encoded as the plain text they are.
+    /// The same tokenizer for untrusted texts: special tokens in a text are encoded as plain text.
     [[nodiscard]] Tokenizer splitting_special_tokens() const {
         Tokenizer tokenizer;
         detail::check(bridge::tokenizer_split_special(*handle_, *tokenizer.handle_));
         return tokenizer.described();
     }
 
-    /// As it crosses.
+    /// The C representation.
     [[nodiscard]] const lz_tokenizer *raw() const noexcept { return &description_; }
 
   private:
@@ -59,13 +59,13 @@ class TokenizerView {
     TokenizerView(const Tokenizer &tokenizer) noexcept : tokenizer_(*tokenizer.raw()) {}
     explicit TokenizerView(const lz_tokenizer &tokenizer) noexcept : tokenizer_(tokenizer) {}
 
-    /// SHA-256 of everything that can change a result.
+    /// SHA-256 of all parts of the definition that affect results.
     [[nodiscard]] std::span<const std::uint8_t, 32> digest() const noexcept {
         return std::span<const std::uint8_t, 32>(tokenizer_.digest);
     }
-    /// The `tokenizer.json` that it was made from.
+    /// The `tokenizer.json` that it was loaded from.
     [[nodiscard]] std::string_view json() const noexcept { return {tokenizer_.json, tokenizer_.json_size}; }
-    /// As it crosses.
+    /// The C representation.
     [[nodiscard]] const lz_tokenizer *raw() const noexcept { return &tokenizer_; }
 
   private:

@@ -83,12 +83,12 @@ class _ActivationGelu:
             gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))
             gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
 
-        in exact arithmetic, rounded to T once, with Φ the distribution function of the standard normal.
-        The limits hold at the ends: gelu(+∞) = +∞ and gelu(-∞) = 0.
+        in exact arithmetic, rounded to T once, with Φ the cumulative distribution function of the standard normal distribution.
+        At infinity the limits apply: gelu(+∞) = +∞ and gelu(-∞) = 0.
 
         Args:
             x: `[dims...]` `T`. The input.
-            approximate: Which of the two formulas is meant (default `none`).
+            approximate: The formula: exact or tanh approximation (default `none`).
 
         Returns:
             output: `[dims...]` `T`. The result, element by element.
@@ -127,7 +127,7 @@ class _ActivationGeluMul:
         approximate: Literal["none", "tanh"] | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+        r"""The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 
         For each element:
 
@@ -138,9 +138,9 @@ class _ActivationGeluMul:
         in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
 
         Args:
-            gate: `[dims...]` `T`. What goes through the activation.
-            up: `[dims...]` `T`. What the activated gate is multiplied with.
-            approximate: Which of the two formulas is meant (default `none`).
+            gate: `[dims...]` `T`. Input of the activation.
+            up: `[dims...]` `T`. Factor of the activated gate.
+            approximate: The formula: exact or tanh approximation (default `none`).
 
         Returns:
             output: `[dims...]` `T`. The result, element by element.
@@ -271,7 +271,7 @@ class _ActivationSilu:
 
             output = x / (1 + exp(-alpha * x))
 
-        in exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a
+        in exact arithmetic, rounded to T once. At infinity the limits apply: silu(+∞) = +∞ and silu(-∞) = 0 for a
         positive alpha; alpha = 0 halves x.
 
         Args:
@@ -313,7 +313,7 @@ class _ActivationSiluMul:
         *,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+        r"""The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 
         For each element:
 
@@ -322,8 +322,8 @@ class _ActivationSiluMul:
         in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
 
         Args:
-            gate: `[dims...]` `T`. What goes through the activation.
-            up: `[dims...]` `T`. What the activated gate is multiplied with.
+            gate: `[dims...]` `T`. Input of the activation.
+            up: `[dims...]` `T`. Factor of the activated gate.
 
         Returns:
             output: `[dims...]` `T`. The result, element by element.
@@ -375,28 +375,28 @@ class _AttentionCrossDecode:
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of attention over the keys and values of an encoder.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-        For batch row b and head h, with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        For batch row b and head h, with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 
             s[j] = sm_scale * q[b,h] · k[b,j,g] + mask[b,h,j]
             p[j] = exp(s[j]) / Σ_l exp(s[l])
             output[b,h] = Σ_j p[j] v[b,j,g]
             lse[b,h]    = log Σ_j exp(s[j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
+        A float mask is added to the score. Where a bool mask is false, the score is -∞.
 
         Args:
-            q: `[batch, heads, head_dim]` `T`. One query a batch row.
+            q: `[batch, heads, head_dim]` `T`. One query per batch row.
             k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys of the encoder.
-            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder, whose heads may have another size.
-            kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
+            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder; their head dimension may differ from that of the keys.
+            kv_lens: `[batch]` int32. Number of keys of each batch row; absent means all.
             mask: `[batch, heads, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of keys and values (default `BSHD`).
 
         Returns:
@@ -457,30 +457,30 @@ class _AttentionCrossPrefill:
     ) -> _T | tuple[_T, _T]:
         r"""Attention of a decoder's sequences over the keys and values of an encoder.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-        There is no order between queries and keys, so there is neither causality nor a window. For batch row b, head h and query i,
-        with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        Queries and keys have no common positions, so there is neither causality nor a window. For batch row b, head h and query i,
+        with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 
             s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
             output[b,i,h] = Σ_j p[i,j] v[b,j,g]
             lse[b,i,h]    = log Σ_j exp(s[i,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
+        A float mask is added to the score. Where a bool mask is false, the score is -∞.
 
         Args:
             q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries of the decoder.
             k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys of the encoder.
-            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder, whose heads may have another size.
-            kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
+            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder; their head dimension may differ from that of the keys.
+            kv_lens: `[batch]` int32. Number of keys of each batch row; absent means all.
             mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
-            layout: Order of the dimensions of all tensors but the lengths and the mask (default `BSHD`).
+            return_lse: Whether lse is returned (default `false`).
+            layout: Order of the dimensions of all tensors except the lengths and the mask (default `BSHD`).
 
         Returns:
             output: BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
@@ -544,9 +544,9 @@ class _AttentionGqaDecode:
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of grouped-query attention over contiguous keys and values.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-        With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
-        query's own place:
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+        of the query:
 
             z    = sm_scale * q[b,h] · k[b,j,g]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -555,22 +555,22 @@ class _AttentionGqaDecode:
             output[b,h] = Σ_j p[j] v[b,j,g]
             lse[b,h]    = log Σ_j exp(s[j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+        With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
         Args:
-            q: `[batch, heads, head_dim]` `T`. One query a batch row.
+            q: `[batch, heads, head_dim]` `T`. One query per batch row.
             k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys.
-            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
-            kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
+            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
+            kv_lens: `[batch]` int32. Number of keys of each batch row; absent means all.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of keys and values (default `BSHD`).
 
         Returns:
@@ -641,12 +641,12 @@ class _AttentionGqaDecodePaged:
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of grouped-query attention over a paged cache.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
         Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-        j % page_size. Requests may share pages. Places beyond the length are never read.
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+        j % page_size. Requests may share pages. Slots beyond the length are never read.
 
-        With j over the L keys of the request, the last of which stands at the query's own place:
+        With j over the L keys of the request, the last of which has the position of the query:
 
             z    = sm_scale * q[b,h] · k[b,j,g]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -655,24 +655,24 @@ class _AttentionGqaDecodePaged:
             output[b,h] = Σ_j p[j] v[b,j,g]
             lse[b,h]    = log Σ_j exp(s[j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+        With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
         Args:
-            q: `[batch, heads, head_dim]` `T`. One query a request.
-            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys by page and place.
-            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values by page and place.
-            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            q: `[batch, heads, head_dim]` `T`. One query per request.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys, by page and slot.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values, by page and slot.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
 
         Returns:
@@ -750,7 +750,7 @@ class _AttentionGqaPrefill:
     ) -> _T | tuple[_T, _T]:
         r"""Grouped-query attention of whole sequences over contiguous keys and values.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
         For batch row b, head h, query i and key j:
 
             z      = sm_scale * q[b,i,h] · k[b,j,g]
@@ -760,28 +760,28 @@ class _AttentionGqaPrefill:
             output[b,i,h] = Σ_j p[i,j] v[b,j,g]
             lse[b,i,h]    = log Σ_j exp(s[i,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        The slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is
+        The slopes and a float mask are added if given. A score is -∞ where a bool mask is
         false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
-        window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.
+        window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
 
         Args:
             q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries.
             k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys.
-            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
+            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
             mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            causal: Whether later keys are hidden (default `false`).
-            causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first (default `seq_k - seq_q`).
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            causal: Whether later keys are masked (default `false`).
+            causal_offset: Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first (default `seq_k - seq_q`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
-            layout: Order of the dimensions of all tensors but the mask and the slopes (default `BSHD`).
+            return_lse: Whether lse is returned (default `false`).
+            layout: Order of the dimensions of all tensors except the mask and the slopes (default `BSHD`).
 
         Returns:
             output: BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
@@ -860,14 +860,14 @@ class _AttentionGqaPrefillPaged:
     ) -> _T | tuple[_T, _T]:
         r"""Grouped-query attention of requests of different lengths over a paged cache.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
         Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-        j % page_size. Requests may share pages. Places beyond the length are never read.
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+        j % page_size. Requests may share pages. Slots beyond the length are never read.
 
-        With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place
-        where query i stands among the keys:
+        With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
+        of query i among the keys:
 
             z      = sm_scale * q[i,h] · k[b,j,g]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -876,29 +876,29 @@ class _AttentionGqaPrefillPaged:
             output[i,h] = Σ_j p[i,j] v[b,j,g]
             lse[i,h]    = log Σ_j exp(s[i,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-        aligned at the end of each request; there is no offset to choose.
+        A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+        aligned at the end of each request; there is no offset parameter.
 
         Args:
             q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
-            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys by page and place.
-            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values by page and place.
-            qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
-            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys, by page and slot.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values, by page and slot.
+            qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            causal: Whether later keys are hidden (default `false`).
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            causal: Whether later keys are masked (default `false`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
 
         Returns:
@@ -976,11 +976,11 @@ class _AttentionGqaPrefillRagged:
         return_lse: bool | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
-        r"""Grouped-query attention of requests of different lengths that lie one after the other without padding.
+        r"""Grouped-query attention of concatenated requests of different lengths, without padding.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
-        numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
+        numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 
             z      = sm_scale * q[i,h] · k[j,g]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -989,27 +989,27 @@ class _AttentionGqaPrefillRagged:
             output[i,h] = Σ_j p[i,j] v[j,g]
             lse[i,h]    = log Σ_j exp(s[i,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-        aligned at the end of each request; there is no offset to choose.
+        A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+        aligned at the end of each request; there is no offset parameter.
 
         Args:
             q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
             k: `[total_k, kv_heads, head_dim]` `T`. Keys of all requests.
-            v: `[total_k, kv_heads, head_dim_v]` `T`. Values of all requests, whose heads may have another size.
-            qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
-            kv_indptr: `[batch + 1]` int32. Where the keys of each request begin.
+            v: `[total_k, kv_heads, head_dim_v]` `T`. Values of all requests; their head dimension may differ from that of the keys.
+            qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
+            kv_indptr: `[batch + 1]` int32. Start of the keys of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            causal: Whether later keys are hidden (default `false`).
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            causal: Whether later keys are masked (default `false`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
 
         Returns:
             output: `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
@@ -1071,16 +1071,16 @@ class _AttentionMlaDecode:
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of multi-head latent attention over a contiguous compressed cache.
 
-        The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
-        token t and head h, with the cache shared by all heads and seen whole by every token:
+        The absorbed form: the caller multiplies queries by W_UK before the call and outputs by W_UV after it. For
+        token t and head h, with the cache shared by all heads; every token attends to the whole cache:
 
             s[t,h,j] = (q_nope[t,h] · ckv[j] + q_pe[t,h] · kpe[j]) * sm_scale
             p[t,h,j] = exp(s[t,h,j]) / Σ_l exp(s[t,h,l])
             output[t,h] = Σ_j p[t,h,j] ckv[j]
             lse[t,h]    = log Σ_j exp(s[t,h,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its latent is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
         Args:
@@ -1088,8 +1088,8 @@ class _AttentionMlaDecode:
             q_pe: `[tokens, heads, dim_kpe]` `T`. Rotary part of the queries.
             ckv: `[kv_len, 1, dim_ckv]` `T`. Compressed keys and values, one latent for all heads.
             kpe: `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
-            sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
-            return_lse: Whether lse is returned as well (default `false`).
+            sm_scale: Softmax scale; required, because it depends on the head dimension before absorption (required).
+            return_lse: Whether lse is returned (default `false`).
 
         Returns:
             output: `[tokens, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
@@ -1150,29 +1150,29 @@ class _AttentionMlaDecodePaged:
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of multi-head latent attention over a paged compressed cache.
 
-        The absorbed form, one query a request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
-        with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j lies on
-        its page j // page_size at place j % page_size; call that latent ckv[b,j] and its rotary part kpe[b,j]. Then
+        The absorbed form, one query per request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
+        with n of them its length is (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its token j is in
+        its page j // page_size at slot j % page_size, with latent `ckv[b,j]` and rotary part `kpe[b,j]`. Then
 
             s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale
             p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])
             output[b,h] = Σ_j p[b,h,j] ckv[b,j]
             lse[b,h]    = log Σ_j exp(s[b,h,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-        makes the row NaN. Requests may share pages. Places beyond the length are never read.
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its latent is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN. Requests may share pages. Slots beyond the length are never read.
 
         Args:
             q_nope: `[batch, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
             q_pe: `[batch, heads, dim_kpe]` `T`. Rotary part of the queries.
-            ckv_cache: `[num_pages, page_size, dim_ckv]` `T`. Compressed keys and values by page and place.
-            kpe_cache: `[num_pages, page_size, dim_kpe]` `T`. Rotary part of the keys by page and place.
-            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
-            sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
-            return_lse: Whether lse is returned as well (default `false`).
+            ckv_cache: `[num_pages, page_size, dim_ckv]` `T`. Compressed keys and values, by page and slot.
+            kpe_cache: `[num_pages, page_size, dim_kpe]` `T`. Rotary part of the keys, by page and slot.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
+            sm_scale: Softmax scale; required, because it depends on the head dimension before absorption (required).
+            return_lse: Whether lse is returned (default `false`).
 
         Returns:
             output: `[batch, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
@@ -1237,7 +1237,7 @@ class _AttentionMlaPrefill:
     ) -> _T | tuple[_T, _T]:
         r"""Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 
-        The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
+        The absorbed form: the caller multiplies queries by W_UK before the call and outputs by W_UV after it. For
         query i and head h, with the cache shared by all heads:
 
             s[i,h,j] = (q_nope[i,h] · ckv[j] + q_pe[i,h] · kpe[j]) * sm_scale
@@ -1246,8 +1246,8 @@ class _AttentionMlaPrefill:
             lse[i,h]    = log Σ_j exp(s[i,h,j])
 
         in exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i
-        when j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query
-        without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
+        when j ≤ i + causal_offset. A visible key whose score is -∞ has no effect, even if its latent is NaN. A query
+        without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
         the row NaN.
 
         Args:
@@ -1255,10 +1255,10 @@ class _AttentionMlaPrefill:
             q_pe: `[seq_q, heads, dim_kpe]` `T`. Rotary part of the queries.
             ckv: `[kv_len, 1, dim_ckv]` `T`. Compressed keys and values, one latent for all heads.
             kpe: `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
-            sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
-            causal: Whether later keys are hidden (default `false`).
+            sm_scale: Softmax scale; required, because it depends on the head dimension before absorption (required).
+            causal: Whether later keys are masked (default `false`).
             causal_offset: With causal, key j is visible to query i when j <= i + causal_offset; the default aligns the last of both (default `kv_len - seq_q`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
 
         Returns:
             output: `[seq_q, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
@@ -1321,12 +1321,12 @@ class _AttentionSparseBlock:
         return_lse: bool | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
-        r"""Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+        r"""Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-        Queries and keys are cut into blocks of block_rows and block_cols (the last one may be shorter). Query i sees the keys
-        of the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c holds the keys
-        c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, a block that is listed twice counting twice:
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        Queries and keys are split into blocks of block_rows and block_cols (the last one may be shorter). Query i attends to the keys
+        of the blocks `indices[indptr[r] … indptr[r+1] - 1]` with r = i // block_rows; block c contains the keys
+        c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, where a block that is listed twice counts twice:
 
             z      = sm_scale * q[i,h] · k[j,g]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -1334,21 +1334,21 @@ class _AttentionSparseBlock:
             output[i,h] = Σ_j p[i,j] v[j,g]
             lse[i,h]    = log Σ_j exp(c)
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
         Args:
             q: `[m, heads, head_dim]` `T`. Queries.
             k: `[n, kv_heads, head_dim]` `T`. Keys.
             v: `[n, kv_heads, head_dim]` `T`. Values.
-            indptr: `[ceil_div(m, block_rows) + 1]` int32. Where the list of each block of queries begins.
+            indptr: `[ceil_div(m, block_rows) + 1]` int32. Start of the list of each block of queries.
             indices: `[nnz]` int32. Blocks of keys, listed for one block of queries after the other.
-            block_rows: Queries a block (required).
-            block_cols: Keys a block (required).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            block_rows: Queries per block (required).
+            block_cols: Keys per block (required).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
 
         Returns:
             output: `[m, heads, head_dim]` `T`. Attended values.
@@ -1412,12 +1412,12 @@ class _AttentionSparseVariableBlock:
         return_lse: bool | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
-        r"""Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+        r"""Block-sparse attention with blocks of different sizes and a block mask for each key head.
 
-        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-        For each key head g the queries are cut into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
-        sizes block_col_sizes[g], in order; a size may be 0. Query i of block r sees key j of block c when block_mask[g,r,c] is
-        true. Over the keys that it sees:
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        For each key head g, the queries are split into row_blocks blocks of sizes `block_row_sizes[g]` and the keys into col_blocks blocks of
+        sizes `block_col_sizes[g]`, in order; a size may be 0. Query i of block r attends to key j of block c if `block_mask[g,r,c]` is
+        true. Over those keys:
 
             z      = sm_scale * q[h,i] · k[g,j]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -1425,20 +1425,20 @@ class _AttentionSparseVariableBlock:
             output[h,i] = Σ_j p[i,j] v[g,j]
             lse[h,i]    = log Σ_j exp(c)
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
         Args:
             q: `[heads, m, head_dim]` `T`. Queries.
             k: `[kv_heads, n, head_dim]` `T`. Keys.
             v: `[kv_heads, n, head_dim]` `T`. Values.
-            block_mask: `[kv_heads, row_blocks, col_blocks]` bool. Whether a block of queries sees a block of keys.
+            block_mask: `[kv_heads, row_blocks, col_blocks]` bool. Whether a block of queries attends to a block of keys.
             block_row_sizes: `[kv_heads, row_blocks]` int32. Queries of each block.
             block_col_sizes: `[kv_heads, col_blocks]` int32. Keys of each block.
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
 
         Returns:
             output: `[heads, m, head_dim]` `T`. Attended values.
@@ -1506,8 +1506,8 @@ class _AttentionStandardDecode:
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of attention over contiguous keys and values.
 
-        With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
-        query's own place:
+        With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+        of the query:
 
             z    = sm_scale * q[b,h] · k[b,j,h]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -1516,22 +1516,22 @@ class _AttentionStandardDecode:
             output[b,h] = Σ_j p[j] v[b,j,h]
             lse[b,h]    = log Σ_j exp(s[j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+        With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
         Args:
-            q: `[batch, heads, head_dim]` `T`. One query a batch row.
+            q: `[batch, heads, head_dim]` `T`. One query per batch row.
             k: BSHD: `[batch, seq_k, heads, head_dim]`; BHSD: `[batch, heads, seq_k, head_dim]` `T`. Keys.
-            v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
-            kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
+            v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
+            kv_lens: `[batch]` int32. Number of keys of each batch row; absent means all.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of keys and values (default `BSHD`).
 
         Returns:
@@ -1603,10 +1603,10 @@ class _AttentionStandardDecodePaged:
         r"""One decode step of attention over a paged cache.
 
         Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-        j % page_size. Requests may share pages. Places beyond the length are never read.
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+        j % page_size. Requests may share pages. Slots beyond the length are never read.
 
-        With j over the L keys of the request, the last of which stands at the query's own place:
+        With j over the L keys of the request, the last of which has the position of the query:
 
             z    = sm_scale * q[b,h] · k[b,j,h]
             c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -1615,24 +1615,24 @@ class _AttentionStandardDecodePaged:
             output[b,h] = Σ_j p[j] v[b,j,h]
             lse[b,h]    = log Σ_j exp(s[j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+        With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
         Args:
-            q: `[batch, heads, head_dim]` `T`. One query a request.
-            k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys by page and place.
-            v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values by page and place.
-            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            q: `[batch, heads, head_dim]` `T`. One query per request.
+            k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys, by page and slot.
+            v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values, by page and slot.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
 
         Returns:
@@ -1719,28 +1719,28 @@ class _AttentionStandardPrefill:
             output[b,i,h] = Σ_j p[i,j] v[b,j,h]
             lse[b,i,h]    = log Σ_j exp(s[i,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        The slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is
+        The slopes and a float mask are added if given. A score is -∞ where a bool mask is
         false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
-        window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.
+        window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
 
         Args:
             q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries.
             k: BSHD: `[batch, seq_k, heads, head_dim]`; BHSD: `[batch, heads, seq_k, head_dim]` `T`. Keys.
-            v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
+            v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
             mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            causal: Whether later keys are hidden (default `false`).
-            causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first (default `seq_k - seq_q`).
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            causal: Whether later keys are masked (default `false`).
+            causal_offset: Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first (default `seq_k - seq_q`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
-            layout: Order of the dimensions of all tensors but the mask and the slopes (default `BSHD`).
+            return_lse: Whether lse is returned (default `false`).
+            layout: Order of the dimensions of all tensors except the mask and the slopes (default `BSHD`).
 
         Returns:
             output: BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
@@ -1819,13 +1819,13 @@ class _AttentionStandardPrefillPaged:
     ) -> _T | tuple[_T, _T]:
         r"""Attention of requests of different lengths over a paged cache.
 
-        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
         Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-        j % page_size. Requests may share pages. Places beyond the length are never read.
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+        j % page_size. Requests may share pages. Slots beyond the length are never read.
 
-        With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place
-        where query i stands among the keys:
+        With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
+        of query i among the keys:
 
             z      = sm_scale * q[i,h] · k[b,j,h]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -1834,29 +1834,29 @@ class _AttentionStandardPrefillPaged:
             output[i,h] = Σ_j p[i,j] v[b,j,h]
             lse[i,h]    = log Σ_j exp(s[i,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-        aligned at the end of each request; there is no offset to choose.
+        A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+        aligned at the end of each request; there is no offset parameter.
 
         Args:
             q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
-            k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys by page and place.
-            v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values by page and place.
-            qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
-            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys, by page and slot.
+            v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values, by page and slot.
+            qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            causal: Whether later keys are hidden (default `false`).
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            causal: Whether later keys are masked (default `false`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
 
         Returns:
@@ -1934,10 +1934,10 @@ class _AttentionStandardPrefillRagged:
         return_lse: bool | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
-        r"""Attention of requests of different lengths that lie one after the other without padding.
+        r"""Attention of concatenated requests of different lengths, without padding.
 
-        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
-        numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
+        numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 
             z      = sm_scale * q[i,h] · k[j,h]
             c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -1946,27 +1946,27 @@ class _AttentionStandardPrefillRagged:
             output[i,h] = Σ_j p[i,j] v[j,h]
             lse[i,h]    = log Σ_j exp(s[i,j])
 
-        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
-        A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-        aligned at the end of each request; there is no offset to choose.
+        A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+        aligned at the end of each request; there is no offset parameter.
 
         Args:
             q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
             k: `[total_k, heads, head_dim]` `T`. Keys of all requests.
-            v: `[total_k, heads, head_dim_v]` `T`. Values of all requests, whose heads may have another size.
-            qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
-            kv_indptr: `[batch + 1]` int32. Where the keys of each request begin.
+            v: `[total_k, heads, head_dim_v]` `T`. Values of all requests; their head dimension may differ from that of the keys.
+            qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
+            kv_indptr: `[batch + 1]` int32. Start of the keys of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-            causal: Whether later keys are hidden (default `false`).
-            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            causal: Whether later keys are masked (default `false`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-            return_lse: Whether lse is returned as well (default `false`).
+            return_lse: Whether lse is returned (default `false`).
 
         Returns:
             output: `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
@@ -2027,8 +2027,8 @@ class _AttentionStateMerge:
             output = Σ_t w[t] v[t,h] / Σ_t w[t]
             lse    = m + log Σ_t w[t]
 
-        in exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.
-        If no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,
+        in exact arithmetic, rounded once at the end. A state whose s is -∞ (no keys) has no effect, even if its v is NaN.
+        If there is no other state, the output is 0 and lse is -∞. A NaN among the s of the other states, or an s of +∞,
         makes output and lse NaN. The logarithms are natural.
 
         Args:
@@ -2086,23 +2086,23 @@ class _Dequantize:
         output_dtype: Literal["f32", "f16", "bf16"] | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Turns values of a small integer or float format back into ordinary floats.
+        r"""Dequantizes a tensor of a low-precision integer or float format.
 
-        **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-        the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-        block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+        **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
+        the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
+        block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
         of the group of element e.
 
-        **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
+        **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 
-            output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 where it is not given
+            output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given
             output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
-            output[e] = q[e] * (s[e] / global_scale)             nvfp4, with 1 where no global scale is given
+            output[e] = q[e] * (s[e] / global_scale)             nvfp4; global_scale is 1 if not given
 
-        This undoes `quantize` but for its rounding. A NaN in value or scale gives NaN.
+        This is the inverse of `quantize` up to rounding. A NaN value or scale gives NaN.
 
-        **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-        byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
+        **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
+        byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
         high nibble is 0.
 
         Args:
@@ -2112,12 +2112,12 @@ class _Dequantize:
             global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
             format: The format of the stored values (required).
             granularity: Which elements share a scale (required).
-            block_size: Elements a block, with granularity block (default `16 if format == nvfp4 else 32`).
-            inner: Last dimension of the output; to be given where it is odd in a format of half a byte an element (default `2 * stored if format in [int4, mxfp4, nvfp4] else stored`).
+            block_size: Elements per block, with granularity block (default `16 if format == nvfp4 else 32`).
+            inner: Last dimension of the output; required if it is odd in a format with half a byte per element (default `2 * stored if format in [int4, mxfp4, nvfp4] else stored`).
             output_dtype: The dtype of the output (default `f32`).
 
         Returns:
-            output: `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The values as ordinary floats.
+            output: `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The dequantized values.
 
         Example:
             quantized = torch.empty((512, 8, 128), dtype=torch.float8_e5m2)
@@ -2159,20 +2159,20 @@ class _EmbeddingLookup:
         *,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Copies the rows of a table that ids name.
+        r"""Copies rows of a table by id.
 
         For each id:
 
             output[t, :] = table[ids[t], :]
 
-        bit for bit. Ids that are negative or not smaller than `vocab` are refused.
+        bitwise. Ids that are negative or not smaller than `vocab` are rejected.
 
         Args:
-            table: `[vocab, dim]` `T`. One row a token.
-            ids: `[tokens...]` `I`. Which rows are wanted.
+            table: `[vocab, dim]` `T`. One row per token.
+            ids: `[tokens...]` `I`. Indices of the rows.
 
         Returns:
-            output: `[tokens..., dim]` `T`. The rows in the order of the ids.
+            output: `[tokens..., dim]` `T`. The rows, in the order of the ids.
 
         Example:
             table = torch.randn((50257, 768), dtype=torch.float32)
@@ -2215,22 +2215,22 @@ class _KvAppend:
     ) -> None:
         r"""Writes the keys and values of new tokens into a paged cache, in place.
 
-        For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each
+        For each token t in order, unless `slots[t]` is -1, with page = `slots[t] // page_size` and slot = `slots[t] % page_size`, for each
         head h and feature d:
 
-            k_cache[page, place, h, d] ← round(k[t, h, d])
-            v_cache[page, place, h, d] ← round(v[t, h, d])
+            k_cache[page, slot, h, d] ← round(k[t, h, d])
+            v_cache[page, slot, h, d] ← round(v[t, h, d])
 
         round is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities
-        saturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the
-        same slot the later one wins. Nothing else in the caches changes.
+        saturate to the largest finite value; in the other formats, values that are too large become infinite. If two tokens have the
+        same slot, the later one is stored. The rest of the caches is unchanged.
 
         Args:
             k: `[tokens, kv_heads, head_dim]` `T`. Keys of the new tokens.
             v: `[tokens, kv_heads, head_dim]` `T`. Values of the new tokens.
-            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys by page and place.
-            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
-            slots: `[tokens]` int64. Where each token goes, as page * page_size + place; -1 skips it.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys, by page and slot.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values, by page and slot.
+            slots: `[tokens]` int64. Target of each token: page * page_size + slot in the page; -1 skips the token.
             layout: Order of the dimensions of the caches (default `NHD`).
 
         Example:
@@ -2276,20 +2276,20 @@ class _KvCompact:
         *,
         layout: Literal["NHD", "HND"] | None = None,
     ) -> None:
-        r"""Moves whole pages of a paged cache, in place.
+        r"""Copies pages within a paged cache, in place.
 
-        For each move i, for keys and values alike, as if every source page were read before any target page is written:
+        For each move i, for keys and values, as if all source pages were read before any target page is written:
 
             cache[target[i], :, :, :] ← cache[source[i], :, :, :]
 
-        bit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no
-        target do not change. The caller changes its page tables.
+        bitwise, so that pages may be exchanged. If two moves have the same target, the later one is stored. Pages that are not a
+        target are unchanged. The caller updates its page tables.
 
         Args:
-            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys by page and place.
-            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
-            source: `[moves]` int32. Pages that are read.
-            target: `[moves]` int32. Pages that are written.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys, by page and slot.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values, by page and slot.
+            source: `[moves]` int32. Source pages.
+            target: `[moves]` int32. Target pages.
             layout: Order of the dimensions of the caches (default `NHD`).
 
         Example:
@@ -2343,9 +2343,9 @@ class _MlpFused:
             u[r,m] = Σ_i x[r,i] * up_weight[m,i]
             output[r,o] = Σ_m act(g[r,m]) * u[r,m] * down_weight[o,m]
 
-        The intermediate values are kept in exact arithmetic (f32 or wider in kernels) and are not rounded to T;
+        The intermediate values are exact (f32 or wider in kernels) and are not rounded to T;
         the output is rounded once at the end. An empty sum is 0.
-        The activations, with Φ the distribution function of the standard normal:
+        The activations, with Φ the cumulative distribution function of the standard normal distribution:
 
             none(z) = z                       relu(z) = max(z, 0), NaN for NaN
             silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
@@ -2353,9 +2353,9 @@ class _MlpFused:
 
         Args:
             x: `[rows..., in_features]` `T`. The input rows.
-            gate_weight: `[intermediate, in_features]` `T`. Weights whose product goes through the activation.
-            up_weight: `[intermediate, in_features]` `T`. Weights whose product multiplies the activated one.
-            down_weight: `[out_features, intermediate]` `T`. Weights that lead back to the model's width.
+            gate_weight: `[intermediate, in_features]` `T`. Weights of the gate projection.
+            up_weight: `[intermediate, in_features]` `T`. Weights of the up projection.
+            down_weight: `[out_features, intermediate]` `T`. Weights of the down projection.
             activation: Applied to the gate (default `silu`).
 
         Returns:
@@ -2409,8 +2409,8 @@ class _MlpLinear:
 
             output[r,o] = act(Σ_i x[r,i] * weight[o,i] + bias[o])
 
-        in exact arithmetic, rounded to T once at the end. Without `bias` its addend is 0; an empty sum is 0.
-        The activations, with Φ the distribution function of the standard normal:
+        in exact arithmetic, rounded to T once at the end. `bias` is 0 if not given; an empty sum is 0.
+        The activations, with Φ the cumulative distribution function of the standard normal distribution:
 
             none(z) = z                       relu(z) = max(z, 0), NaN for NaN
             silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
@@ -2418,7 +2418,7 @@ class _MlpLinear:
 
         Args:
             x: `[rows..., in_features]` `T`. The input rows.
-            weight: `[out_features, in_features]` `T`. One row an output feature.
+            weight: `[out_features, in_features]` `T`. One row per output feature.
             bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
             activation: Applied to each output before it is rounded (default `none`).
 
@@ -2483,17 +2483,17 @@ class _MlpLinearInt8:
 
             output[r,o] = act(Σ_i (x[r,i] - z[r]) * weight[o,i] * x_scale[r] * weight_scale[o] + bias[o])
 
-        in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 where `x_zero_point` is
-        not given, `bias` is 0 where it is not given; an empty sum is 0. With `x_granularity: tensor` all rows share one scale and one
-        zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` makes both factors.
+        in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 if `x_zero_point` is
+        not given, `bias` is 0 if not given; an empty sum is 0. With `x_granularity: tensor`, all rows share one scale and one
+        zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` produces both operands.
 
-        With `weight_layout: panels` the rows of the weight are laid out as `mlp.linear.pack` does it; what fills up the last panel and the
-        last word means nothing.
+        With `weight_layout: panels`, the weight is packed by `mlp.linear.pack`; the padding of the last panel and the
+        last word is ignored.
 
         Args:
-            x: `[rows..., in_features]` int8. The input rows, quantised.
-            weight: plain: `[out_features, in_features]`; panels: `[ceil_div(out_features, 16), ceil_div(in_features, 4), 16, 4]` int8. The stored values, one row an output feature, or panels of them.
-            x_scale: tensor: `[]`; row: `[rows...]` float32. Scale of each row, or of all.
+            x: `[rows..., in_features]` int8. The quantized input rows.
+            weight: plain: `[out_features, in_features]`; panels: `[ceil_div(out_features, 16), ceil_div(in_features, 4), 16, 4]` int8. The stored values, one row per output feature, or in panels.
+            x_scale: tensor: `[]`; row: `[rows...]` float32. Scale of each row, or of all rows.
             weight_scale: `[out_features]` float32. Scale of each output feature.
             x_zero_point: tensor: `[]`; row: `[rows...]` int32. Zero point of each row, or of all; absent means 0.
             bias: `[out_features]` f32: float32; f16: float16; bf16: bfloat16. Addend of each output feature; absent means 0.
@@ -2548,18 +2548,18 @@ class _MlpLinearPack:
         *,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Lays the integer weights of a linear layer out in panels, once for many calls.
+        r"""Packs the integer weights of a linear layer into panels.
 
         With b counting the bytes of a row as `quantize` stores it, panels of 16 rows and words of 4 bytes:
 
             packed[p,w,r,j] = weight[16 p + r, 4 w + j]          0 where there is no such row or byte
 
-        so that a vector holds one word of each row of a panel. Nothing but the order changes: one layout serves int8 (a word is four
-        inputs of a row) and int4 (a word is eight, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` take it as
-        `weight_layout: panels`. The result is the handle: whoever changes the weight packs it again, and nothing is remembered elsewhere.
+        so that a vector register contains one word of each row of a panel. Only the order changes: one layout is used for int8 (a word is four
+        inputs of a row) and int4 (a word is eight inputs, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` accept it as
+        `weight_layout: panels`. No state is kept outside the result: a caller that changes the weight must pack it again.
 
         Args:
-            weight: `[out_features, stored]` `Q`. One row an output feature: i8 for int8, u8 with two inputs a byte for int4.
+            weight: `[out_features, stored]` `Q`. One row per output feature: i8 for int8, u8 with two inputs per byte for int4.
 
         Returns:
             packed: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` `Q`. Panels of 16 rows, word by word.
@@ -2615,31 +2615,31 @@ class _MlpLinearWeightOnly:
     ) -> _T:
         r"""A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 
-        For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
+        For row r and output feature o, with `q[o,i]` the stored integer, and s and z the scale and the zero point of its group:
 
             output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])
 
-        in exact arithmetic, rounded to T once at the end. Without `zero_point` and `bias` they are 0; an empty sum is 0. The
+        in exact arithmetic, rounded to T once at the end. `zero_point` and `bias` are 0 if not given; an empty sum is 0. The
         activations are those of `mlp.linear`.
 
-        **Groups.** With `channel` all inputs of an output feature share a scale; with `block` each run of block_size neighbours, the
+        **Groups.** With `channel`, all inputs of an output feature share a scale; with `block`, each run of block_size adjacent inputs, the
         last one possibly shorter. Values, scales and zero points are stored as `quantize` stores them for the same granularity.
 
-        **Storage.** int8 takes one byte an input. int4 (two's complement) takes half a byte: input 2i lies in the low nibble of byte i,
-        input 2i + 1 in the high one; where in_features is odd the last high nibble means nothing. With `weight_layout: panels` the rows are
-        laid out as `mlp.linear.pack` does it; what fills up the last panel and the last word means nothing.
+        **Storage.** int8 takes one byte per input. int4 (two's complement) takes half a byte: input 2i is in the low nibble of byte i,
+        input 2i + 1 in the high nibble; if in_features is odd, the last high nibble is ignored. With `weight_layout: panels`, the rows are
+        packed by `mlp.linear.pack`; the padding of the last panel and the last word is ignored.
 
         Args:
             x: `[rows..., in_features]` `T`. The input rows.
-            weight: plain: `[out_features, stored]`; panels: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` int8: int8; int4: uint8. The stored values, one row an output feature, or panels of them.
+            weight: plain: `[out_features, stored]`; panels: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` int8: int8; int4: uint8. The stored values, one row per output feature, or in panels.
             scale: channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` float32. Scale of each group.
             zero_point: channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` int32. Zero point of each group; absent means 0.
             bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
             format: The format of the stored values (required).
             granularity: Which inputs share a scale (default `channel`).
-            block_size: Inputs a block, with granularity block (default `32`).
+            block_size: Inputs per block, with granularity block (default `32`).
             weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
-            stored: Bytes of a stored row; follows from the format (default `ceil_div(in_features, 2) if format == int4 else in_features`).
+            stored: Bytes per stored row; determined by the format (default `ceil_div(in_features, 2) if format == int4 else in_features`).
             activation: Applied to each output before it is rounded (default `none`).
 
         Returns:
@@ -2695,7 +2695,7 @@ class _NormLayer:
         return_stats: bool | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, ...]:
-        r"""Layer normalisation over the last dimension.
+        r"""Layer normalization over the last dimension.
 
         For each row r of x, in exact arithmetic, rounded once at the end:
 
@@ -2704,17 +2704,17 @@ class _NormLayer:
             inv_std[r]  = 1 / sqrt(var[r] + eps)
             output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]
 
-        Without `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.
+        `weight` is 1 and `bias` is 0 if not given. The variance is biased: it divides by `hidden`, not by `hidden - 1`.
 
         Args:
-            x: `[rows..., hidden]` `T`. What is normalised, row by row.
+            x: `[rows..., hidden]` `T`. The rows to normalize.
             weight: `[hidden]` `W`. Factor of each feature; absent means 1.
             bias: `[hidden]` `W`. Addend of each feature; absent means 0.
             eps: Added to the variance before the root (default `1e-5`).
-            return_stats: Whether mean and inverse standard deviation are returned as well (default `false`).
+            return_stats: Whether mean and inverse standard deviation are returned (default `false`).
 
         Returns:
-            output: `[rows..., hidden]` `T`. The normalised rows.
+            output: `[rows..., hidden]` `T`. The normalized rows.
             mean: `[rows...]` float32. Mean of each row. Only where `return_stats`.
             inv_std: `[rows...]` float32. Inverse standard deviation of each row, with eps. Only where `return_stats`.
 
@@ -2759,25 +2759,25 @@ class _NormRms:
         weight_offset: float | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Root-mean-square normalisation over the last dimension.
+        r"""Root-mean-square normalization over the last dimension.
 
         For each row r of x, in exact arithmetic, rounded to T once at the end:
 
             ms[r]       = (1 / hidden) Σ_i x[r,i]²
             output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
 
-        Without `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the
-        weight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an
-        infinity makes itself NaN and the rest of its row 0.
+        Without `weight`, the last factor is 1 for any `weight_offset`. Models of the Gemma family store the
+        weight minus one: they pass `weight_offset = 1`. By the formula, a NaN makes its whole row NaN, and an
+        infinity becomes NaN and makes the rest of its row 0.
 
         Args:
-            x: `[rows..., hidden]` `T`. What is normalised, row by row.
+            x: `[rows..., hidden]` `T`. The rows to normalize.
             weight: `[hidden]` `W`. Factor of each feature; absent means 1.
             eps: Added to the mean square before the root (default `1e-6`).
             weight_offset: Added to the weight; 1 for Gemma (default `0`).
 
         Returns:
-            output: `[rows..., hidden]` `T`. The normalised rows.
+            output: `[rows..., hidden]` `T`. The normalized rows.
 
         Example:
             x = torch.randn((1, 576), dtype=torch.float32)
@@ -2820,7 +2820,7 @@ class _NormRmsAdd:
         weight_offset: float | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Adds to the residual stream in place and normalises the sum by its root mean square.
+        r"""Adds to the residual stream in place and normalizes the sum by its root mean square.
 
         For each row r, with round_T the rounding to nearest even in the dtype T:
 
@@ -2828,18 +2828,18 @@ class _NormRmsAdd:
             ms[r]       = (1 / hidden) Σ_i residual[r,i]²
             output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
 
-        The norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.
-        Without `weight` the last factor is 1, whatever `weight_offset` is.
+        The rounded sum is normalized, so the operation equals an addition followed by `norm.rms`.
+        Without `weight`, the last factor is 1 for any `weight_offset`.
 
         Args:
-            x: `[rows..., hidden]` `T`. What the last layer added to the stream.
-            residual: `[rows..., hidden]` `T`. The residual stream; becomes the rounded sum.
+            x: `[rows..., hidden]` `T`. The output of the previous layer, added to the residual stream.
+            residual: `[rows..., hidden]` `T`. The residual stream; overwritten with the rounded sum.
             weight: `[hidden]` `W`. Factor of each feature; absent means 1.
             eps: Added to the mean square before the root (default `1e-6`).
             weight_offset: Added to the weight; 1 for Gemma (default `0`).
 
         Returns:
-            output: `[rows..., hidden]` `T`. The normalised sum.
+            output: `[rows..., hidden]` `T`. The normalized sum.
 
         Example:
             x = torch.randn((64, 4096), dtype=torch.bfloat16)
@@ -2880,19 +2880,19 @@ class _PosencAlibi:
         causal_offset: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Adds the linear position bias of ALiBi to attention scores.
+        r"""Adds the ALiBi linear position bias to attention scores.
 
         For query i and key j of head h:
 
             output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))
 
-        computed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own
-        place, negative before it and positive after it (which causality hides).
+        computed in exact arithmetic and rounded to T once. The bias is 0 at the key with the query's own
+        position, negative before it and positive after it (where a causal mask applies).
 
         Args:
             scores: `[batch, heads, seq_q, seq_k]` `T`. Scores before the softmax.
             slopes: `[heads]` float32. Slope of each head.
-            causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both (default `seq_k - seq_q`).
+            causal_offset: Query i has the position of key i + causal_offset; the default aligns the last query with the last key (default `seq_k - seq_q`).
 
         Returns:
             output: `[batch, heads, seq_q, seq_k]` `T`. The biased scores.
@@ -2939,28 +2939,28 @@ class _PosencRope:
         layout: Literal["BSHD", "BHSD"] | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Rotary position encoding of queries or keys by tables of cosines and sines.
+        r"""Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 
-        With H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and
-        g = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:
+        With H = half_rotary, p = `positions[b,s]` (s if no positions are given), c = `cos[p,f]` and
+        g = `sin[p,f]`, each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
 
             y[a]  = x[a]  * c - x[a'] * g
             y[a'] = x[a'] * c + x[a]  * g
 
         `interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs
-        2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables
-        hold whatever the model prescribes, scaling of long contexts included.
+        2f with 2f + 1. Features from 2H on are copied unchanged. Each result is rounded to T once. The caller
+        computes the tables, including any scaling for long contexts.
 
         Args:
             x: BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. Queries or keys.
             cos: `[max_positions, half_rotary]` `C`. Cosine by position and frequency.
             sin: `[max_positions, half_rotary]` `C`. Sine by position and frequency.
             positions: `[batch, seq]` `P`. Position of each token; absent means 0 to seq - 1 in every batch row.
-            interleaved: Whether pairs are neighbours instead of halves (default `false`).
+            interleaved: Whether adjacent features form pairs, instead of features from the two halves (default `false`).
             layout: Order of the dimensions of x and of the output (default `BSHD`).
 
         Returns:
-            output: BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features turned.
+            output: BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features rotated.
 
         Example:
             x = torch.randn((1, 128, 9, 64), dtype=torch.float32)
@@ -3010,25 +3010,25 @@ class _Quantize:
         block_size: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T | tuple[_T, _T]:
-        r"""Rounds a tensor to a small integer or float format with scales.
+        r"""Quantizes a tensor to a low-precision integer or float format with scales.
 
-        **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-        the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-        block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+        **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
+        the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
+        block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
         of the group of element e.
 
         **Values.** x is converted to f32 exactly; each operation below is rounded to f32:
 
             r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4
-            r[e] = x[e] / (s[e] / global_scale)                      nvfp4, with 1 where no global scale is given
-            q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 where it is not given
+            r[e] = x[e] / (s[e] / global_scale)                      nvfp4; global_scale is 1 if not given
+            q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 if not given
             q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
                    value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
 
-        The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have none, its
+        The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have no NaN, its
         quotient counts as 0.
 
-        **Scales.** Where `scale` is not given it is computed and returned as `scale_out`. With A the largest absolute value of the
+        **Scales.** If `scale` is not given, it is computed and returned as `scale_out`. With A the largest absolute value of the
         group (NaN if one of its elements is NaN), each step rounded to f32:
 
             int8: A / 127          int4: A / 7          fp8_e4m3: A / 448          fp8_e5m2: A / 57344
@@ -3038,18 +3038,18 @@ class _Quantize:
         A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
         dtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.
 
-        **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-        byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
+        **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
+        byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
         high nibble is 0.
 
         Args:
-            x: `[outer..., channels, inner]` `T`. What is quantised.
-            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group; absent means that scales are computed.
+            x: `[outer..., channels, inner]` `T`. The tensor to quantize.
+            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group; if absent, scales are computed.
             zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats with given scales.
             global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
             format: The format of the result (required).
             granularity: Which elements share a scale (required).
-            block_size: Elements a block, with granularity block (default `16 if format == nvfp4 else 32`).
+            block_size: Elements per block, with granularity block (default `16 if format == nvfp4 else 32`).
 
         Returns:
             quantized: int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The rounded values.
@@ -3102,48 +3102,48 @@ class _SamplingSpeculative:
         offset: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> tuple[_T, _T]:
-        r"""Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+        r"""Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 
-        For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
+        For request b, with D = draft_len, `q[i,t]` = `draft_probs[b,i,t]`, `p[i,t]` = `target_probs[b,i,t]` and `d[i]` = `draft_tokens[b,i]`:
 
             for i in 0 … D - 1, in order:
-                accept d[i] and go on    if a[b,i] * q[i,d[i]] < p[i,d[i]]
-                else emit a token drawn with weights max(p[i,t] - q[i,t], 0) and stop
-            if all were accepted, emit a token drawn with weights p[D,t]
+                accept d[i] and continue if a[b,i] * q[i,d[i]] < p[i,d[i]]
+                else emit a token sampled with weights max(p[i,t] - q[i,t], 0) and stop
+            if all were accepted, emit a token sampled with weights p[D,t]
 
         in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
-        the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalised by their own sum. A
-        probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are taken instead; if
-        those are all 0 too, the emitted token is -1.
+        the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalized by their sum. A
+        probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, `p[i,t]` are used instead; if
+        those are also all 0, the emitted token is -1.
 
-        **The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with
+        **Random numbers.** Position i of request b, i in 0 … D, uses one block of Philox4x32-10 with
 
             key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
             counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i + 3 * 2⁵⁶
 
-        Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each
+        Its words w0 and w1 give `a[b,i]`, its words w2 and w3 the uniform `u[b,i]` of the token that is emitted at position i, each
         as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
-        last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
-        none, the last one of positive weight.
+        last such sum `total`, the emitted token is the first one whose running sum is > `u[b,i]` * total; if rounding leaves
+        none, the last one with a positive weight.
 
-        The 3 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
-        sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
-        of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
+        The 3 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+        sampling.speculative 3), so that a draft and its verification with the same seed and offset are independent. Calls
+        of one operation with the same seed are independent if their offsets differ: add 1 for every call.
 
-        Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+        LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
 
         Args:
-            draft_probs: `[batch, draft_len, vocab]` float32. Probabilities that the draft model drew from.
-            draft_tokens: `[batch, draft_len]` int32. The tokens that it drew.
-            target_probs: `[batch, draft_len + 1, vocab]` float32. Probabilities of the target model at every place and one beyond.
-            seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
-            offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
+            draft_probs: `[batch, draft_len, vocab]` float32. Probabilities of the draft model.
+            draft_tokens: `[batch, draft_len]` int32. The tokens sampled by the draft model.
+            target_probs: `[batch, draft_len + 1, vocab]` float32. Probabilities of the target model at every draft position and the next one.
+            seed_tensor: `[]` int64. Overrides seed, so that each replay of a captured graph can use a new one.
+            offset_tensor: `[]` int64. Overrides offset, so that each replay of a captured graph can use a new one.
             seed: Key of the random numbers, as 64 bits (default `0`).
-            offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+            offset: First two words of the counter, as 64 bits; increment it with every call (default `0`).
 
         Returns:
             tokens: `[batch, draft_len + 1]` int32. Accepted draft tokens, the emitted token, then -1.
-            accepted: `[batch]` int32. How many draft tokens were accepted.
+            accepted: `[batch]` int32. Number of accepted draft tokens.
 
         Example:
             draft_probs = torch.randn((1, 7, 32000), dtype=torch.float32)
@@ -3196,45 +3196,45 @@ class _SamplingTopk:
         offset: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Draws one token a row among the k most likely.
+        r"""Samples one token per row from the k most likely ones (top-k).
 
-        **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
+        **Candidates.** Tokens whose logit is NaN are never sampled. A row without a finite or +∞ logit gives -1. Otherwise, with m the
         largest logit of the row that is not NaN, the weight of token t in f64 is
 
             w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 
-        (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+        (0 for a logit of -∞ at any temperature), and the candidates are sorted by logit, larger first, lower index
         first among equals.
 
-        **Kept** are the first k candidates, or all of them where k is larger than their number.
+        **Kept** are the first k candidates, or all of them if k is larger than their number.
 
-        **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
+        **Random numbers.** Row r (counted in row-major order from 0) uses one block of Philox4x32-10 with
 
             key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
             counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = r + 1 * 2⁵⁶
 
         whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-        their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-        whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+        their index, running f64 sums of their weights and the last such sum `total`, the sampled token is the first one
+        whose running sum is > u * total; if rounding leaves none, the last kept one with a positive weight.
 
-        The 1 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
-        sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
-        of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
+        The 1 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+        sampling.speculative 3), so that a draft and its verification with the same seed and offset are independent. Calls
+        of one operation with the same seed are independent if their offsets differ: add 1 for every call.
 
-        Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+        LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
 
         Args:
-            logits: `[rows..., vocab]` `T`. Unnormalised log-probabilities.
-            k_tensor: `[rows...]` int32. Overrides k, row by row.
-            seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
-            offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
-            k: How many candidates are kept (required).
-            temperature: Divides the logits; small values prefer the likeliest token (default `1`).
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            k_tensor: `[rows...]` int32. Overrides k for each row.
+            seed_tensor: `[]` int64. Overrides seed, so that each replay of a captured graph can use a new one.
+            offset_tensor: `[]` int64. Overrides offset, so that each replay of a captured graph can use a new one.
+            k: Number of candidates (required).
+            temperature: Divides the logits; small values favor the most likely token (default `1`).
             seed: Key of the random numbers, as 64 bits (default `0`).
-            offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+            offset: First two words of the counter, as 64 bits; increment it with every call (default `0`).
 
         Returns:
-            tokens: `[rows...]` int32. The chosen token of each row, or -1.
+            tokens: `[rows...]` int32. The sampled token of each row, or -1.
 
         Example:
             logits = torch.randn((1, 50257), dtype=torch.float32)
@@ -3288,48 +3288,48 @@ class _SamplingTopp:
         offset: int | None = None,
         out: Tensor | Sequence[Tensor] | None = None,
     ) -> _T:
-        r"""Draws one token a row among the most likely ones that together reach probability p.
+        r"""Samples one token per row from the most likely ones with cumulative probability p (top-p).
 
-        **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
+        **Candidates.** Tokens whose logit is NaN are never sampled. A row without a finite or +∞ logit gives -1. Otherwise, with m the
         largest logit of the row that is not NaN, the weight of token t in f64 is
 
             w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 
-        (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+        (0 for a logit of -∞ at any temperature), and the candidates are sorted by logit, larger first, lower index
         first among equals.
 
         **Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in
         sorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is
         ≥ p * all is kept.
 
-        **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
+        **Random numbers.** Row r (counted in row-major order from 0) uses one block of Philox4x32-10 with
 
             key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
             counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = r + 2 * 2⁵⁶
 
         whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-        their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-        whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+        their index, running f64 sums of their weights and the last such sum `total`, the sampled token is the first one
+        whose running sum is > u * total; if rounding leaves none, the last kept one with a positive weight.
 
-        The 2 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
-        sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
-        of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
+        The 2 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+        sampling.speculative 3), so that a draft and its verification with the same seed and offset are independent. Calls
+        of one operation with the same seed are independent if their offsets differ: add 1 for every call.
 
-        Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+        LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
 
         Args:
-            logits: `[rows..., vocab]` `T`. Unnormalised log-probabilities.
-            p_tensor: `[rows...]` float32. Overrides p, row by row; 0 keeps the likeliest token alone.
-            seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
-            offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
-            p: The probability that the kept tokens must reach together (required).
-            top_k: How many candidates are looked at; 0 means all (default `0`).
-            temperature: Divides the logits; small values prefer the likeliest token (default `1`).
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            p_tensor: `[rows...]` float32. Overrides p for each row; 0 keeps only the most likely token.
+            seed_tensor: `[]` int64. Overrides seed, so that each replay of a captured graph can use a new one.
+            offset_tensor: `[]` int64. Overrides offset, so that each replay of a captured graph can use a new one.
+            p: Cumulative probability of the candidates (required).
+            top_k: Number of candidates; 0 means all (default `0`).
+            temperature: Divides the logits; small values favor the most likely token (default `1`).
             seed: Key of the random numbers, as 64 bits (default `0`).
-            offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+            offset: First two words of the counter, as 64 bits; increment it with every call (default `0`).
 
         Returns:
-            tokens: `[rows...]` int32. The chosen token of each row, or -1.
+            tokens: `[rows...]` int32. The sampled token of each row, or -1.
 
         Example:
             logits = torch.randn((1, 32000), dtype=torch.float16)
@@ -3372,21 +3372,21 @@ class _TokenizeDecode:
         *,
         skip_special_tokens: bool | None = None,
     ) -> list[str]:
-        r"""Turns token ids back into texts.
+        r"""Decodes token ids to texts.
 
-        Text b is what the tokenizer's own decoder makes of the ids
+        Text b is the result of the tokenizer's decoder for the ids
 
             tokens[indptr[b] … indptr[b+1] - 1]
 
-        taken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does
-        not have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,
+        as one sequence. With `skip_special_tokens`, ids of special tokens are removed first. An id that the tokenizer does
+        not have (models pad their vocabulary) is skipped. Bytes that do not form valid UTF-8 become U+FFFD,
         as in the tokenizer's decoder. An empty range gives an empty text.
 
         Args:
-            tokens: `[total]` int32. Ids of all texts, one text after the other.
-            indptr: `[batch + 1]` int64. Where the ids of each text begin.
-            tokenizer: a tokenizer. The tokenizer; its definition decides everything.
-            skip_special_tokens: Whether special tokens are left out of the texts (default `true`).
+            tokens: `[total]` int32. Ids of all texts, concatenated.
+            indptr: `[batch + 1]` int64. Start of the ids of each text.
+            tokenizer: a tokenizer. The tokenizer.
+            skip_special_tokens: Whether special tokens are omitted from the texts (default `true`).
 
         Returns:
             texts: strings. The texts.
@@ -3428,29 +3428,29 @@ class _TokenizeEncode:
         add_special_tokens: bool | None = None,
         return_offsets: bool | None = None,
     ) -> tuple[Any, Any] | tuple[Any, Any, Any]:
-        r"""Turns texts into token ids.
+        r"""Encodes texts to token ids.
 
-        Every text is encoded on its own as the tokenizer's own definition says: added tokens are cut out, then the
-        normaliser, the pre-tokeniser, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
+        Every text is encoded separately by the tokenizer's definition: added tokens are split off, then the
+        normalizer, the pre-tokenizer, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
         post-processor are applied. Nothing is truncated or padded. The ids of text b are
 
             tokens[indptr[b] … indptr[b+1] - 1]
 
-        An empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the
-        half-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that
-        came from no text. The tokenizer may be one whose special tokens are plain text where a text has them
-        (`splitting_special_tokens`), for texts from outside. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
+        An empty text gives only the tokens that the post-processor adds. With `return_offsets`, `offsets[t]` is the
+        half-open range of bytes of the text's UTF-8, before normalization, that token t comes from; (0, 0) for a token that
+        comes from no text. For untrusted texts, the tokenizer may be one that encodes special tokens in a text as plain text
+        (`splitting_special_tokens`). Results are exact: a backend whose tokens differ is not used.
 
         Args:
             texts: strings. The texts.
-            tokenizer: a tokenizer. The tokenizer; its definition decides everything.
-            add_special_tokens: Whether the post-processor adds its tokens, such as the one that begins a text (default `true`).
-            return_offsets: Whether the place of each token in its text is returned as well (default `false`).
+            tokenizer: a tokenizer. The tokenizer.
+            add_special_tokens: Whether the post-processor adds special tokens, such as the begin-of-text token (default `true`).
+            return_offsets: Whether the byte range of each token is returned (default `false`).
 
         Returns:
-            tokens: `[total]` int32. Ids of all texts, one text after the other.
-            indptr: `[batch + 1]` int64. Where the ids of each text begin; starts at 0 and ends at total.
-            offsets: `[total, 2]` int64. First byte and byte after the last of each token. Only where `return_offsets`.
+            tokens: `[total]` int32. Ids of all texts, concatenated.
+            indptr: `[batch + 1]` int64. Start of the ids of each text; begins with 0 and ends with total.
+            offsets: `[total, 2]` int64. Byte range of each token, end-exclusive. Only where `return_offsets`.
 
         Example:
             texts = ["Hello, world!"]

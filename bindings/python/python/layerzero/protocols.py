@@ -22,7 +22,7 @@ class ActivationGelu(Protocol):
 
 
 class ActivationGeluMul(Protocol):
-    r"""A kernel of `activation.gelu_mul`: The gate of GeGLU, the Gaussian error linear unit of one tensor times another. A kernel may take `out=None` as well."""
+    r"""A kernel of `activation.gelu_mul`: The GeGLU gate, the Gaussian error linear unit of one tensor times another. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -67,7 +67,7 @@ class ActivationSilu(Protocol):
 
 
 class ActivationSiluMul(Protocol):
-    r"""A kernel of `activation.silu_mul`: The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another. A kernel may take `out=None` as well."""
+    r"""A kernel of `activation.silu_mul`: The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -204,7 +204,7 @@ class AttentionGqaPrefillPaged(Protocol):
 
 
 class AttentionGqaPrefillRagged(Protocol):
-    r"""A kernel of `attention.gqa.prefill.ragged`: Grouped-query attention of requests of different lengths that lie one after the other without padding. A kernel may take `out=None` as well."""
+    r"""A kernel of `attention.gqa.prefill.ragged`: Grouped-query attention of concatenated requests of different lengths, without padding. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -279,7 +279,7 @@ class AttentionMlaPrefill(Protocol):
 
 
 class AttentionSparseBlock(Protocol):
-    r"""A kernel of `attention.sparse.block`: Attention over the blocks of keys that a block-sparse matrix lists for each block of queries. A kernel may take `out=None` as well."""
+    r"""A kernel of `attention.sparse.block`: Block-sparse attention, in which each block of queries attends to a list of blocks of keys. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -299,7 +299,7 @@ class AttentionSparseBlock(Protocol):
 
 
 class AttentionSparseVariableBlock(Protocol):
-    r"""A kernel of `attention.sparse.variable_block`: Attention over blocks of different sizes, chosen for each key head by a mask of blocks. A kernel may take `out=None` as well."""
+    r"""A kernel of `attention.sparse.variable_block`: Block-sparse attention with blocks of different sizes and a block mask for each key head. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -408,7 +408,7 @@ class AttentionStandardPrefillPaged(Protocol):
 
 
 class AttentionStandardPrefillRagged(Protocol):
-    r"""A kernel of `attention.standard.prefill.ragged`: Attention of requests of different lengths that lie one after the other without padding. A kernel may take `out=None` as well."""
+    r"""A kernel of `attention.standard.prefill.ragged`: Attention of concatenated requests of different lengths, without padding. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -441,7 +441,7 @@ class AttentionStateMerge(Protocol):
 
 
 class Dequantize(Protocol):
-    r"""A kernel of `dequantize`: Turns values of a small integer or float format back into ordinary floats. A kernel may take `out=None` as well."""
+    r"""A kernel of `dequantize`: Dequantizes a tensor of a low-precision integer or float format. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -460,7 +460,7 @@ class Dequantize(Protocol):
 
 
 class EmbeddingLookup(Protocol):
-    r"""A kernel of `embedding.lookup`: Copies the rows of a table that ids name. A kernel may take `out=None` as well."""
+    r"""A kernel of `embedding.lookup`: Copies rows of a table by id. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -487,7 +487,7 @@ class KvAppend(Protocol):
 
 
 class KvCompact(Protocol):
-    r"""A kernel of `kv.compact`: Moves whole pages of a paged cache, in place."""
+    r"""A kernel of `kv.compact`: Copies pages within a paged cache, in place."""
 
     def __call__(
         self,
@@ -551,7 +551,7 @@ class MlpLinearInt8(Protocol):
 
 
 class MlpLinearPack(Protocol):
-    r"""A kernel of `mlp.linear.pack`: Lays the integer weights of a linear layer out in panels, once for many calls. A kernel may take `out=None` as well."""
+    r"""A kernel of `mlp.linear.pack`: Packs the integer weights of a linear layer into panels. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -582,7 +582,7 @@ class MlpLinearWeightOnly(Protocol):
 
 
 class NormLayer(Protocol):
-    r"""A kernel of `norm.layer`: Layer normalisation over the last dimension. A kernel may take `out=None` as well."""
+    r"""A kernel of `norm.layer`: Layer normalization over the last dimension. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -597,7 +597,7 @@ class NormLayer(Protocol):
 
 
 class NormRms(Protocol):
-    r"""A kernel of `norm.rms`: Root-mean-square normalisation over the last dimension. A kernel may take `out=None` as well."""
+    r"""A kernel of `norm.rms`: Root-mean-square normalization over the last dimension. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -611,7 +611,7 @@ class NormRms(Protocol):
 
 
 class NormRmsAdd(Protocol):
-    r"""A kernel of `norm.rms.add`: Adds to the residual stream in place and normalises the sum by its root mean square. A kernel may take `out=None` as well."""
+    r"""A kernel of `norm.rms.add`: Adds to the residual stream in place and normalizes the sum by its root mean square. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -626,7 +626,7 @@ class NormRmsAdd(Protocol):
 
 
 class PosencAlibi(Protocol):
-    r"""A kernel of `posenc.alibi`: Adds the linear position bias of ALiBi to attention scores. A kernel may take `out=None` as well."""
+    r"""A kernel of `posenc.alibi`: Adds the ALiBi linear position bias to attention scores. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -639,7 +639,7 @@ class PosencAlibi(Protocol):
 
 
 class PosencRope(Protocol):
-    r"""A kernel of `posenc.rope`: Rotary position encoding of queries or keys by tables of cosines and sines. A kernel may take `out=None` as well."""
+    r"""A kernel of `posenc.rope`: Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -655,7 +655,7 @@ class PosencRope(Protocol):
 
 
 class Quantize(Protocol):
-    r"""A kernel of `quantize`: Rounds a tensor to a small integer or float format with scales. A kernel may take `out=None` as well."""
+    r"""A kernel of `quantize`: Quantizes a tensor to a low-precision integer or float format with scales. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -672,7 +672,7 @@ class Quantize(Protocol):
 
 
 class SamplingSpeculative(Protocol):
-    r"""A kernel of `sampling.speculative`: Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens. A kernel may take `out=None` as well."""
+    r"""A kernel of `sampling.speculative`: Verifies draft tokens by speculative sampling, so that the result has the target model's distribution. A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -689,7 +689,7 @@ class SamplingSpeculative(Protocol):
 
 
 class SamplingTopk(Protocol):
-    r"""A kernel of `sampling.topk`: Draws one token a row among the k most likely. A kernel may take `out=None` as well."""
+    r"""A kernel of `sampling.topk`: Samples one token per row from the k most likely ones (top-k). A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -707,7 +707,7 @@ class SamplingTopk(Protocol):
 
 
 class SamplingTopp(Protocol):
-    r"""A kernel of `sampling.topp`: Draws one token a row among the most likely ones that together reach probability p. A kernel may take `out=None` as well."""
+    r"""A kernel of `sampling.topp`: Samples one token per row from the most likely ones with cumulative probability p (top-p). A kernel may take `out=None` as well."""
 
     def __call__(
         self,
@@ -726,7 +726,7 @@ class SamplingTopp(Protocol):
 
 
 class TokenizeDecode(Protocol):
-    r"""A kernel of `tokenize.decode`: Turns token ids back into texts."""
+    r"""A kernel of `tokenize.decode`: Decodes token ids to texts."""
 
     def __call__(
         self,
@@ -740,7 +740,7 @@ class TokenizeDecode(Protocol):
 
 
 class TokenizeEncode(Protocol):
-    r"""A kernel of `tokenize.encode`: Turns texts into token ids."""
+    r"""A kernel of `tokenize.encode`: Encodes texts to token ids."""
 
     def __call__(
         self,

@@ -26,7 +26,7 @@ use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
     c"activation_gelu",
-    c"activation_gelu(x, *, approximate=None, out=None)\n--\n\nThe Gaussian error linear unit.\n\nFor each element:\n\n    output = gelu(x, approximate)\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once, with Φ the distribution function of the standard normal.\nThe limits hold at the ends: gelu(+∞) = +∞ and gelu(-∞) = 0.\n\nArgs:\n    x: `[dims...]` `T`. The input.\n    approximate: Which of the two formulas is meant (default `none`).\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    x = torch.randn((8, 6400), dtype=torch.float16)\n    output = lz.ops.activation_gelu(x, approximate=\"tanh\")",
+    c"activation_gelu(x, *, approximate=None, out=None)\n--\n\nThe Gaussian error linear unit.\n\nFor each element:\n\n    output = gelu(x, approximate)\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once, with Φ the cumulative distribution function of the standard normal distribution.\nAt infinity the limits apply: gelu(+∞) = +∞ and gelu(-∞) = 0.\n\nArgs:\n    x: `[dims...]` `T`. The input.\n    approximate: The formula: exact or tanh approximation (default `none`).\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    x = torch.randn((8, 6400), dtype=torch.float16)\n    output = lz.ops.activation_gelu(x, approximate=\"tanh\")",
     &["x", "approximate", "out"],
     1usize,
     1u64,

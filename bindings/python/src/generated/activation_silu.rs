@@ -26,7 +26,7 @@ use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
     c"activation_silu",
-    c"activation_silu(x, *, alpha=None, out=None)\n--\n\nThe sigmoid-weighted linear unit, also called swish.\n\nFor each element:\n\n    output = x / (1 + exp(-alpha * x))\n\nin exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a\npositive alpha; alpha = 0 halves x.\n\nArgs:\n    x: `[dims...]` `T`. The input.\n    alpha: Steepness of the sigmoid (default `1`).\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    x = torch.randn((1, 128, 1536), dtype=torch.float32)\n    output = lz.ops.activation_silu(x)",
+    c"activation_silu(x, *, alpha=None, out=None)\n--\n\nThe sigmoid-weighted linear unit, also called swish.\n\nFor each element:\n\n    output = x / (1 + exp(-alpha * x))\n\nin exact arithmetic, rounded to T once. At infinity the limits apply: silu(+∞) = +∞ and silu(-∞) = 0 for a\npositive alpha; alpha = 0 halves x.\n\nArgs:\n    x: `[dims...]` `T`. The input.\n    alpha: Steepness of the sigmoid (default `1`).\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    x = torch.randn((1, 128, 1536), dtype=torch.float32)\n    output = lz.ops.activation_silu(x)",
     &["x", "alpha", "out"],
     1usize,
     1u64,

@@ -26,7 +26,7 @@ use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
     c"activation_silu_mul",
-    c"activation_silu_mul(gate, up, *, out=None)\n--\n\nThe gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.\n\nFor each element:\n\n    output = gate / (1 + exp(-gate)) * up\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.\n\nArgs:\n    gate: `[dims...]` `T`. What goes through the activation.\n    up: `[dims...]` `T`. What the activated gate is multiplied with.\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    gate = torch.randn((16, 12288), dtype=torch.bfloat16)\n    up = torch.randn((16, 12288), dtype=torch.bfloat16)\n    output = lz.ops.activation_silu_mul(gate, up)",
+    c"activation_silu_mul(gate, up, *, out=None)\n--\n\nThe SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.\n\nFor each element:\n\n    output = gate / (1 + exp(-gate)) * up\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.\n\nArgs:\n    gate: `[dims...]` `T`. Input of the activation.\n    up: `[dims...]` `T`. Factor of the activated gate.\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    gate = torch.randn((16, 12288), dtype=torch.bfloat16)\n    up = torch.randn((16, 12288), dtype=torch.bfloat16)\n    output = lz.ops.activation_silu_mul(gate, up)",
     &["gate", "up", "out"],
     2usize,
     3u64,

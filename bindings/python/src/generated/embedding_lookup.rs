@@ -26,7 +26,7 @@ use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
     c"embedding_lookup",
-    c"embedding_lookup(table, ids, *, out=None)\n--\n\nCopies the rows of a table that ids name.\n\nFor each id:\n\n    output[t, :] = table[ids[t], :]\n\nbit for bit. Ids that are negative or not smaller than `vocab` are refused.\n\nArgs:\n    table: `[vocab, dim]` `T`. One row a token.\n    ids: `[tokens...]` `I`. Which rows are wanted.\n\nReturns:\n    output: `[tokens..., dim]` `T`. The rows in the order of the ids.\n\nExample:\n    table = torch.randn((50257, 768), dtype=torch.float32)\n    ids = torch.randint(50257, (1, 1024), dtype=torch.int64)\n    output = lz.ops.embedding_lookup(table, ids)",
+    c"embedding_lookup(table, ids, *, out=None)\n--\n\nCopies rows of a table by id.\n\nFor each id:\n\n    output[t, :] = table[ids[t], :]\n\nbitwise. Ids that are negative or not smaller than `vocab` are rejected.\n\nArgs:\n    table: `[vocab, dim]` `T`. One row per token.\n    ids: `[tokens...]` `I`. Indices of the rows.\n\nReturns:\n    output: `[tokens..., dim]` `T`. The rows, in the order of the ids.\n\nExample:\n    table = torch.randn((50257, 768), dtype=torch.float32)\n    ids = torch.randint(50257, (1, 1024), dtype=torch.int64)\n    output = lz.ops.embedding_lookup(table, ids)",
     &["table", "ids", "out"],
     2usize,
     3u64,

@@ -1,4 +1,4 @@
-// What generated calls are made of: arguments as they cross, places for results, options.
+// Support for generated calls: C representation of arguments, output slots, options.
 #pragma once
 
 #include <array>
@@ -19,34 +19,34 @@
 
 namespace lz {
 
-/// A param without a default: leaving it out does not compile.
+/// A required param: omitting it is a compile error.
 template <class T> struct Required {
     T value;
     constexpr Required(T given) noexcept : value(given) {}
     constexpr operator T() const noexcept { return value; }
 };
 
-/// Where results come from that the caller does not give.
+/// Allocates the outputs that the caller does not pass.
 class Allocator {
   public:
     virtual ~Allocator() = default;
-    /// Memory of at least that many bytes, so aligned, there; null if there is none.
+    /// Allocates at least `bytes` bytes with this alignment on a device; returns null on failure.
     virtual void *allocate(std::uint64_t bytes, std::uint64_t alignment, Place place) noexcept = 0;
-    /// Takes it back.
+    /// Releases memory from `allocate`.
     virtual void release(void *memory, Place place) noexcept = 0;
 };
 
-/// How a call is made.
+/// Options of a call.
 struct Options {
-    /// The stream on the tensors' device; null is the device's own.
+    /// The stream on the tensors' device; null is the device's default stream.
     void *stream = nullptr;
-    /// Memory for results; without one it is the host's own.
+    /// Allocator for outputs; null allocates host memory.
     std::shared_ptr<Allocator> allocator = nullptr;
 };
 
 namespace detail {
 
-/// Texts as they cross; lives no longer than they do.
+/// The C representation of texts; must not outlive them.
 class CrossingTexts {
   public:
     explicit CrossingTexts(std::span<const std::string_view> texts) {
@@ -63,7 +63,7 @@ class CrossingTexts {
     lz_texts texts_{};
 };
 
-/// Places for the results of one call; gives back what nobody took.
+/// The output slots of one call; releases the outputs that were not taken.
 template <std::size_t N> class Outputs {
   public:
     explicit Outputs(const Options &options) : given_(options) {
@@ -92,7 +92,7 @@ template <std::size_t N> class Outputs {
     [[nodiscard]] lz_output *data() noexcept { return outputs_.data(); }
     [[nodiscard]] const lz_call_options *options() const noexcept { return &options_; }
 
-    /// Says where a result goes.
+    /// Sets the tensor of an output.
     void give(std::size_t at, const TensorMut &tensor) noexcept {
         outputs_[at].given = tensor.raw();
         outputs_[at].state = LZ_OUTPUT_GIVEN;
@@ -103,19 +103,19 @@ template <std::size_t N> class Outputs {
         }
     }
 
-    /// A result that every call has.
+    /// Takes a required output.
     [[nodiscard]] Tensor take(std::size_t at) {
         const lz_tensor tensor = outputs_[at].tensor;
         return Tensor(tensor, hold(outputs_[at]));
     }
-    /// A result that some calls do not have.
+    /// Takes an optional output.
     [[nodiscard]] std::optional<Tensor> take_optional(std::size_t at) {
         if (outputs_[at].state == LZ_OUTPUT_ABSENT) {
             return std::nullopt;
         }
         return take(at);
     }
-    /// Strings.
+    /// Takes a text output.
     [[nodiscard]] std::vector<std::string> take_texts(std::size_t at) {
         const lz_texts texts = outputs_[at].texts;
         std::vector<std::string> taken;
@@ -140,7 +140,7 @@ template <std::size_t N> class Outputs {
         return static_cast<Allocator *>(context)->allocate(bytes, alignment, place);
     }
 
-    /// Whoever keeps the memory of a result from now on.
+    /// The owner of the memory of an output.
     std::shared_ptr<void> hold(lz_output &output) {
         const std::uint32_t state = std::exchange(output.state, LZ_OUTPUT_WANTED);
         if (state == LZ_OUTPUT_OWNED) {
@@ -157,7 +157,7 @@ template <std::size_t N> class Outputs {
 
     const Options &given_;
     lz_call_options options_;
-    // What a call makes is written by the call.
+    // Not initialized completely: the call writes the rest.
     std::array<lz_output, N> outputs_;
 };
 

@@ -1,4 +1,4 @@
-// How C calls a kernel that is a C++ object. Nothing is thrown out of here: exceptions become a status and a message.
+// Adapts a kernel object in C++ to the C ABI. Exceptions do not escape: they become a status and a message.
 #pragma once
 
 #include <cstring>
@@ -29,7 +29,7 @@ inline lz_status fail(lz_run *run, lz_status status, const char *message) noexce
     return status;
 }
 
-/// Runs `work`; what it throws becomes a status.
+/// Runs `work` and converts exceptions to a status.
 template <class Work> lz_status guarded(lz_run *run, Work &&work) noexcept {
     try {
         work();
@@ -41,7 +41,7 @@ template <class Work> lz_status guarded(lz_run *run, Work &&work) noexcept {
     } catch (const std::exception &error) {
         return fail(run, LZ_FAILED, error.what());
     } catch (...) {
-        return fail(run, LZ_FAILED, "the kernel threw something that is not a std::exception");
+        return fail(run, LZ_FAILED, "the kernel threw an exception that is not a std::exception");
     }
 }
 
@@ -56,9 +56,9 @@ template <class Abi, class Object> struct Table {
     static lz_status run(void *context, const typename Abi::Args *args, const typename Abi::Out *out,
                          lz_run *run) noexcept {
         return guarded(run, [&] {
-            Run lent(run);
+            Run borrowed(run);
             Abi::with_arguments(*args, [&](const typename Abi::Arguments &call) {
-                object(context).run(call, Abi::places(*out), lent);
+                object(context).run(call, Abi::places(*out), borrowed);
             });
         });
     }
@@ -69,22 +69,22 @@ template <class Abi, class Object> struct Table {
     }
 };
 
-/// A table together with the object behind it.
-template <class Abi, class Object> struct Held {
+/// A vtable and the kernel object that it refers to.
+template <class Abi, class Object> struct OwnedKernel {
     std::shared_ptr<const Object> object;
     typename Abi::Vtable vtable{};
 };
 
 template <class Abi, class Object> Kernel make_kernel(std::string id, std::unique_ptr<const Object> object) {
-    auto held = std::make_shared<Held<Abi, Object>>();
-    held->object = std::move(object);
-    held->vtable.size = sizeof(held->vtable);
-    held->vtable.context = &held->object;
-    held->vtable.workspace = &Table<Abi, Object>::workspace;
-    held->vtable.run = &Table<Abi, Object>::run;
-    const void *table = &held->vtable;
+    auto owned = std::make_shared<OwnedKernel<Abi, Object>>();
+    owned->object = std::move(object);
+    owned->vtable.size = sizeof(owned->vtable);
+    owned->vtable.context = &owned->object;
+    owned->vtable.workspace = &Table<Abi, Object>::workspace;
+    owned->vtable.run = &Table<Abi, Object>::run;
+    const void *table = &owned->vtable;
     return Kernel(std::move(id), Abi::Arguments::operation, Abi::Arguments::version,
-                  std::shared_ptr<const void>(std::move(held), table));
+                  std::shared_ptr<const void>(std::move(owned), table));
 }
 
 } // namespace detail
@@ -99,7 +99,7 @@ inline void Engine::register_backend(std::string_view descriptor, std::vector<Ke
         record.vtable = reinterpret_cast<std::uintptr_t>(kernel.vtable());
         records.push_back(std::move(record));
     }
-    // The engine keeps the kernels; it calls `drop` when it needs them no longer.
+    // The engine owns the kernels and calls the deleter when it drops the last one.
     auto *owner = new std::vector<Kernel>(std::move(kernels));
     bridge::Failure *failure = bridge::engine_register(
         *engine_, detail::to_str(descriptor), {records.data(), records.size()},

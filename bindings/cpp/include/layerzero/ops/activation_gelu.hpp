@@ -6,7 +6,7 @@
 
 namespace lz::ops {
 
-/// `approximate` of `activation.gelu`: Which of the two formulas is meant.
+/// `approximate` of `activation.gelu`: The formula: exact or tanh approximation.
 enum class ActivationGeluApproximate : std::uint32_t {
     None = 0, ///< `none`
     Tanh = 1, ///< `tanh`
@@ -20,12 +20,12 @@ enum class ActivationGeluApproximate : std::uint32_t {
 ///     gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))
 ///     gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
 ///
-/// in exact arithmetic, rounded to T once, with Φ the distribution function of the standard normal.
-/// The limits hold at the ends: gelu(+∞) = +∞ and gelu(-∞) = 0.
+/// in exact arithmetic, rounded to T once, with Φ the cumulative distribution function of the standard normal distribution.
+/// At infinity the limits apply: gelu(+∞) = +∞ and gelu(-∞) = 0.
 struct ActivationGelu {
     /// `[dims...]` `T`. The input.
     TensorView x;
-    /// Which of the two formulas is meant. Default: `none`.
+    /// The formula: exact or tanh approximation. Default: `none`.
     std::optional<ActivationGeluApproximate> approximate = std::nullopt;
 
     /// The operation's name.

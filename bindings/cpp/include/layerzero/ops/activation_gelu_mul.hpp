@@ -6,13 +6,13 @@
 
 namespace lz::ops {
 
-/// `approximate` of `activation.gelu_mul`: Which of the two formulas is meant.
+/// `approximate` of `activation.gelu_mul`: The formula: exact or tanh approximation.
 enum class ActivationGeluMulApproximate : std::uint32_t {
     None = 0, ///< `none`
     Tanh = 1, ///< `tanh`
 };
 
-/// The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+/// The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 ///
 /// For each element:
 ///
@@ -22,11 +22,11 @@ enum class ActivationGeluMulApproximate : std::uint32_t {
 ///
 /// in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
 struct ActivationGeluMul {
-    /// `[dims...]` `T`. What goes through the activation.
+    /// `[dims...]` `T`. Input of the activation.
     TensorView gate;
-    /// `[dims...]` `T`. What the activated gate is multiplied with.
+    /// `[dims...]` `T`. Factor of the activated gate.
     TensorView up;
-    /// Which of the two formulas is meant. Default: `none`.
+    /// The formula: exact or tanh approximation. Default: `none`.
     std::optional<ActivationGeluMulApproximate> approximate = std::nullopt;
 
     /// The operation's name.
@@ -67,7 +67,7 @@ struct ActivationGeluMulCrossing {
 
 } // namespace detail
 
-/// The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+/// The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 ///
 /// Results come in memory of `options.allocator`.
 inline ActivationGeluMulOutput activation_gelu_mul(const Engine &engine, const ActivationGeluMul &args, const Options &options = {}) {
@@ -77,7 +77,7 @@ inline ActivationGeluMulOutput activation_gelu_mul(const Engine &engine, const A
     return {outputs.take(0)};
 }
 
-/// The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+/// The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 ///
 /// Writes into tensors that the caller gives.
 inline void activation_gelu_mul_into(const Engine &engine, const ActivationGeluMul &args, const ActivationGeluMulOut &out, const Options &options = {}) {

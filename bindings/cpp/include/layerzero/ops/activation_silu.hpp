@@ -12,7 +12,7 @@ namespace lz::ops {
 ///
 ///     output = x / (1 + exp(-alpha * x))
 ///
-/// in exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a
+/// in exact arithmetic, rounded to T once. At infinity the limits apply: silu(+∞) = +∞ and silu(-∞) = 0 for a
 /// positive alpha; alpha = 0 halves x.
 struct ActivationSilu {
     /// `[dims...]` `T`. The input.

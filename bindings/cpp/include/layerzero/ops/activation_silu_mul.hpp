@@ -6,7 +6,7 @@
 
 namespace lz::ops {
 
-/// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+/// The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 ///
 /// For each element:
 ///
@@ -14,9 +14,9 @@ namespace lz::ops {
 ///
 /// in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
 struct ActivationSiluMul {
-    /// `[dims...]` `T`. What goes through the activation.
+    /// `[dims...]` `T`. Input of the activation.
     TensorView gate;
-    /// `[dims...]` `T`. What the activated gate is multiplied with.
+    /// `[dims...]` `T`. Factor of the activated gate.
     TensorView up;
 
     /// The operation's name.
@@ -53,7 +53,7 @@ struct ActivationSiluMulCrossing {
 
 } // namespace detail
 
-/// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+/// The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 ///
 /// Results come in memory of `options.allocator`.
 inline ActivationSiluMulOutput activation_silu_mul(const Engine &engine, const ActivationSiluMul &args, const Options &options = {}) {
@@ -63,7 +63,7 @@ inline ActivationSiluMulOutput activation_silu_mul(const Engine &engine, const A
     return {outputs.take(0)};
 }
 
-/// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+/// The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 ///
 /// Writes into tensors that the caller gives.
 inline void activation_silu_mul_into(const Engine &engine, const ActivationSiluMul &args, const ActivationSiluMulOut &out, const Options &options = {}) {

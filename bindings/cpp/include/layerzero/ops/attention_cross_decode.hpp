@@ -14,33 +14,33 @@ enum class AttentionCrossDecodeLayout : std::uint32_t {
 
 /// One decode step of attention over the keys and values of an encoder.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// For batch row b and head h, with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// For batch row b and head h, with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 ///
 ///     s[j] = sm_scale * q[b,h] · k[b,j,g] + mask[b,h,j]
 ///     p[j] = exp(s[j]) / Σ_l exp(s[l])
 ///     output[b,h] = Σ_j p[j] v[b,j,g]
 ///     lse[b,h]    = log Σ_j exp(s[j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
+/// A float mask is added to the score. Where a bool mask is false, the score is -∞.
 struct AttentionCrossDecode {
-    /// `[batch, heads, head_dim]` `T`. One query a batch row.
+    /// `[batch, heads, head_dim]` `T`. One query per batch row.
     TensorView q;
     /// BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys of the encoder.
     TensorView k;
-    /// BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder, whose heads may have another size.
+    /// BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder; their head dimension may differ from that of the keys.
     TensorView v;
-    /// `[batch]` int32. How many keys each batch row has; absent means all.
+    /// `[batch]` int32. Number of keys of each batch row; absent means all.
     std::optional<TensorView> kv_lens = std::nullopt;
     /// `[batch, heads, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
     std::optional<TensorView> mask = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of keys and values. Default: `BSHD`.
     std::optional<AttentionCrossDecodeLayout> layout = std::nullopt;

@@ -6,7 +6,7 @@
 
 namespace lz::ops {
 
-/// `layout` of `attention.cross.prefill`: Order of the dimensions of all tensors but the lengths and the mask.
+/// `layout` of `attention.cross.prefill`: Order of the dimensions of all tensors except the lengths and the mask.
 enum class AttentionCrossPrefillLayout : std::uint32_t {
     Bshd = 0, ///< `BSHD`
     Bhsd = 1, ///< `BHSD`
@@ -14,36 +14,36 @@ enum class AttentionCrossPrefillLayout : std::uint32_t {
 
 /// Attention of a decoder's sequences over the keys and values of an encoder.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// There is no order between queries and keys, so there is neither causality nor a window. For batch row b, head h and query i,
-/// with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Queries and keys have no common positions, so there is neither causality nor a window. For batch row b, head h and query i,
+/// with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 ///
 ///     s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
 ///     output[b,i,h] = Σ_j p[i,j] v[b,j,g]
 ///     lse[b,i,h]    = log Σ_j exp(s[i,j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
+/// A float mask is added to the score. Where a bool mask is false, the score is -∞.
 struct AttentionCrossPrefill {
     /// BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries of the decoder.
     TensorView q;
     /// BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys of the encoder.
     TensorView k;
-    /// BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder, whose heads may have another size.
+    /// BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder; their head dimension may differ from that of the keys.
     TensorView v;
-    /// `[batch]` int32. How many keys each batch row has; absent means all.
+    /// `[batch]` int32. Number of keys of each batch row; absent means all.
     std::optional<TensorView> kv_lens = std::nullopt;
     /// `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
     std::optional<TensorView> mask = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
-    /// Order of the dimensions of all tensors but the lengths and the mask. Default: `BSHD`.
+    /// Order of the dimensions of all tensors except the lengths and the mask. Default: `BSHD`.
     std::optional<AttentionCrossPrefillLayout> layout = std::nullopt;
 
     /// The operation's name.

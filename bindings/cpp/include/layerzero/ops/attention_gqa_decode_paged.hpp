@@ -14,12 +14,12 @@ enum class AttentionGqaDecodePagedLayout : std::uint32_t {
 
 /// One decode step of grouped-query attention over a paged cache.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-/// j % page_size. Requests may share pages. Places beyond the length are never read.
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+/// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
-/// With j over the L keys of the request, the last of which stands at the query's own place:
+/// With j over the L keys of the request, the last of which has the position of the query:
 ///
 ///     z    = sm_scale * q[b,h] · k[b,j,g]
 ///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -28,33 +28,33 @@ enum class AttentionGqaDecodePagedLayout : std::uint32_t {
 ///     output[b,h] = Σ_j p[j] v[b,j,g]
 ///     lse[b,h]    = log Σ_j exp(s[j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 struct AttentionGqaDecodePaged {
-    /// `[batch, heads, head_dim]` `T`. One query a request.
+    /// `[batch, heads, head_dim]` `T`. One query per request.
     TensorView q;
-    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys by page and place.
+    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys, by page and slot.
     TensorView k_cache;
-    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values by page and place.
+    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values, by page and slot.
     TensorView v_cache;
-    /// `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
+    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices.
     TensorView kv_indptr;
-    /// `[num_indices]` int32. Pages of all requests, one request after the other.
+    /// `[num_indices]` int32. Pages of all requests, concatenated.
     TensorView kv_indices;
-    /// `[batch]` int32. How many places of the last page of each request are filled.
+    /// `[batch]` int32. Number of filled slots in the last page of each request.
     TensorView kv_last_page_len;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
-    /// How many keys before its own place a query sees; -1 means all. Default: `-1`.
+    /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
-    /// Bound of the scores by a hyperbolic tangent; 0 means none. Default: `0`.
+    /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
     std::optional<float> soft_cap = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<AttentionGqaDecodePagedLayout> layout = std::nullopt;

@@ -6,7 +6,7 @@
 
 namespace lz::ops {
 
-/// `layout` of `attention.gqa.prefill`: Order of the dimensions of all tensors but the mask and the slopes.
+/// `layout` of `attention.gqa.prefill`: Order of the dimensions of all tensors except the mask and the slopes.
 enum class AttentionGqaPrefillLayout : std::uint32_t {
     Bshd = 0, ///< `BSHD`
     Bhsd = 1, ///< `BHSD`
@@ -14,7 +14,7 @@ enum class AttentionGqaPrefillLayout : std::uint32_t {
 
 /// Grouped-query attention of whole sequences over contiguous keys and values.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// For batch row b, head h, query i and key j:
 ///
 ///     z      = sm_scale * q[b,i,h] · k[b,j,g]
@@ -24,39 +24,39 @@ enum class AttentionGqaPrefillLayout : std::uint32_t {
 ///     output[b,i,h] = Σ_j p[i,j] v[b,j,g]
 ///     lse[b,i,h]    = log Σ_j exp(s[i,j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// The slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is
+/// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
 /// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
-/// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.
+/// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
 struct AttentionGqaPrefill {
     /// BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries.
     TensorView q;
     /// BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys.
     TensorView k;
-    /// BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
+    /// BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
     TensorView v;
     /// `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
     std::optional<TensorView> mask = std::nullopt;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
-    /// Whether later keys are hidden. Default: `false`.
+    /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first. Default: `seq_k - seq_q`.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first. Default: `seq_k - seq_q`.
     std::optional<std::int64_t> causal_offset = std::nullopt;
-    /// How many keys before its own place a query sees; -1 means all. Default: `-1`.
+    /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
-    /// How many keys after its own place a query sees; -1 means all. Default: `-1`.
+    /// Number of keys after its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_right = std::nullopt;
-    /// Bound of the scores by a hyperbolic tangent; 0 means none. Default: `0`.
+    /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
     std::optional<float> soft_cap = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
-    /// Order of the dimensions of all tensors but the mask and the slopes. Default: `BSHD`.
+    /// Order of the dimensions of all tensors except the mask and the slopes. Default: `BSHD`.
     std::optional<AttentionGqaPrefillLayout> layout = std::nullopt;
 
     /// The operation's name.

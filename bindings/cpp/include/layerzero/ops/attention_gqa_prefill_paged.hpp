@@ -14,14 +14,14 @@ enum class AttentionGqaPrefillPagedLayout : std::uint32_t {
 
 /// Grouped-query attention of requests of different lengths over a paged cache.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-/// j % page_size. Requests may share pages. Places beyond the length are never read.
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+/// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
-/// With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place
-/// where query i stands among the keys:
+/// With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
+/// of query i among the keys:
 ///
 ///     z      = sm_scale * q[i,h] · k[b,j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -30,41 +30,41 @@ enum class AttentionGqaPrefillPagedLayout : std::uint32_t {
 ///     output[i,h] = Σ_j p[i,j] v[b,j,g]
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-/// aligned at the end of each request; there is no offset to choose.
+/// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+/// aligned at the end of each request; there is no offset parameter.
 struct AttentionGqaPrefillPaged {
     /// `[total_q, heads, head_dim]` `T`. Queries of all requests.
     TensorView q;
-    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys by page and place.
+    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys, by page and slot.
     TensorView k_cache;
-    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values by page and place.
+    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values, by page and slot.
     TensorView v_cache;
-    /// `[batch + 1]` int32. Where the queries of each request begin.
+    /// `[batch + 1]` int32. Start of the queries of each request.
     TensorView qo_indptr;
-    /// `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
+    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices.
     TensorView kv_indptr;
-    /// `[num_indices]` int32. Pages of all requests, one request after the other.
+    /// `[num_indices]` int32. Pages of all requests, concatenated.
     TensorView kv_indices;
-    /// `[batch]` int32. How many places of the last page of each request are filled.
+    /// `[batch]` int32. Number of filled slots in the last page of each request.
     TensorView kv_last_page_len;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
-    /// Whether later keys are hidden. Default: `false`.
+    /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
-    /// How many keys before its own place a query sees; -1 means all. Default: `-1`.
+    /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
-    /// How many keys after its own place a query sees; -1 means all. Default: `-1`.
+    /// Number of keys after its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_right = std::nullopt;
-    /// Bound of the scores by a hyperbolic tangent; 0 means none. Default: `0`.
+    /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
     std::optional<float> soft_cap = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<AttentionGqaPrefillPagedLayout> layout = std::nullopt;

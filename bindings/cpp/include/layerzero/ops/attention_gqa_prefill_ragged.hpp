@@ -6,11 +6,11 @@
 
 namespace lz::ops {
 
-/// Grouped-query attention of requests of different lengths that lie one after the other without padding.
+/// Grouped-query attention of concatenated requests of different lengths, without padding.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
-/// numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
+/// numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 ///
 ///     z      = sm_scale * q[i,h] · k[j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -19,37 +19,37 @@ namespace lz::ops {
 ///     output[i,h] = Σ_j p[i,j] v[j,g]
 ///     lse[i,h]    = log Σ_j exp(s[i,j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-/// aligned at the end of each request; there is no offset to choose.
+/// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+/// aligned at the end of each request; there is no offset parameter.
 struct AttentionGqaPrefillRagged {
     /// `[total_q, heads, head_dim]` `T`. Queries of all requests.
     TensorView q;
     /// `[total_k, kv_heads, head_dim]` `T`. Keys of all requests.
     TensorView k;
-    /// `[total_k, kv_heads, head_dim_v]` `T`. Values of all requests, whose heads may have another size.
+    /// `[total_k, kv_heads, head_dim_v]` `T`. Values of all requests; their head dimension may differ from that of the keys.
     TensorView v;
-    /// `[batch + 1]` int32. Where the queries of each request begin.
+    /// `[batch + 1]` int32. Start of the queries of each request.
     TensorView qo_indptr;
-    /// `[batch + 1]` int32. Where the keys of each request begin.
+    /// `[batch + 1]` int32. Start of the keys of each request.
     TensorView kv_indptr;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
-    /// Whether later keys are hidden. Default: `false`.
+    /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
-    /// How many keys before its own place a query sees; -1 means all. Default: `-1`.
+    /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
-    /// How many keys after its own place a query sees; -1 means all. Default: `-1`.
+    /// Number of keys after its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_right = std::nullopt;
-    /// Bound of the scores by a hyperbolic tangent; 0 means none. Default: `0`.
+    /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
     std::optional<float> soft_cap = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
 
     /// The operation's name.
@@ -118,7 +118,7 @@ struct AttentionGqaPrefillRaggedCrossing {
 
 } // namespace detail
 
-/// Grouped-query attention of requests of different lengths that lie one after the other without padding.
+/// Grouped-query attention of concatenated requests of different lengths, without padding.
 ///
 /// Results come in memory of `options.allocator`.
 inline AttentionGqaPrefillRaggedOutput attention_gqa_prefill_ragged(const Engine &engine, const AttentionGqaPrefillRagged &args, const Options &options = {}) {
@@ -128,7 +128,7 @@ inline AttentionGqaPrefillRaggedOutput attention_gqa_prefill_ragged(const Engine
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
-/// Grouped-query attention of requests of different lengths that lie one after the other without padding.
+/// Grouped-query attention of concatenated requests of different lengths, without padding.
 ///
 /// Writes into tensors that the caller gives.
 inline void attention_gqa_prefill_ragged_into(const Engine &engine, const AttentionGqaPrefillRagged &args, const AttentionGqaPrefillRaggedOut &out, const Options &options = {}) {

@@ -8,16 +8,16 @@ namespace lz::ops {
 
 /// One decode step of multi-head latent attention over a contiguous compressed cache.
 ///
-/// The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
-/// token t and head h, with the cache shared by all heads and seen whole by every token:
+/// The absorbed form: the caller multiplies queries by W_UK before the call and outputs by W_UV after it. For
+/// token t and head h, with the cache shared by all heads; every token attends to the whole cache:
 ///
 ///     s[t,h,j] = (q_nope[t,h] · ckv[j] + q_pe[t,h] · kpe[j]) * sm_scale
 ///     p[t,h,j] = exp(s[t,h,j]) / Σ_l exp(s[t,h,l])
 ///     output[t,h] = Σ_j p[t,h,j] ckv[j]
 ///     lse[t,h]    = log Σ_j exp(s[t,h,j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its latent is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 struct AttentionMlaDecode {
     /// `[tokens, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
@@ -28,9 +28,9 @@ struct AttentionMlaDecode {
     TensorView ckv;
     /// `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
     TensorView kpe;
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     Required<float> sm_scale;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
 
     /// The operation's name.

@@ -8,36 +8,36 @@ namespace lz::ops {
 
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
-/// The absorbed form, one query a request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
-/// with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j lies on
-/// its page j // page_size at place j % page_size; call that latent ckv[b,j] and its rotary part kpe[b,j]. Then
+/// The absorbed form, one query per request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
+/// with n of them its length is (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its token j is in
+/// its page j // page_size at slot j % page_size, with latent `ckv[b,j]` and rotary part `kpe[b,j]`. Then
 ///
 ///     s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale
 ///     p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])
 ///     output[b,h] = Σ_j p[b,h,j] ckv[b,j]
 ///     lse[b,h]    = log Σ_j exp(s[b,h,j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN. Requests may share pages. Places beyond the length are never read.
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its latent is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN. Requests may share pages. Slots beyond the length are never read.
 struct AttentionMlaDecodePaged {
     /// `[batch, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
     TensorView q_nope;
     /// `[batch, heads, dim_kpe]` `T`. Rotary part of the queries.
     TensorView q_pe;
-    /// `[num_pages, page_size, dim_ckv]` `T`. Compressed keys and values by page and place.
+    /// `[num_pages, page_size, dim_ckv]` `T`. Compressed keys and values, by page and slot.
     TensorView ckv_cache;
-    /// `[num_pages, page_size, dim_kpe]` `T`. Rotary part of the keys by page and place.
+    /// `[num_pages, page_size, dim_kpe]` `T`. Rotary part of the keys, by page and slot.
     TensorView kpe_cache;
-    /// `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
+    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices.
     TensorView kv_indptr;
-    /// `[num_indices]` int32. Pages of all requests, one request after the other.
+    /// `[num_indices]` int32. Pages of all requests, concatenated.
     TensorView kv_indices;
-    /// `[batch]` int32. How many places of the last page of each request are filled.
+    /// `[batch]` int32. Number of filled slots in the last page of each request.
     TensorView kv_last_page_len;
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     Required<float> sm_scale;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
 
     /// The operation's name.

@@ -8,7 +8,7 @@ namespace lz::ops {
 
 /// Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 ///
-/// The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
+/// The absorbed form: the caller multiplies queries by W_UK before the call and outputs by W_UV after it. For
 /// query i and head h, with the cache shared by all heads:
 ///
 ///     s[i,h,j] = (q_nope[i,h] · ckv[j] + q_pe[i,h] · kpe[j]) * sm_scale
@@ -17,8 +17,8 @@ namespace lz::ops {
 ///     lse[i,h]    = log Σ_j exp(s[i,h,j])
 ///
 /// in exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i
-/// when j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query
-/// without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
+/// when j ≤ i + causal_offset. A visible key whose score is -∞ has no effect, even if its latent is NaN. A query
+/// without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
 /// the row NaN.
 struct AttentionMlaPrefill {
     /// `[seq_q, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
@@ -29,13 +29,13 @@ struct AttentionMlaPrefill {
     TensorView ckv;
     /// `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
     TensorView kpe;
-    /// Softmax scale; it depends on the head size before absorption, so it must be given.
+    /// Softmax scale; required, because it depends on the head dimension before absorption.
     Required<float> sm_scale;
-    /// Whether later keys are hidden. Default: `false`.
+    /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// With causal, key j is visible to query i when j <= i + causal_offset; the default aligns the last of both. Default: `kv_len - seq_q`.
     std::optional<std::int64_t> causal_offset = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
 
     /// The operation's name.

@@ -6,12 +6,12 @@
 
 namespace lz::ops {
 
-/// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+/// Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// Queries and keys are cut into blocks of block_rows and block_cols (the last one may be shorter). Query i sees the keys
-/// of the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c holds the keys
-/// c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, a block that is listed twice counting twice:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Queries and keys are split into blocks of block_rows and block_cols (the last one may be shorter). Query i attends to the keys
+/// of the blocks `indices[indptr[r] … indptr[r+1] - 1]` with r = i // block_rows; block c contains the keys
+/// c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, where a block that is listed twice counts twice:
 ///
 ///     z      = sm_scale * q[i,h] · k[j,g]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -19,8 +19,8 @@ namespace lz::ops {
 ///     output[i,h] = Σ_j p[i,j] v[j,g]
 ///     lse[i,h]    = log Σ_j exp(c)
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 struct AttentionSparseBlock {
     /// `[m, heads, head_dim]` `T`. Queries.
@@ -29,19 +29,19 @@ struct AttentionSparseBlock {
     TensorView k;
     /// `[n, kv_heads, head_dim]` `T`. Values.
     TensorView v;
-    /// `[ceil_div(m, block_rows) + 1]` int32. Where the list of each block of queries begins.
+    /// `[ceil_div(m, block_rows) + 1]` int32. Start of the list of each block of queries.
     TensorView indptr;
     /// `[nnz]` int32. Blocks of keys, listed for one block of queries after the other.
     TensorView indices;
-    /// Queries a block.
+    /// Queries per block.
     Required<std::int64_t> block_rows;
-    /// Keys a block.
+    /// Keys per block.
     Required<std::int64_t> block_cols;
-    /// Bound of the scores by a hyperbolic tangent; 0 means none. Default: `0`.
+    /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
     std::optional<float> soft_cap = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
 
     /// The operation's name.
@@ -101,7 +101,7 @@ struct AttentionSparseBlockCrossing {
 
 } // namespace detail
 
-/// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+/// Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 ///
 /// Results come in memory of `options.allocator`.
 inline AttentionSparseBlockOutput attention_sparse_block(const Engine &engine, const AttentionSparseBlock &args, const Options &options = {}) {
@@ -111,7 +111,7 @@ inline AttentionSparseBlockOutput attention_sparse_block(const Engine &engine, c
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
-/// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+/// Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 ///
 /// Writes into tensors that the caller gives.
 inline void attention_sparse_block_into(const Engine &engine, const AttentionSparseBlock &args, const AttentionSparseBlockOut &out, const Options &options = {}) {

@@ -6,12 +6,12 @@
 
 namespace lz::ops {
 
-/// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+/// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// For each key head g the queries are cut into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
-/// sizes block_col_sizes[g], in order; a size may be 0. Query i of block r sees key j of block c when block_mask[g,r,c] is
-/// true. Over the keys that it sees:
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// For each key head g, the queries are split into row_blocks blocks of sizes `block_row_sizes[g]` and the keys into col_blocks blocks of
+/// sizes `block_col_sizes[g]`, in order; a size may be 0. Query i of block r attends to key j of block c if `block_mask[g,r,c]` is
+/// true. Over those keys:
 ///
 ///     z      = sm_scale * q[h,i] · k[g,j]
 ///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -19,8 +19,8 @@ namespace lz::ops {
 ///     output[h,i] = Σ_j p[i,j] v[g,j]
 ///     lse[h,i]    = log Σ_j exp(c)
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 struct AttentionSparseVariableBlock {
     /// `[heads, m, head_dim]` `T`. Queries.
@@ -29,17 +29,17 @@ struct AttentionSparseVariableBlock {
     TensorView k;
     /// `[kv_heads, n, head_dim]` `T`. Values.
     TensorView v;
-    /// `[kv_heads, row_blocks, col_blocks]` bool. Whether a block of queries sees a block of keys.
+    /// `[kv_heads, row_blocks, col_blocks]` bool. Whether a block of queries attends to a block of keys.
     TensorView block_mask;
     /// `[kv_heads, row_blocks]` int32. Queries of each block.
     TensorView block_row_sizes;
     /// `[kv_heads, col_blocks]` int32. Keys of each block.
     TensorView block_col_sizes;
-    /// Bound of the scores by a hyperbolic tangent; 0 means none. Default: `0`.
+    /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
     std::optional<float> soft_cap = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
 
     /// The operation's name.
@@ -96,7 +96,7 @@ struct AttentionSparseVariableBlockCrossing {
 
 } // namespace detail
 
-/// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+/// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
 /// Results come in memory of `options.allocator`.
 inline AttentionSparseVariableBlockOutput attention_sparse_variable_block(const Engine &engine, const AttentionSparseVariableBlock &args, const Options &options = {}) {
@@ -106,7 +106,7 @@ inline AttentionSparseVariableBlockOutput attention_sparse_variable_block(const 
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
-/// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+/// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
 /// Writes into tensors that the caller gives.
 inline void attention_sparse_variable_block_into(const Engine &engine, const AttentionSparseVariableBlock &args, const AttentionSparseVariableBlockOut &out, const Options &options = {}) {

@@ -14,8 +14,8 @@ enum class AttentionStandardDecodeLayout : std::uint32_t {
 
 /// One decode step of attention over contiguous keys and values.
 ///
-/// With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
-/// query's own place:
+/// With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+/// of the query:
 ///
 ///     z    = sm_scale * q[b,h] · k[b,j,h]
 ///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
@@ -24,29 +24,29 @@ enum class AttentionStandardDecodeLayout : std::uint32_t {
 ///     output[b,h] = Σ_j p[j] v[b,j,h]
 ///     lse[b,h]    = log Σ_j exp(s[j])
 ///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
-/// With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 struct AttentionStandardDecode {
-    /// `[batch, heads, head_dim]` `T`. One query a batch row.
+    /// `[batch, heads, head_dim]` `T`. One query per batch row.
     TensorView q;
     /// BSHD: `[batch, seq_k, heads, head_dim]`; BHSD: `[batch, heads, seq_k, head_dim]` `T`. Keys.
     TensorView k;
-    /// BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
+    /// BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
     TensorView v;
-    /// `[batch]` int32. How many keys each batch row has; absent means all.
+    /// `[batch]` int32. Number of keys of each batch row; absent means all.
     std::optional<TensorView> kv_lens = std::nullopt;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
-    /// How many keys before its own place a query sees; -1 means all. Default: `-1`.
+    /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
-    /// Bound of the scores by a hyperbolic tangent; 0 means none. Default: `0`.
+    /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
     std::optional<float> soft_cap = std::nullopt;
     /// Factor of the scores. Default: `1 / sqrt(head_dim)`.
     std::optional<float> sm_scale = std::nullopt;
-    /// Whether lse is returned as well. Default: `false`.
+    /// Whether lse is returned. Default: `false`.
     std::optional<bool> return_lse = std::nullopt;
     /// Order of the dimensions of keys and values. Default: `BSHD`.
     std::optional<AttentionStandardDecodeLayout> layout = std::nullopt;

@@ -15,8 +15,8 @@ namespace lz::ops {
 ///     output = Σ_t w[t] v[t,h] / Σ_t w[t]
 ///     lse    = m + log Σ_t w[t]
 ///
-/// in exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.
-/// If no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,
+/// in exact arithmetic, rounded once at the end. A state whose s is -∞ (no keys) has no effect, even if its v is NaN.
+/// If there is no other state, the output is 0 and lse is -∞. A NaN among the s of the other states, or an s of +∞,
 /// makes output and lse NaN. The logarithms are natural.
 struct AttentionStateMerge {
     /// `[rows..., states, heads, head_dim]` `T`. Output of each partial attention.

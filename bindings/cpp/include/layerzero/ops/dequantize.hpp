@@ -31,23 +31,23 @@ enum class DequantizeOutputDtype : std::uint32_t {
     Bf16 = 2, ///< `bf16`
 };
 
-/// Turns values of a small integer or float format back into ordinary floats.
+/// Dequantizes a tensor of a low-precision integer or float format.
 ///
-/// **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-/// the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-/// block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+/// **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
+/// the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
+/// block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
 /// of the group of element e.
 ///
-/// **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
+/// **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 ///
-///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 where it is not given
+///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given
 ///     output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
-///     output[e] = q[e] * (s[e] / global_scale)             nvfp4, with 1 where no global scale is given
+///     output[e] = q[e] * (s[e] / global_scale)             nvfp4; global_scale is 1 if not given
 ///
-/// This undoes `quantize` but for its rounding. A NaN in value or scale gives NaN.
+/// This is the inverse of `quantize` up to rounding. A NaN value or scale gives NaN.
 ///
-/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-/// byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
+/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
+/// byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 struct Dequantize {
     /// `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The stored values.
@@ -62,9 +62,9 @@ struct Dequantize {
     Required<DequantizeFormat> format;
     /// Which elements share a scale.
     Required<DequantizeGranularity> granularity;
-    /// Elements a block, with granularity block. Default: `16 if format == nvfp4 else 32`.
+    /// Elements per block, with granularity block. Default: `16 if format == nvfp4 else 32`.
     std::optional<std::int64_t> block_size = std::nullopt;
-    /// Last dimension of the output; to be given where it is odd in a format of half a byte an element. Default: `2 * stored if format in [int4, mxfp4, nvfp4] else stored`.
+    /// Last dimension of the output; required if it is odd in a format with half a byte per element. Default: `2 * stored if format in [int4, mxfp4, nvfp4] else stored`.
     std::optional<std::int64_t> inner = std::nullopt;
     /// The dtype of the output. Default: `f32`.
     std::optional<DequantizeOutputDtype> output_dtype = std::nullopt;
@@ -77,13 +77,13 @@ struct Dequantize {
 
 /// What a call gives.
 struct DequantizeOutput {
-    /// `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The values as ordinary floats.
+    /// `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The dequantized values.
     Tensor output;
 };
 
 /// Where results go.
 struct DequantizeOut {
-    /// `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The values as ordinary floats.
+    /// `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The dequantized values.
     TensorMut output;
 };
 
@@ -121,7 +121,7 @@ struct DequantizeCrossing {
 
 } // namespace detail
 
-/// Turns values of a small integer or float format back into ordinary floats.
+/// Dequantizes a tensor of a low-precision integer or float format.
 ///
 /// Results come in memory of `options.allocator`.
 inline DequantizeOutput dequantize(const Engine &engine, const Dequantize &args, const Options &options = {}) {
@@ -131,7 +131,7 @@ inline DequantizeOutput dequantize(const Engine &engine, const Dequantize &args,
     return {outputs.take(0)};
 }
 
-/// Turns values of a small integer or float format back into ordinary floats.
+/// Dequantizes a tensor of a low-precision integer or float format.
 ///
 /// Writes into tensors that the caller gives.
 inline void dequantize_into(const Engine &engine, const Dequantize &args, const DequantizeOut &out, const Options &options = {}) {

@@ -6,17 +6,17 @@
 
 namespace lz::ops {
 
-/// Copies the rows of a table that ids name.
+/// Copies rows of a table by id.
 ///
 /// For each id:
 ///
 ///     output[t, :] = table[ids[t], :]
 ///
-/// bit for bit. Ids that are negative or not smaller than `vocab` are refused.
+/// bitwise. Ids that are negative or not smaller than `vocab` are rejected.
 struct EmbeddingLookup {
-    /// `[vocab, dim]` `T`. One row a token.
+    /// `[vocab, dim]` `T`. One row per token.
     TensorView table;
-    /// `[tokens...]` `I`. Which rows are wanted.
+    /// `[tokens...]` `I`. Indices of the rows.
     TensorView ids;
 
     /// The operation's name.
@@ -27,13 +27,13 @@ struct EmbeddingLookup {
 
 /// What a call gives.
 struct EmbeddingLookupOutput {
-    /// `[tokens..., dim]` `T`. The rows in the order of the ids.
+    /// `[tokens..., dim]` `T`. The rows, in the order of the ids.
     Tensor output;
 };
 
 /// Where results go.
 struct EmbeddingLookupOut {
-    /// `[tokens..., dim]` `T`. The rows in the order of the ids.
+    /// `[tokens..., dim]` `T`. The rows, in the order of the ids.
     TensorMut output;
 };
 
@@ -53,7 +53,7 @@ struct EmbeddingLookupCrossing {
 
 } // namespace detail
 
-/// Copies the rows of a table that ids name.
+/// Copies rows of a table by id.
 ///
 /// Results come in memory of `options.allocator`.
 inline EmbeddingLookupOutput embedding_lookup(const Engine &engine, const EmbeddingLookup &args, const Options &options = {}) {
@@ -63,7 +63,7 @@ inline EmbeddingLookupOutput embedding_lookup(const Engine &engine, const Embedd
     return {outputs.take(0)};
 }
 
-/// Copies the rows of a table that ids name.
+/// Copies rows of a table by id.
 ///
 /// Writes into tensors that the caller gives.
 inline void embedding_lookup_into(const Engine &engine, const EmbeddingLookup &args, const EmbeddingLookupOut &out, const Options &options = {}) {

@@ -14,25 +14,25 @@ enum class KvAppendLayout : std::uint32_t {
 
 /// Writes the keys and values of new tokens into a paged cache, in place.
 ///
-/// For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each
+/// For each token t in order, unless `slots[t]` is -1, with page = `slots[t] // page_size` and slot = `slots[t] % page_size`, for each
 /// head h and feature d:
 ///
-///     k_cache[page, place, h, d] ← round(k[t, h, d])
-///     v_cache[page, place, h, d] ← round(v[t, h, d])
+///     k_cache[page, slot, h, d] ← round(k[t, h, d])
+///     v_cache[page, slot, h, d] ← round(v[t, h, d])
 ///
 /// round is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities
-/// saturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the
-/// same slot the later one wins. Nothing else in the caches changes.
+/// saturate to the largest finite value; in the other formats, values that are too large become infinite. If two tokens have the
+/// same slot, the later one is stored. The rest of the caches is unchanged.
 struct KvAppend {
     /// `[tokens, kv_heads, head_dim]` `T`. Keys of the new tokens.
     TensorView k;
     /// `[tokens, kv_heads, head_dim]` `T`. Values of the new tokens.
     TensorView v;
-    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys by page and place.
+    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys, by page and slot.
     TensorMut k_cache;
-    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
+    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values, by page and slot.
     TensorMut v_cache;
-    /// `[tokens]` int64. Where each token goes, as page * page_size + place; -1 skips it.
+    /// `[tokens]` int64. Target of each token: page * page_size + slot in the page; -1 skips the token.
     TensorView slots;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<KvAppendLayout> layout = std::nullopt;

@@ -12,22 +12,22 @@ enum class KvCompactLayout : std::uint32_t {
     Hnd = 1, ///< `HND`
 };
 
-/// Moves whole pages of a paged cache, in place.
+/// Copies pages within a paged cache, in place.
 ///
-/// For each move i, for keys and values alike, as if every source page were read before any target page is written:
+/// For each move i, for keys and values, as if all source pages were read before any target page is written:
 ///
 ///     cache[target[i], :, :, :] ← cache[source[i], :, :, :]
 ///
-/// bit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no
-/// target do not change. The caller changes its page tables.
+/// bitwise, so that pages may be exchanged. If two moves have the same target, the later one is stored. Pages that are not a
+/// target are unchanged. The caller updates its page tables.
 struct KvCompact {
-    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys by page and place.
+    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys, by page and slot.
     TensorMut k_cache;
-    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
+    /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values, by page and slot.
     TensorMut v_cache;
-    /// `[moves]` int32. Pages that are read.
+    /// `[moves]` int32. Source pages.
     TensorView source;
-    /// `[moves]` int32. Pages that are written.
+    /// `[moves]` int32. Target pages.
     TensorView target;
     /// Order of the dimensions of the caches. Default: `NHD`.
     std::optional<KvCompactLayout> layout = std::nullopt;
@@ -68,7 +68,7 @@ struct KvCompactCrossing {
 
 } // namespace detail
 
-/// Moves whole pages of a paged cache, in place.
+/// Copies pages within a paged cache, in place.
 ///
 /// Results come in memory of `options.allocator`.
 inline void kv_compact(const Engine &engine, const KvCompact &args, const Options &options = {}) {

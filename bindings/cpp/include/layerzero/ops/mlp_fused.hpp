@@ -23,9 +23,9 @@ enum class MlpFusedActivation : std::uint32_t {
 ///     u[r,m] = Σ_i x[r,i] * up_weight[m,i]
 ///     output[r,o] = Σ_m act(g[r,m]) * u[r,m] * down_weight[o,m]
 ///
-/// The intermediate values are kept in exact arithmetic (f32 or wider in kernels) and are not rounded to T;
+/// The intermediate values are exact (f32 or wider in kernels) and are not rounded to T;
 /// the output is rounded once at the end. An empty sum is 0.
-/// The activations, with Φ the distribution function of the standard normal:
+/// The activations, with Φ the cumulative distribution function of the standard normal distribution:
 ///
 ///     none(z) = z                       relu(z) = max(z, 0), NaN for NaN
 ///     silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
@@ -33,11 +33,11 @@ enum class MlpFusedActivation : std::uint32_t {
 struct MlpFused {
     /// `[rows..., in_features]` `T`. The input rows.
     TensorView x;
-    /// `[intermediate, in_features]` `T`. Weights whose product goes through the activation.
+    /// `[intermediate, in_features]` `T`. Weights of the gate projection.
     TensorView gate_weight;
-    /// `[intermediate, in_features]` `T`. Weights whose product multiplies the activated one.
+    /// `[intermediate, in_features]` `T`. Weights of the up projection.
     TensorView up_weight;
-    /// `[out_features, intermediate]` `T`. Weights that lead back to the model's width.
+    /// `[out_features, intermediate]` `T`. Weights of the down projection.
     TensorView down_weight;
     /// Applied to the gate. Default: `silu`.
     std::optional<MlpFusedActivation> activation = std::nullopt;

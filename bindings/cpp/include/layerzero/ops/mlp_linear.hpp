@@ -21,8 +21,8 @@ enum class MlpLinearActivation : std::uint32_t {
 ///
 ///     output[r,o] = act(Σ_i x[r,i] * weight[o,i] + bias[o])
 ///
-/// in exact arithmetic, rounded to T once at the end. Without `bias` its addend is 0; an empty sum is 0.
-/// The activations, with Φ the distribution function of the standard normal:
+/// in exact arithmetic, rounded to T once at the end. `bias` is 0 if not given; an empty sum is 0.
+/// The activations, with Φ the cumulative distribution function of the standard normal distribution:
 ///
 ///     none(z) = z                       relu(z) = max(z, 0), NaN for NaN
 ///     silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
@@ -30,7 +30,7 @@ enum class MlpLinearActivation : std::uint32_t {
 struct MlpLinear {
     /// `[rows..., in_features]` `T`. The input rows.
     TensorView x;
-    /// `[out_features, in_features]` `T`. One row an output feature.
+    /// `[out_features, in_features]` `T`. One row per output feature.
     TensorView weight;
     /// `[out_features]` `T`. Addend of each output feature; absent means 0.
     std::optional<TensorView> bias = std::nullopt;

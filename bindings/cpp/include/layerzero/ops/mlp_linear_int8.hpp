@@ -40,18 +40,18 @@ enum class MlpLinearInt8OutputDtype : std::uint32_t {
 ///
 ///     output[r,o] = act(Σ_i (x[r,i] - z[r]) * weight[o,i] * x_scale[r] * weight_scale[o] + bias[o])
 ///
-/// in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 where `x_zero_point` is
-/// not given, `bias` is 0 where it is not given; an empty sum is 0. With `x_granularity: tensor` all rows share one scale and one
-/// zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` makes both factors.
+/// in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 if `x_zero_point` is
+/// not given, `bias` is 0 if not given; an empty sum is 0. With `x_granularity: tensor`, all rows share one scale and one
+/// zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` produces both operands.
 ///
-/// With `weight_layout: panels` the rows of the weight are laid out as `mlp.linear.pack` does it; what fills up the last panel and the
-/// last word means nothing.
+/// With `weight_layout: panels`, the weight is packed by `mlp.linear.pack`; the padding of the last panel and the
+/// last word is ignored.
 struct MlpLinearInt8 {
-    /// `[rows..., in_features]` int8. The input rows, quantised.
+    /// `[rows..., in_features]` int8. The quantized input rows.
     TensorView x;
-    /// plain: `[out_features, in_features]`; panels: `[ceil_div(out_features, 16), ceil_div(in_features, 4), 16, 4]` int8. The stored values, one row an output feature, or panels of them.
+    /// plain: `[out_features, in_features]`; panels: `[ceil_div(out_features, 16), ceil_div(in_features, 4), 16, 4]` int8. The stored values, one row per output feature, or in panels.
     TensorView weight;
-    /// tensor: `[]`; row: `[rows...]` float32. Scale of each row, or of all.
+    /// tensor: `[]`; row: `[rows...]` float32. Scale of each row, or of all rows.
     TensorView x_scale;
     /// `[out_features]` float32. Scale of each output feature.
     TensorView weight_scale;

@@ -6,17 +6,17 @@
 
 namespace lz::ops {
 
-/// Lays the integer weights of a linear layer out in panels, once for many calls.
+/// Packs the integer weights of a linear layer into panels.
 ///
 /// With b counting the bytes of a row as `quantize` stores it, panels of 16 rows and words of 4 bytes:
 ///
 ///     packed[p,w,r,j] = weight[16 p + r, 4 w + j]          0 where there is no such row or byte
 ///
-/// so that a vector holds one word of each row of a panel. Nothing but the order changes: one layout serves int8 (a word is four
-/// inputs of a row) and int4 (a word is eight, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` take it as
-/// `weight_layout: panels`. The result is the handle: whoever changes the weight packs it again, and nothing is remembered elsewhere.
+/// so that a vector register contains one word of each row of a panel. Only the order changes: one layout is used for int8 (a word is four
+/// inputs of a row) and int4 (a word is eight inputs, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` accept it as
+/// `weight_layout: panels`. No state is kept outside the result: a caller that changes the weight must pack it again.
 struct MlpLinearPack {
-    /// `[out_features, stored]` `Q`. One row an output feature: i8 for int8, u8 with two inputs a byte for int4.
+    /// `[out_features, stored]` `Q`. One row per output feature: i8 for int8, u8 with two inputs per byte for int4.
     TensorView weight;
 
     /// The operation's name.
@@ -52,7 +52,7 @@ struct MlpLinearPackCrossing {
 
 } // namespace detail
 
-/// Lays the integer weights of a linear layer out in panels, once for many calls.
+/// Packs the integer weights of a linear layer into panels.
 ///
 /// Results come in memory of `options.allocator`.
 inline MlpLinearPackOutput mlp_linear_pack(const Engine &engine, const MlpLinearPack &args, const Options &options = {}) {
@@ -62,7 +62,7 @@ inline MlpLinearPackOutput mlp_linear_pack(const Engine &engine, const MlpLinear
     return {outputs.take(0)};
 }
 
-/// Lays the integer weights of a linear layer out in panels, once for many calls.
+/// Packs the integer weights of a linear layer into panels.
 ///
 /// Writes into tensors that the caller gives.
 inline void mlp_linear_pack_into(const Engine &engine, const MlpLinearPack &args, const MlpLinearPackOut &out, const Options &options = {}) {

@@ -35,23 +35,23 @@ enum class MlpLinearWeightOnlyActivation : std::uint32_t {
 
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
-/// For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
+/// For row r and output feature o, with `q[o,i]` the stored integer, and s and z the scale and the zero point of its group:
 ///
 ///     output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])
 ///
-/// in exact arithmetic, rounded to T once at the end. Without `zero_point` and `bias` they are 0; an empty sum is 0. The
+/// in exact arithmetic, rounded to T once at the end. `zero_point` and `bias` are 0 if not given; an empty sum is 0. The
 /// activations are those of `mlp.linear`.
 ///
-/// **Groups.** With `channel` all inputs of an output feature share a scale; with `block` each run of block_size neighbours, the
+/// **Groups.** With `channel`, all inputs of an output feature share a scale; with `block`, each run of block_size adjacent inputs, the
 /// last one possibly shorter. Values, scales and zero points are stored as `quantize` stores them for the same granularity.
 ///
-/// **Storage.** int8 takes one byte an input. int4 (two's complement) takes half a byte: input 2i lies in the low nibble of byte i,
-/// input 2i + 1 in the high one; where in_features is odd the last high nibble means nothing. With `weight_layout: panels` the rows are
-/// laid out as `mlp.linear.pack` does it; what fills up the last panel and the last word means nothing.
+/// **Storage.** int8 takes one byte per input. int4 (two's complement) takes half a byte: input 2i is in the low nibble of byte i,
+/// input 2i + 1 in the high nibble; if in_features is odd, the last high nibble is ignored. With `weight_layout: panels`, the rows are
+/// packed by `mlp.linear.pack`; the padding of the last panel and the last word is ignored.
 struct MlpLinearWeightOnly {
     /// `[rows..., in_features]` `T`. The input rows.
     TensorView x;
-    /// plain: `[out_features, stored]`; panels: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` int8: int8; int4: uint8. The stored values, one row an output feature, or panels of them.
+    /// plain: `[out_features, stored]`; panels: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` int8: int8; int4: uint8. The stored values, one row per output feature, or in panels.
     TensorView weight;
     /// channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` float32. Scale of each group.
     TensorView scale;
@@ -63,11 +63,11 @@ struct MlpLinearWeightOnly {
     Required<MlpLinearWeightOnlyFormat> format;
     /// Which inputs share a scale. Default: `channel`.
     std::optional<MlpLinearWeightOnlyGranularity> granularity = std::nullopt;
-    /// Inputs a block, with granularity block. Default: `32`.
+    /// Inputs per block, with granularity block. Default: `32`.
     std::optional<std::int64_t> block_size = std::nullopt;
     /// As `quantize` stores them, or as `mlp.linear.pack` lays them out. Default: `plain`.
     std::optional<MlpLinearWeightOnlyWeightLayout> weight_layout = std::nullopt;
-    /// Bytes of a stored row; follows from the format. Default: `ceil_div(in_features, 2) if format == int4 else in_features`.
+    /// Bytes per stored row; determined by the format. Default: `ceil_div(in_features, 2) if format == int4 else in_features`.
     std::optional<std::int64_t> stored = std::nullopt;
     /// Applied to each output before it is rounded. Default: `none`.
     std::optional<MlpLinearWeightOnlyActivation> activation = std::nullopt;

@@ -6,7 +6,7 @@
 
 namespace lz::ops {
 
-/// Layer normalisation over the last dimension.
+/// Layer normalization over the last dimension.
 ///
 /// For each row r of x, in exact arithmetic, rounded once at the end:
 ///
@@ -15,9 +15,9 @@ namespace lz::ops {
 ///     inv_std[r]  = 1 / sqrt(var[r] + eps)
 ///     output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]
 ///
-/// Without `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.
+/// `weight` is 1 and `bias` is 0 if not given. The variance is biased: it divides by `hidden`, not by `hidden - 1`.
 struct NormLayer {
-    /// `[rows..., hidden]` `T`. What is normalised, row by row.
+    /// `[rows..., hidden]` `T`. The rows to normalize.
     TensorView x;
     /// `[hidden]` `W`. Factor of each feature; absent means 1.
     std::optional<TensorView> weight = std::nullopt;
@@ -25,7 +25,7 @@ struct NormLayer {
     std::optional<TensorView> bias = std::nullopt;
     /// Added to the variance before the root. Default: `1e-5`.
     std::optional<float> eps = std::nullopt;
-    /// Whether mean and inverse standard deviation are returned as well. Default: `false`.
+    /// Whether mean and inverse standard deviation are returned. Default: `false`.
     std::optional<bool> return_stats = std::nullopt;
 
     /// The operation's name.
@@ -36,7 +36,7 @@ struct NormLayer {
 
 /// What a call gives.
 struct NormLayerOutput {
-    /// `[rows..., hidden]` `T`. The normalised rows.
+    /// `[rows..., hidden]` `T`. The normalized rows.
     Tensor output;
     /// `[rows...]` float32. Mean of each row. Only when `return_stats`.
     std::optional<Tensor> mean = std::nullopt;
@@ -46,7 +46,7 @@ struct NormLayerOutput {
 
 /// Where results go.
 struct NormLayerOut {
-    /// `[rows..., hidden]` `T`. The normalised rows.
+    /// `[rows..., hidden]` `T`. The normalized rows.
     TensorMut output;
     /// `[rows...]` float32. Mean of each row. Only when `return_stats`.
     std::optional<TensorMut> mean = std::nullopt;
@@ -79,7 +79,7 @@ struct NormLayerCrossing {
 
 } // namespace detail
 
-/// Layer normalisation over the last dimension.
+/// Layer normalization over the last dimension.
 ///
 /// Results come in memory of `options.allocator`.
 inline NormLayerOutput norm_layer(const Engine &engine, const NormLayer &args, const Options &options = {}) {
@@ -89,7 +89,7 @@ inline NormLayerOutput norm_layer(const Engine &engine, const NormLayer &args, c
     return {outputs.take(0), outputs.take_optional(1), outputs.take_optional(2)};
 }
 
-/// Layer normalisation over the last dimension.
+/// Layer normalization over the last dimension.
 ///
 /// Writes into tensors that the caller gives.
 inline void norm_layer_into(const Engine &engine, const NormLayer &args, const NormLayerOut &out, const Options &options = {}) {

@@ -6,18 +6,18 @@
 
 namespace lz::ops {
 
-/// Root-mean-square normalisation over the last dimension.
+/// Root-mean-square normalization over the last dimension.
 ///
 /// For each row r of x, in exact arithmetic, rounded to T once at the end:
 ///
 ///     ms[r]       = (1 / hidden) Σ_i x[r,i]²
 ///     output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
 ///
-/// Without `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the
-/// weight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an
-/// infinity makes itself NaN and the rest of its row 0.
+/// Without `weight`, the last factor is 1 for any `weight_offset`. Models of the Gemma family store the
+/// weight minus one: they pass `weight_offset = 1`. By the formula, a NaN makes its whole row NaN, and an
+/// infinity becomes NaN and makes the rest of its row 0.
 struct NormRms {
-    /// `[rows..., hidden]` `T`. What is normalised, row by row.
+    /// `[rows..., hidden]` `T`. The rows to normalize.
     TensorView x;
     /// `[hidden]` `W`. Factor of each feature; absent means 1.
     std::optional<TensorView> weight = std::nullopt;
@@ -34,13 +34,13 @@ struct NormRms {
 
 /// What a call gives.
 struct NormRmsOutput {
-    /// `[rows..., hidden]` `T`. The normalised rows.
+    /// `[rows..., hidden]` `T`. The normalized rows.
     Tensor output;
 };
 
 /// Where results go.
 struct NormRmsOut {
-    /// `[rows..., hidden]` `T`. The normalised rows.
+    /// `[rows..., hidden]` `T`. The normalized rows.
     TensorMut output;
 };
 
@@ -68,7 +68,7 @@ struct NormRmsCrossing {
 
 } // namespace detail
 
-/// Root-mean-square normalisation over the last dimension.
+/// Root-mean-square normalization over the last dimension.
 ///
 /// Results come in memory of `options.allocator`.
 inline NormRmsOutput norm_rms(const Engine &engine, const NormRms &args, const Options &options = {}) {
@@ -78,7 +78,7 @@ inline NormRmsOutput norm_rms(const Engine &engine, const NormRms &args, const O
     return {outputs.take(0)};
 }
 
-/// Root-mean-square normalisation over the last dimension.
+/// Root-mean-square normalization over the last dimension.
 ///
 /// Writes into tensors that the caller gives.
 inline void norm_rms_into(const Engine &engine, const NormRms &args, const NormRmsOut &out, const Options &options = {}) {

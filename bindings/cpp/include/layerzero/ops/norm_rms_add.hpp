@@ -6,7 +6,7 @@
 
 namespace lz::ops {
 
-/// Adds to the residual stream in place and normalises the sum by its root mean square.
+/// Adds to the residual stream in place and normalizes the sum by its root mean square.
 ///
 /// For each row r, with round_T the rounding to nearest even in the dtype T:
 ///
@@ -14,12 +14,12 @@ namespace lz::ops {
 ///     ms[r]       = (1 / hidden) Σ_i residual[r,i]²
 ///     output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
 ///
-/// The norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.
-/// Without `weight` the last factor is 1, whatever `weight_offset` is.
+/// The rounded sum is normalized, so the operation equals an addition followed by `norm.rms`.
+/// Without `weight`, the last factor is 1 for any `weight_offset`.
 struct NormRmsAdd {
-    /// `[rows..., hidden]` `T`. What the last layer added to the stream.
+    /// `[rows..., hidden]` `T`. The output of the previous layer, added to the residual stream.
     TensorView x;
-    /// `[rows..., hidden]` `T`. The residual stream; becomes the rounded sum.
+    /// `[rows..., hidden]` `T`. The residual stream; overwritten with the rounded sum.
     TensorMut residual;
     /// `[hidden]` `W`. Factor of each feature; absent means 1.
     std::optional<TensorView> weight = std::nullopt;
@@ -36,13 +36,13 @@ struct NormRmsAdd {
 
 /// What a call gives.
 struct NormRmsAddOutput {
-    /// `[rows..., hidden]` `T`. The normalised sum.
+    /// `[rows..., hidden]` `T`. The normalized sum.
     Tensor output;
 };
 
 /// Where results go.
 struct NormRmsAddOut {
-    /// `[rows..., hidden]` `T`. The normalised sum.
+    /// `[rows..., hidden]` `T`. The normalized sum.
     TensorMut output;
 };
 
@@ -71,7 +71,7 @@ struct NormRmsAddCrossing {
 
 } // namespace detail
 
-/// Adds to the residual stream in place and normalises the sum by its root mean square.
+/// Adds to the residual stream in place and normalizes the sum by its root mean square.
 ///
 /// Results come in memory of `options.allocator`.
 inline NormRmsAddOutput norm_rms_add(const Engine &engine, const NormRmsAdd &args, const Options &options = {}) {
@@ -81,7 +81,7 @@ inline NormRmsAddOutput norm_rms_add(const Engine &engine, const NormRmsAdd &arg
     return {outputs.take(0)};
 }
 
-/// Adds to the residual stream in place and normalises the sum by its root mean square.
+/// Adds to the residual stream in place and normalizes the sum by its root mean square.
 ///
 /// Writes into tensors that the caller gives.
 inline void norm_rms_add_into(const Engine &engine, const NormRmsAdd &args, const NormRmsAddOut &out, const Options &options = {}) {

@@ -6,20 +6,20 @@
 
 namespace lz::ops {
 
-/// Adds the linear position bias of ALiBi to attention scores.
+/// Adds the ALiBi linear position bias to attention scores.
 ///
 /// For query i and key j of head h:
 ///
 ///     output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))
 ///
-/// computed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own
-/// place, negative before it and positive after it (which causality hides).
+/// computed in exact arithmetic and rounded to T once. The bias is 0 at the key with the query's own
+/// position, negative before it and positive after it (where a causal mask applies).
 struct PosencAlibi {
     /// `[batch, heads, seq_q, seq_k]` `T`. Scores before the softmax.
     TensorView scores;
     /// `[heads]` float32. Slope of each head.
     TensorView slopes;
-    /// Query i stands at the place of key i + causal_offset; the default aligns the last of both. Default: `seq_k - seq_q`.
+    /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key. Default: `seq_k - seq_q`.
     std::optional<std::int64_t> causal_offset = std::nullopt;
 
     /// The operation's name.
@@ -60,7 +60,7 @@ struct PosencAlibiCrossing {
 
 } // namespace detail
 
-/// Adds the linear position bias of ALiBi to attention scores.
+/// Adds the ALiBi linear position bias to attention scores.
 ///
 /// Results come in memory of `options.allocator`.
 inline PosencAlibiOutput posenc_alibi(const Engine &engine, const PosencAlibi &args, const Options &options = {}) {
@@ -70,7 +70,7 @@ inline PosencAlibiOutput posenc_alibi(const Engine &engine, const PosencAlibi &a
     return {outputs.take(0)};
 }
 
-/// Adds the linear position bias of ALiBi to attention scores.
+/// Adds the ALiBi linear position bias to attention scores.
 ///
 /// Writes into tensors that the caller gives.
 inline void posenc_alibi_into(const Engine &engine, const PosencAlibi &args, const PosencAlibiOut &out, const Options &options = {}) {

@@ -12,17 +12,17 @@ enum class PosencRopeLayout : std::uint32_t {
     Bhsd = 1, ///< `BHSD`
 };
 
-/// Rotary position encoding of queries or keys by tables of cosines and sines.
+/// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
-/// With H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and
-/// g = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:
+/// With H = half_rotary, p = `positions[b,s]` (s if no positions are given), c = `cos[p,f]` and
+/// g = `sin[p,f]`, each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
 ///
 ///     y[a]  = x[a]  * c - x[a'] * g
 ///     y[a'] = x[a'] * c + x[a]  * g
 ///
 /// `interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs
-/// 2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables
-/// hold whatever the model prescribes, scaling of long contexts included.
+/// 2f with 2f + 1. Features from 2H on are copied unchanged. Each result is rounded to T once. The caller
+/// computes the tables, including any scaling for long contexts.
 struct PosencRope {
     /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. Queries or keys.
     TensorView x;
@@ -32,7 +32,7 @@ struct PosencRope {
     TensorView sin;
     /// `[batch, seq]` `P`. Position of each token; absent means 0 to seq - 1 in every batch row.
     std::optional<TensorView> positions = std::nullopt;
-    /// Whether pairs are neighbours instead of halves. Default: `false`.
+    /// Whether adjacent features form pairs, instead of features from the two halves. Default: `false`.
     std::optional<bool> interleaved = std::nullopt;
     /// Order of the dimensions of x and of the output. Default: `BSHD`.
     std::optional<PosencRopeLayout> layout = std::nullopt;
@@ -45,13 +45,13 @@ struct PosencRope {
 
 /// What a call gives.
 struct PosencRopeOutput {
-    /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features turned.
+    /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features rotated.
     Tensor output;
 };
 
 /// Where results go.
 struct PosencRopeOut {
-    /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features turned.
+    /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features rotated.
     TensorMut output;
 };
 
@@ -81,7 +81,7 @@ struct PosencRopeCrossing {
 
 } // namespace detail
 
-/// Rotary position encoding of queries or keys by tables of cosines and sines.
+/// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
 /// Results come in memory of `options.allocator`.
 inline PosencRopeOutput posenc_rope(const Engine &engine, const PosencRope &args, const Options &options = {}) {
@@ -91,7 +91,7 @@ inline PosencRopeOutput posenc_rope(const Engine &engine, const PosencRope &args
     return {outputs.take(0)};
 }
 
-/// Rotary position encoding of queries or keys by tables of cosines and sines.
+/// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
 /// Writes into tensors that the caller gives.
 inline void posenc_rope_into(const Engine &engine, const PosencRope &args, const PosencRopeOut &out, const Options &options = {}) {

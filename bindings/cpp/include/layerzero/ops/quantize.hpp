@@ -24,25 +24,25 @@ enum class QuantizeGranularity : std::uint32_t {
     Block = 3, ///< `block`
 };
 
-/// Rounds a tensor to a small integer or float format with scales.
+/// Quantizes a tensor to a low-precision integer or float format with scales.
 ///
-/// **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-/// the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-/// block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+/// **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
+/// the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
+/// block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
 /// of the group of element e.
 ///
 /// **Values.** x is converted to f32 exactly; each operation below is rounded to f32:
 ///
 ///     r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4
-///     r[e] = x[e] / (s[e] / global_scale)                      nvfp4, with 1 where no global scale is given
-///     q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 where it is not given
+///     r[e] = x[e] / (s[e] / global_scale)                      nvfp4; global_scale is 1 if not given
+///     q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 if not given
 ///     q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
 ///            value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
 ///
-/// The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have none, its
+/// The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have no NaN, its
 /// quotient counts as 0.
 ///
-/// **Scales.** Where `scale` is not given it is computed and returned as `scale_out`. With A the largest absolute value of the
+/// **Scales.** If `scale` is not given, it is computed and returned as `scale_out`. With A the largest absolute value of the
 /// group (NaN if one of its elements is NaN), each step rounded to f32:
 ///
 ///     int8: A / 127          int4: A / 7          fp8_e4m3: A / 448          fp8_e5m2: A / 57344
@@ -52,13 +52,13 @@ enum class QuantizeGranularity : std::uint32_t {
 /// A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
 /// dtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.
 ///
-/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-/// byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
+/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte per element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
+/// byte: element 2i of a row is in the low nibble of byte i, element 2i + 1 in the high nibble; if `inner` is odd, the last
 /// high nibble is 0.
 struct Quantize {
-    /// `[outer..., channels, inner]` `T`. What is quantised.
+    /// `[outer..., channels, inner]` `T`. The tensor to quantize.
     TensorView x;
-    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group; absent means that scales are computed.
+    /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group; if absent, scales are computed.
     std::optional<TensorView> scale = std::nullopt;
     /// tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats with given scales.
     std::optional<TensorView> zero_point = std::nullopt;
@@ -68,7 +68,7 @@ struct Quantize {
     Required<QuantizeFormat> format;
     /// Which elements share a scale.
     Required<QuantizeGranularity> granularity;
-    /// Elements a block, with granularity block. Default: `16 if format == nvfp4 else 32`.
+    /// Elements per block, with granularity block. Default: `16 if format == nvfp4 else 32`.
     std::optional<std::int64_t> block_size = std::nullopt;
 
     /// The operation's name.
@@ -119,7 +119,7 @@ struct QuantizeCrossing {
 
 } // namespace detail
 
-/// Rounds a tensor to a small integer or float format with scales.
+/// Quantizes a tensor to a low-precision integer or float format with scales.
 ///
 /// Results come in memory of `options.allocator`.
 inline QuantizeOutput quantize(const Engine &engine, const Quantize &args, const Options &options = {}) {
@@ -129,7 +129,7 @@ inline QuantizeOutput quantize(const Engine &engine, const Quantize &args, const
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
-/// Rounds a tensor to a small integer or float format with scales.
+/// Quantizes a tensor to a low-precision integer or float format with scales.
 ///
 /// Writes into tensors that the caller gives.
 inline void quantize_into(const Engine &engine, const Quantize &args, const QuantizeOut &out, const Options &options = {}) {

@@ -6,49 +6,49 @@
 
 namespace lz::ops {
 
-/// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+/// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
-/// For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
+/// For request b, with D = draft_len, `q[i,t]` = `draft_probs[b,i,t]`, `p[i,t]` = `target_probs[b,i,t]` and `d[i]` = `draft_tokens[b,i]`:
 ///
 ///     for i in 0 … D - 1, in order:
-///         accept d[i] and go on    if a[b,i] * q[i,d[i]] < p[i,d[i]]
-///         else emit a token drawn with weights max(p[i,t] - q[i,t], 0) and stop
-///     if all were accepted, emit a token drawn with weights p[D,t]
+///         accept d[i] and continue if a[b,i] * q[i,d[i]] < p[i,d[i]]
+///         else emit a token sampled with weights max(p[i,t] - q[i,t], 0) and stop
+///     if all were accepted, emit a token sampled with weights p[D,t]
 ///
 /// in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
-/// the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalised by their own sum. A
-/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are taken instead; if
-/// those are all 0 too, the emitted token is -1.
+/// the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalized by their sum. A
+/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, `p[i,t]` are used instead; if
+/// those are also all 0, the emitted token is -1.
 ///
-/// **The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with
+/// **Random numbers.** Position i of request b, i in 0 … D, uses one block of Philox4x32-10 with
 ///
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
 ///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i + 3 * 2⁵⁶
 ///
-/// Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each
+/// Its words w0 and w1 give `a[b,i]`, its words w2 and w3 the uniform `u[b,i]` of the token that is emitted at position i, each
 /// as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
-/// last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
-/// none, the last one of positive weight.
+/// last such sum `total`, the emitted token is the first one whose running sum is > `u[b,i]` * total; if rounding leaves
+/// none, the last one with a positive weight.
 ///
-/// The 3 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
-/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
-/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
+/// The 3 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification with the same seed and offset are independent. Calls
+/// of one operation with the same seed are independent if their offsets differ: add 1 for every call.
 ///
-/// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+/// LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
 struct SamplingSpeculative {
-    /// `[batch, draft_len, vocab]` float32. Probabilities that the draft model drew from.
+    /// `[batch, draft_len, vocab]` float32. Probabilities of the draft model.
     TensorView draft_probs;
-    /// `[batch, draft_len]` int32. The tokens that it drew.
+    /// `[batch, draft_len]` int32. The tokens sampled by the draft model.
     TensorView draft_tokens;
-    /// `[batch, draft_len + 1, vocab]` float32. Probabilities of the target model at every place and one beyond.
+    /// `[batch, draft_len + 1, vocab]` float32. Probabilities of the target model at every draft position and the next one.
     TensorView target_probs;
-    /// `[]` int64. Overrides seed; lets a captured graph draw anew.
+    /// `[]` int64. Overrides seed, so that each replay of a captured graph can use a new one.
     std::optional<TensorView> seed_tensor = std::nullopt;
-    /// `[]` int64. Overrides offset; lets a captured graph draw anew.
+    /// `[]` int64. Overrides offset, so that each replay of a captured graph can use a new one.
     std::optional<TensorView> offset_tensor = std::nullopt;
     /// Key of the random numbers, as 64 bits. Default: `0`.
     std::optional<std::int64_t> seed = std::nullopt;
-    /// First two words of the counter, as 64 bits; move it with every call. Default: `0`.
+    /// First two words of the counter, as 64 bits; increment it with every call. Default: `0`.
     std::optional<std::int64_t> offset = std::nullopt;
 
     /// The operation's name.
@@ -61,7 +61,7 @@ struct SamplingSpeculative {
 struct SamplingSpeculativeOutput {
     /// `[batch, draft_len + 1]` int32. Accepted draft tokens, the emitted token, then -1.
     Tensor tokens;
-    /// `[batch]` int32. How many draft tokens were accepted.
+    /// `[batch]` int32. Number of accepted draft tokens.
     Tensor accepted;
 };
 
@@ -69,7 +69,7 @@ struct SamplingSpeculativeOutput {
 struct SamplingSpeculativeOut {
     /// `[batch, draft_len + 1]` int32. Accepted draft tokens, the emitted token, then -1.
     TensorMut tokens;
-    /// `[batch]` int32. How many draft tokens were accepted.
+    /// `[batch]` int32. Number of accepted draft tokens.
     TensorMut accepted;
 };
 
@@ -100,7 +100,7 @@ struct SamplingSpeculativeCrossing {
 
 } // namespace detail
 
-/// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+/// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
 /// Results come in memory of `options.allocator`.
 inline SamplingSpeculativeOutput sampling_speculative(const Engine &engine, const SamplingSpeculative &args, const Options &options = {}) {
@@ -110,7 +110,7 @@ inline SamplingSpeculativeOutput sampling_speculative(const Engine &engine, cons
     return {outputs.take(0), outputs.take(1)};
 }
 
-/// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+/// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
 /// Writes into tensors that the caller gives.
 inline void sampling_speculative_into(const Engine &engine, const SamplingSpeculative &args, const SamplingSpeculativeOut &out, const Options &options = {}) {

@@ -6,48 +6,48 @@
 
 namespace lz::ops {
 
-/// Draws one token a row among the k most likely.
+/// Samples one token per row from the k most likely ones (top-k).
 ///
-/// **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
+/// **Candidates.** Tokens whose logit is NaN are never sampled. A row without a finite or +∞ logit gives -1. Otherwise, with m the
 /// largest logit of the row that is not NaN, the weight of token t in f64 is
 ///
 ///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 ///
-/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+/// (0 for a logit of -∞ at any temperature), and the candidates are sorted by logit, larger first, lower index
 /// first among equals.
 ///
-/// **Kept** are the first k candidates, or all of them where k is larger than their number.
+/// **Kept** are the first k candidates, or all of them if k is larger than their number.
 ///
-/// **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
+/// **Random numbers.** Row r (counted in row-major order from 0) uses one block of Philox4x32-10 with
 ///
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
 ///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = r + 1 * 2⁵⁶
 ///
 /// whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-/// their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-/// whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+/// their index, running f64 sums of their weights and the last such sum `total`, the sampled token is the first one
+/// whose running sum is > u * total; if rounding leaves none, the last kept one with a positive weight.
 ///
-/// The 1 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
-/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
-/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
+/// The 1 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification with the same seed and offset are independent. Calls
+/// of one operation with the same seed are independent if their offsets differ: add 1 for every call.
 ///
-/// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+/// LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
 struct SamplingTopk {
-    /// `[rows..., vocab]` `T`. Unnormalised log-probabilities.
+    /// `[rows..., vocab]` `T`. Unnormalized log-probabilities.
     TensorView logits;
-    /// `[rows...]` int32. Overrides k, row by row.
+    /// `[rows...]` int32. Overrides k for each row.
     std::optional<TensorView> k_tensor = std::nullopt;
-    /// `[]` int64. Overrides seed; lets a captured graph draw anew.
+    /// `[]` int64. Overrides seed, so that each replay of a captured graph can use a new one.
     std::optional<TensorView> seed_tensor = std::nullopt;
-    /// `[]` int64. Overrides offset; lets a captured graph draw anew.
+    /// `[]` int64. Overrides offset, so that each replay of a captured graph can use a new one.
     std::optional<TensorView> offset_tensor = std::nullopt;
-    /// How many candidates are kept.
+    /// Number of candidates.
     Required<std::int64_t> k;
-    /// Divides the logits; small values prefer the likeliest token. Default: `1`.
+    /// Divides the logits; small values favor the most likely token. Default: `1`.
     std::optional<float> temperature = std::nullopt;
     /// Key of the random numbers, as 64 bits. Default: `0`.
     std::optional<std::int64_t> seed = std::nullopt;
-    /// First two words of the counter, as 64 bits; move it with every call. Default: `0`.
+    /// First two words of the counter, as 64 bits; increment it with every call. Default: `0`.
     std::optional<std::int64_t> offset = std::nullopt;
 
     /// The operation's name.
@@ -58,13 +58,13 @@ struct SamplingTopk {
 
 /// What a call gives.
 struct SamplingTopkOutput {
-    /// `[rows...]` int32. The chosen token of each row, or -1.
+    /// `[rows...]` int32. The sampled token of each row, or -1.
     Tensor tokens;
 };
 
 /// Where results go.
 struct SamplingTopkOut {
-    /// `[rows...]` int32. The chosen token of each row, or -1.
+    /// `[rows...]` int32. The sampled token of each row, or -1.
     TensorMut tokens;
 };
 
@@ -100,7 +100,7 @@ struct SamplingTopkCrossing {
 
 } // namespace detail
 
-/// Draws one token a row among the k most likely.
+/// Samples one token per row from the k most likely ones (top-k).
 ///
 /// Results come in memory of `options.allocator`.
 inline SamplingTopkOutput sampling_topk(const Engine &engine, const SamplingTopk &args, const Options &options = {}) {
@@ -110,7 +110,7 @@ inline SamplingTopkOutput sampling_topk(const Engine &engine, const SamplingTopk
     return {outputs.take(0)};
 }
 
-/// Draws one token a row among the k most likely.
+/// Samples one token per row from the k most likely ones (top-k).
 ///
 /// Writes into tensors that the caller gives.
 inline void sampling_topk_into(const Engine &engine, const SamplingTopk &args, const SamplingTopkOut &out, const Options &options = {}) {

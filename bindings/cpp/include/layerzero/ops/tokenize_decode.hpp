@@ -6,23 +6,23 @@
 
 namespace lz::ops {
 
-/// Turns token ids back into texts.
+/// Decodes token ids to texts.
 ///
-/// Text b is what the tokenizer's own decoder makes of the ids
+/// Text b is the result of the tokenizer's decoder for the ids
 ///
 ///     tokens[indptr[b] … indptr[b+1] - 1]
 ///
-/// taken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does
-/// not have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,
+/// as one sequence. With `skip_special_tokens`, ids of special tokens are removed first. An id that the tokenizer does
+/// not have (models pad their vocabulary) is skipped. Bytes that do not form valid UTF-8 become U+FFFD,
 /// as in the tokenizer's decoder. An empty range gives an empty text.
 struct TokenizeDecode {
-    /// `[total]` int32. Ids of all texts, one text after the other.
+    /// `[total]` int32. Ids of all texts, concatenated.
     TensorView tokens;
-    /// `[batch + 1]` int64. Where the ids of each text begin.
+    /// `[batch + 1]` int64. Start of the ids of each text.
     TensorView indptr;
-    /// The tokenizer; its definition decides everything.
+    /// The tokenizer.
     TokenizerView tokenizer;
-    /// Whether special tokens are left out of the texts. Default: `true`.
+    /// Whether special tokens are omitted from the texts. Default: `true`.
     std::optional<bool> skip_special_tokens = std::nullopt;
 
     /// The operation's name.
@@ -64,7 +64,7 @@ struct TokenizeDecodeCrossing {
 
 } // namespace detail
 
-/// Turns token ids back into texts.
+/// Decodes token ids to texts.
 ///
 /// Results come in memory of `options.allocator`.
 inline TokenizeDecodeOutput tokenize_decode(const Engine &engine, const TokenizeDecode &args, const Options &options = {}) {

@@ -6,26 +6,26 @@
 
 namespace lz::ops {
 
-/// Turns texts into token ids.
+/// Encodes texts to token ids.
 ///
-/// Every text is encoded on its own as the tokenizer's own definition says: added tokens are cut out, then the
-/// normaliser, the pre-tokeniser, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
+/// Every text is encoded separately by the tokenizer's definition: added tokens are split off, then the
+/// normalizer, the pre-tokenizer, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
 /// post-processor are applied. Nothing is truncated or padded. The ids of text b are
 ///
 ///     tokens[indptr[b] … indptr[b+1] - 1]
 ///
-/// An empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the
-/// half-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that
-/// came from no text. The tokenizer may be one whose special tokens are plain text where a text has them
-/// (`splitting_special_tokens`), for texts from outside. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
+/// An empty text gives only the tokens that the post-processor adds. With `return_offsets`, `offsets[t]` is the
+/// half-open range of bytes of the text's UTF-8, before normalization, that token t comes from; (0, 0) for a token that
+/// comes from no text. For untrusted texts, the tokenizer may be one that encodes special tokens in a text as plain text
+/// (`splitting_special_tokens`). Results are exact: a backend whose tokens differ is not used.
 struct TokenizeEncode {
     /// The texts.
     std::span<const std::string_view> texts;
-    /// The tokenizer; its definition decides everything.
+    /// The tokenizer.
     TokenizerView tokenizer;
-    /// Whether the post-processor adds its tokens, such as the one that begins a text. Default: `true`.
+    /// Whether the post-processor adds special tokens, such as the begin-of-text token. Default: `true`.
     std::optional<bool> add_special_tokens = std::nullopt;
-    /// Whether the place of each token in its text is returned as well. Default: `false`.
+    /// Whether the byte range of each token is returned. Default: `false`.
     std::optional<bool> return_offsets = std::nullopt;
 
     /// The operation's name.
@@ -36,21 +36,21 @@ struct TokenizeEncode {
 
 /// What a call gives.
 struct TokenizeEncodeOutput {
-    /// `[total]` int32. Ids of all texts, one text after the other.
+    /// `[total]` int32. Ids of all texts, concatenated.
     Tensor tokens;
-    /// `[batch + 1]` int64. Where the ids of each text begin; starts at 0 and ends at total.
+    /// `[batch + 1]` int64. Start of the ids of each text; begins with 0 and ends with total.
     Tensor indptr;
-    /// `[total, 2]` int64. First byte and byte after the last of each token. Only when `return_offsets`.
+    /// `[total, 2]` int64. Byte range of each token, end-exclusive. Only when `return_offsets`.
     std::optional<Tensor> offsets = std::nullopt;
 };
 
 /// Where results go.
 struct TokenizeEncodeOut {
-    /// `[total]` int32. Ids of all texts, one text after the other.
+    /// `[total]` int32. Ids of all texts, concatenated.
     DynamicOutput tokens;
-    /// `[batch + 1]` int64. Where the ids of each text begin; starts at 0 and ends at total.
+    /// `[batch + 1]` int64. Start of the ids of each text; begins with 0 and ends with total.
     TensorMut indptr;
-    /// `[total, 2]` int64. First byte and byte after the last of each token. Only when `return_offsets`.
+    /// `[total, 2]` int64. Byte range of each token, end-exclusive. Only when `return_offsets`.
     std::optional<DynamicOutput> offsets = std::nullopt;
 };
 
@@ -82,7 +82,7 @@ struct TokenizeEncodeCrossing {
 
 } // namespace detail
 
-/// Turns texts into token ids.
+/// Encodes texts to token ids.
 ///
 /// Results come in memory of `options.allocator`.
 inline TokenizeEncodeOutput tokenize_encode(const Engine &engine, const TokenizeEncode &args, const Options &options = {}) {
