@@ -8,7 +8,7 @@ pub enum Termination {
     /// It exited with this code.
     Exited(i32),
     /// It was terminated by this signal.
-    Signalled(i32),
+    Signaled(i32),
     /// Unknown: other code in this process waited for all children and consumed the exit status.
     Unknown,
     /// The kernel's OOM killer terminated it.
@@ -26,7 +26,7 @@ impl fmt::Display for Termination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Termination::Exited(code) => write!(f, "exit code {code}"),
-            Termination::Signalled(signal) => {
+            Termination::Signaled(signal) => {
                 match signal_name(*signal) {
                     Some(name) => write!(f, "signal {signal} ({name})")?,
                     None => write!(f, "signal {signal}")?,
@@ -116,11 +116,11 @@ mod tests {
     fn signals_and_exit_codes_are_named() {
         for (termination, text) in [
             (Termination::Exited(3), "exit code 3"),
-            (Termination::Signalled(11), "signal 11 (SIGSEGV): "),
-            (Termination::Signalled(7), "signal 7 (SIGBUS): "),
-            (Termination::Signalled(9), "OOM killer"),
-            (Termination::Signalled(15), "signal 15 (SIGTERM)"),
-            (Termination::Signalled(libc::SIGRTMIN() + 2), "(SIGRTMIN+2)"),
+            (Termination::Signaled(11), "signal 11 (SIGSEGV): "),
+            (Termination::Signaled(7), "signal 7 (SIGBUS): "),
+            (Termination::Signaled(9), "OOM killer"),
+            (Termination::Signaled(15), "signal 15 (SIGTERM)"),
+            (Termination::Signaled(libc::SIGRTMIN() + 2), "(SIGRTMIN+2)"),
             (Termination::OomKilled, "signal 9 (SIGKILL)"),
         ] {
             assert!(termination.to_string().contains(text), "{text} in {termination}");

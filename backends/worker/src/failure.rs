@@ -37,9 +37,7 @@ pub(crate) fn hung(deadline: Duration) -> Reason {
 pub(crate) fn terminated(termination: &Termination) -> Reason {
     let code = match termination {
         Termination::OomKilled | Termination::MemoryLimitExceeded { .. } => ReasonCode::WorkerOom,
-        Termination::Exited(_) | Termination::Signalled(_) | Termination::Unknown => {
-            ReasonCode::WorkerCrashed
-        }
+        Termination::Exited(_) | Termination::Signaled(_) | Termination::Unknown => ReasonCode::WorkerCrashed,
     };
     Reason::new(code).message(format!("the worker terminated during the call: {termination}"))
 }

@@ -218,7 +218,7 @@ impl Watch {
             {
                 Termination::OomKilled
             }
-            signal => Termination::Signalled(signal),
+            signal => Termination::Signaled(signal),
         }
     }
 }

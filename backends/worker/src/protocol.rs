@@ -4,7 +4,7 @@
 //! The host writes a request and the call's token into a slot and the slot number into the ring. The worker takes slot numbers in order
 //! and answers by setting the state of the slot to the answered form of the token. The worker may write anywhere in this memory at any
 //! time. Therefore the host keeps slot allocation, tokens and tickets in private memory (`slots`), reads each word once, and treats
-//! anything but the expected answer as a protocol violation. A flag tells whether a side sleeps, so that the futex is woken only when
+//! anything but the expected answer as a protocol violation. A flag indicates whether a side sleeps, so that the futex is woken only when
 //! needed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

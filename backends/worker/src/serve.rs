@@ -263,10 +263,10 @@ impl Server {
         digest: &[u8; 32],
         json: Option<Block>,
     ) -> Result<Option<Arc<Tokenizer>>, KernelError> {
-        if let Some(at) = self.tokenizers.iter().position(|known| known.digest() == *digest) {
-            let known = self.tokenizers.remove(at);
-            self.tokenizers.push(Arc::clone(&known));
-            return Ok(Some(known));
+        if let Some(at) = self.tokenizers.iter().position(|cached| cached.digest() == *digest) {
+            let cached = self.tokenizers.remove(at);
+            self.tokenizers.push(Arc::clone(&cached));
+            return Ok(Some(cached));
         }
         let Some(json) = json else { return Ok(None) };
         let tokenizer = Tokenizer::from_json(&self.bytes(json)?)

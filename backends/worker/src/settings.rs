@@ -70,7 +70,7 @@ pub fn isolation(engine: &Engine, origin: Origin<'_>, backend: &str) -> Result<S
         Origin::BuiltIn => by_name,
         _ => named.iter().find(|(name, _)| origin.is_named(name)).map(|(_, word)| word.as_str()),
     };
-    let strictness = |word: &&str| ["in_process", "subprocess"].iter().position(|known| known == word);
+    let strictness = |word: &&str| ["in_process", "subprocess"].iter().position(|name| name == word);
     let word = [by_origin.or(Some(general)), by_name.filter(|_| !matches!(origin, Origin::BuiltIn))];
     // Unknown values count as the strictest.
     let word = word.into_iter().flatten().max_by_key(|word| strictness(word).unwrap_or(usize::MAX));

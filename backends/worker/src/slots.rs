@@ -43,11 +43,11 @@ impl Slots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims a slot, waiting for a free one; `None` if `cancelled` returns true.
+    /// Claims a slot, waiting for a free one; `None` if `canceled` returns true.
     pub fn claim(
         &self,
         mut wait: WaitDeadline,
-        cancelled: impl Fn() -> bool,
+        canceled: impl Fn() -> bool,
     ) -> Result<Option<usize>, WaitError> {
         let mut table = self.table();
         loop {
@@ -57,7 +57,7 @@ impl Slots {
             drop(table);
             // Without the lock: the interrupt check may run code of the caller.
             let slice = wait.slice()?;
-            if cancelled() {
+            if canceled() {
                 return Ok(None);
             }
             table = self.table();

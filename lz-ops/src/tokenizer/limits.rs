@@ -200,9 +200,9 @@ mod tests {
             (json!({"decoder": vec![step; 17]}), ["decoder", "found 17"]),
             (json!({"normalizer": {"pattern": {"String": "x".repeat(9000)}}}), ["normalizer", "found 9000"]),
         ];
-        for (definition, wanted) in cases {
+        for (definition, expected) in cases {
             let found = message(&definition);
-            assert!(wanted.iter().all(|part| found.contains(part)), "{found}");
+            assert!(expected.iter().all(|part| found.contains(part)), "{found}");
         }
         assert!(check(&json!({"model": {"vocab": {"a": 2_147_483_647u32, "b": -1, "c": null}}})).is_ok());
         assert!(check_size(MAX_BYTES + 1).is_err() && check_size(MAX_BYTES).is_ok());

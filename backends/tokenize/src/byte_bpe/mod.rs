@@ -221,8 +221,8 @@ impl ByteBpe {
         is_first: bool,
     ) -> (usize, usize) {
         let Some(trim) = self.trim_offsets else { return (start, end) };
-        let kept = (is_first || start == 0) && trim.keeps_first && leading == 1;
-        let start = if kept { start } else { (start + leading).min(end) };
+        let keeps_space = (is_first || start == 0) && trim.keeps_first && leading == 1;
+        let start = if keeps_space { start } else { (start + leading).min(end) };
         let end = if end >= trailing { (end - trailing).max(start) } else { end };
         (start, end)
     }

@@ -53,9 +53,9 @@ impl Model for CharBpe {
         let unknown = vocabulary.iter().find(|(token, _)| token == name).map(|(_, id)| *id);
         let unknown =
             unknown.ok_or_else(|| unsupported_model("`unk_token` in the vocabulary", format!("{name:?}")))?;
-        let known: Vec<(String, u32)> =
+        let spaced_tokens: Vec<(String, u32)> =
             vocabulary.iter().filter_map(|(token, id)| Some((metaspace_to_space(token)?, *id))).collect();
-        let trie = Trie::new(known.iter().map(|(token, id)| (token.as_bytes(), *id)));
+        let trie = Trie::new(spaced_tokens.iter().map(|(token, id)| (token.as_bytes(), *id)));
         let mut pairs = Vec::with_capacity(merges.len());
         let mut merges_across_spaces = false;
         for (left, right) in &merges {
@@ -74,7 +74,7 @@ impl Model for CharBpe {
             pairs.push((id(&left)?, id(&right)?, id(&format!("{left}{right}"))?));
         }
         let (mut ascii, mut non_ascii) = ([None; 128], FxHashMap::default());
-        for (token, id) in &known {
+        for (token, id) in &spaced_tokens {
             let mut characters = token.chars();
             match (characters.next(), characters.next()) {
                 (Some(character), None) if character.is_ascii() => ascii[character as usize] = Some(*id),
@@ -84,7 +84,7 @@ impl Model for CharBpe {
         }
         let bytes = flag("byte_fallback").then(|| byte_tokens(&trie)).transpose()?;
         let mut texts = vec![Vec::new(); size];
-        for (token, id) in &known {
+        for (token, id) in &spaced_tokens {
             texts[*id as usize] = token.as_bytes().to_vec();
         }
         let merges = Merges::of_symbols(&pairs);
@@ -99,7 +99,7 @@ impl Model for CharBpe {
             whole: WholeWords::new(&texts),
             splits_at_spaces,
         };
-        for id in char_bpe.whole_words(&known) {
+        for id in char_bpe.whole_words(&spaced_tokens) {
             char_bpe.whole.index(id);
         }
         Ok((char_bpe, vocabulary))
@@ -155,13 +155,13 @@ impl CharBpe {
     }
 
     /// The tokens that merging their own characters produces.
-    fn whole_words(&self, known: &[(String, u32)]) -> Vec<u32> {
+    fn whole_words(&self, spaced_tokens: &[(String, u32)]) -> Vec<u32> {
         const STRIDE: usize = 4096;
-        let chunks: Vec<Mutex<Vec<u32>>> = known.chunks(STRIDE).map(|_| Mutex::default()).collect();
+        let chunks: Vec<Mutex<Vec<u32>>> = spaced_tokens.chunks(STRIDE).map(|_| Mutex::default()).collect();
         lz_pool::for_each(chunks.len(), &|chunk: usize| {
             let (mut symbols, mut pieces, mut found) = (Symbols::default(), Vec::new(), Vec::new());
             for (token, id) in
-                known[chunk * STRIDE..].iter().take(STRIDE).filter(|(token, _)| !token.is_empty())
+                spaced_tokens[chunk * STRIDE..].iter().take(STRIDE).filter(|(token, _)| !token.is_empty())
             {
                 pieces.clear();
                 self.merge(token, &mut symbols, &mut pieces);

@@ -35,7 +35,7 @@ const MAX_VOCABULARY_BYTES: usize = 1 << 24;
 /// Thread states with larger text buffers are freed instead of pooled.
 const MAX_POOLED_BYTES: usize = 1 << 24;
 
-/// A tokenizer of words.
+/// The tokenizer of one definition with a word model.
 pub struct WordTokenizer<M: Model> {
     added: Option<AddedTokenSplitter>,
     normalizer: Normalizer,

@@ -334,14 +334,14 @@ impl Normalizer {
                 }
                 Step::StripRight => {
                     let text = String::from_utf8_lossy(&normalized.text[from..]);
-                    let kept = from + text.trim_end().len();
-                    normalized.truncate(kept);
+                    let end = from + text.trim_end().len();
+                    normalized.truncate(end);
                 }
                 Step::Trim => {
                     let spaces = normalized.text[from..].iter().take_while(|byte| **byte == b' ').count();
                     from += spaces;
-                    let kept = normalized.text[from..].iter().rposition(|byte| *byte != b' ');
-                    normalized.truncate(kept.map_or(from, |last| from + last + 1));
+                    let end = normalized.text[from..].iter().rposition(|byte| *byte != b' ');
+                    normalized.truncate(end.map_or(from, |last| from + last + 1));
                 }
                 Step::Collapse => normalized.collapse(from),
                 Step::Prepend => from = normalized.prepend(from),

@@ -51,9 +51,9 @@ impl Model for Unigram {
         let scores: Vec<f64> = tokens.iter().map(|(_, score)| *score).collect();
         let vocabulary: Vocabulary =
             tokens.into_iter().zip(0..).map(|((token, _), id)| (token, id)).collect();
-        let known: Vec<(String, u32)> =
+        let tokens: Vec<(String, u32)> =
             vocabulary.iter().filter_map(|(token, id)| Some((metaspace_to_space(token)?, *id))).collect();
-        let trie = Trie::new(known.iter().map(|(token, id)| (token.as_bytes(), *id)));
+        let trie = Trie::new(tokens.iter().map(|(token, id)| (token.as_bytes(), *id)));
         let byte_fallback = model["byte_fallback"].as_bool().unwrap_or(false);
         let unigram = Unigram {
             bytes: byte_fallback.then(|| byte_tokens(&trie)).transpose()?,

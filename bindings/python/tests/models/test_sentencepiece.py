@@ -108,7 +108,7 @@ REFUSED = {
     "no piece has type UNKNOWN": proto.model([proto.Piece("a")], proto.BPE),
     "defined twice": proto.model([UNKNOWN, proto.Piece("a"), proto.Piece("a")], proto.UNIGRAM),
     "not finite": proto.model([UNKNOWN, proto.Piece("a", float("nan"))], proto.UNIGRAM),
-    "no piece stands for byte": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, byte_fallback=True),
+    "no piece of type BYTE for byte": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, byte_fallback=True),
     "precompiled_charsmap": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, normalizer=proto.bytes_field(2, b"\x00\x04\x00\x00" + b"\xff" * 1500)),
 }
 

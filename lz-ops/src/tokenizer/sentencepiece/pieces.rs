@@ -114,8 +114,9 @@ impl Pieces {
         }
         let mut ids = Box::new([0; 256]);
         for (byte, id) in found.into_iter().enumerate() {
-            ids[byte] =
-                id.ok_or_else(|| format!("no piece stands for byte {byte:#04x}, but `byte_fallback` is on"))?;
+            ids[byte] = id.ok_or_else(|| {
+                format!("no piece of type BYTE for byte {byte:#04x}, but `byte_fallback` is on")
+            })?;
         }
         Ok(ids)
     }
