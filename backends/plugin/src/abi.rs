@@ -1,7 +1,7 @@
-//! The structures of `lz_plugin.h` that no operation owns, and how they become the engine's types and back.
+//! The common structures of `lz_plugin.h` and their conversion to and from the engine's types.
 //!
-//! Memory from outside enters here. Metadata of any quality may come in: numbers are checked, pointers are the other side's
-//! word, and every function that takes one is `unsafe` and says what must hold.
+//! This is an FFI boundary. Metadata is untrusted: numbers are validated. Pointers cannot be validated: every function that takes one is
+//! `unsafe` and documents its requirements.
 
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
@@ -11,25 +11,25 @@ use lz_core::tensor::{Layout, MAX_RANK, Place};
 use lz_core::{DType, Handle, KernelError, Reason, ReasonCode, TensorMut, TensorView};
 use lz_ops::tokenizer;
 
-/// Changes of this number break the ABI.
+/// Major ABI version; incremented by incompatible changes.
 pub const ABI_MAJOR: u32 = 1;
-/// Changes of this number only add to it.
+/// Minor ABI version; incremented by compatible additions.
 pub const ABI_MINOR: u32 = 0;
 
-/// The result of a function behind the ABI.
+/// The status code of a function behind the ABI.
 pub type Status = i32;
 
-/// It worked.
+/// Success.
 pub const OK: Status = 0;
-/// It failed for this call.
+/// The call failed.
 pub const FAILED: Status = 1;
-/// It declines this call; nothing was written.
+/// The kernel declined the call; no output was written.
 pub const DECLINED: Status = 2;
-/// There was not enough memory.
+/// Out of memory.
 pub const OUT_OF_MEMORY: Status = 3;
-/// The whole backend should not be used for a while.
+/// The whole backend is temporarily unusable.
 pub const BACKEND_LOST: Status = 4;
-/// The device's context is lost.
+/// The device context is lost.
 pub const DEVICE_LOST: Status = 5;
 
 /// `lz_tensor`: a borrowed tensor.
@@ -38,22 +38,22 @@ pub const DEVICE_LOST: Status = 5;
 pub struct Tensor {
     /// Address of the element at index 0.
     pub data: *mut c_void,
-    /// Sizes; the first `rank` count.
+    /// Sizes; only the first `rank` are used.
     pub shape: [i64; MAX_RANK],
-    /// Strides in elements; the first `rank` count.
+    /// Strides in elements; only the first `rank` are used.
     pub strides: [i64; MAX_RANK],
     /// Number of dimensions.
     pub rank: u32,
-    /// Number of the dtype.
+    /// Dtype number.
     pub dtype: u8,
-    /// Number of the platform.
+    /// Platform number.
     pub platform: u8,
-    /// Number of the device.
+    /// Device index.
     pub device: u16,
 }
 
 impl Tensor {
-    /// No tensor.
+    /// An empty tensor structure.
     pub const NONE: Tensor = Tensor {
         data: std::ptr::null_mut(),
         shape: [0; MAX_RANK],
@@ -64,7 +64,7 @@ impl Tensor {
         device: 0,
     };
 
-    /// A description without memory.
+    /// The structure of a layout, without an address.
     #[inline]
     pub fn described(layout: &Layout) -> Tensor {
         let mut tensor = Tensor {
@@ -79,13 +79,13 @@ impl Tensor {
         tensor
     }
 
-    /// A tensor that is read.
+    /// The structure of a tensor that is read.
     #[inline]
     pub fn of(view: &TensorView<'_>) -> Tensor {
         Tensor { data: view.as_ptr().cast_mut().cast(), ..Tensor::described(view.layout()) }
     }
 
-    /// A tensor that is written.
+    /// The structure of a tensor that is written.
     #[inline]
     pub fn of_mut(tensor: &mut TensorMut<'_>) -> Tensor {
         Tensor { data: tensor.as_mut_ptr().cast(), ..Tensor::described(tensor.layout()) }
@@ -100,15 +100,15 @@ impl Tensor {
         }
         if DType::from_number(self.dtype).is_none() {
             return Reason::new(ReasonCode::DtypeUnsupported)
-                .required("the number of a dtype")
+                .required("a dtype number of lz_plugin.h")
                 .found(self.dtype.to_string());
         }
         Reason::new(ReasonCode::DeviceAbsent)
-            .required("the number of a platform")
+            .required("a platform number of lz_plugin.h")
             .found(self.platform.to_string())
     }
 
-    /// Describes it where the view stays.
+    /// Initializes a view in place.
     ///
     /// # Safety
     /// As for [`TensorView::from_raw`].
@@ -123,19 +123,19 @@ impl Tensor {
         };
         let dimension = |at: usize| (self.shape[at % MAX_RANK], self.strides[at % MAX_RANK]);
         let place = Place { platform, index: self.device };
-        // SAFETY: passed on.
+        // SAFETY: forwarded to the caller.
         unsafe { view.describe(self.data.cast_const().cast(), rank, (dtype, place), dimension) };
         Ok(())
     }
 }
 
-/// `lz_text`: UTF-8, not terminated.
+/// `lz_text`: a UTF-8 string without null terminator.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Text {
     /// The bytes.
     pub data: *const c_char,
-    /// How many.
+    /// Length in bytes.
     pub size: usize,
 }
 
@@ -145,12 +145,12 @@ pub struct Text {
 pub struct Texts {
     /// The strings.
     pub items: *const Text,
-    /// How many.
+    /// Number of strings.
     pub count: usize,
 }
 
 impl Texts {
-    /// No strings.
+    /// An empty batch.
     pub const NONE: Texts = Texts { items: std::ptr::null(), count: 0 };
 }
 
@@ -160,24 +160,24 @@ pub fn text_items<T: AsRef<str>>(texts: &[T]) -> Vec<Text> {
     texts.iter().map(item).collect()
 }
 
-/// `lz_tokenizer`: a tokenizer of the host, and what it was made from.
+/// `lz_tokenizer`: a tokenizer of the host with its definition.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Tokenizer {
     /// Bytes of this structure.
     pub size: usize,
-    /// The host's own.
+    /// Opaque handle of the host.
     pub handle: *const c_void,
     /// SHA-256 of everything that can change a result.
     pub digest: [u8; 32],
     /// The `tokenizer.json`.
     pub json: *const c_char,
-    /// Its bytes.
+    /// Length of `json` in bytes.
     pub json_size: usize,
 }
 
 impl Tokenizer {
-    /// Of a handle; an error if it is not a tokenizer of ours.
+    /// The structure of a handle; an error if it is not an `lz_ops::tokenizer::Tokenizer`.
     pub fn of(handle: &dyn Handle) -> Result<Tokenizer, KernelError> {
         let tokenizer = tokenizer::Tokenizer::from_handle(handle)?;
         Ok(Tokenizer {
@@ -190,39 +190,39 @@ impl Tokenizer {
     }
 }
 
-/// `lz_dynamic`: a tensor whose size the kernel finds out.
+/// `lz_dynamic`: an output tensor whose size the kernel determines.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Dynamic {
-    /// What `make_tensor` made.
+    /// The tensor that `make_tensor` allocated.
     pub tensor: Tensor,
-    /// The host's own: a `*mut Option<lz_core::Tensor>`.
+    /// Opaque pointer of the host: a `*mut Option<lz_core::Tensor>`.
     pub slot: *mut c_void,
 }
 
 impl Dynamic {
-    /// Of the place where the kernel's tensor goes.
+    /// From the output slot for the tensor.
     pub fn of(slot: &mut Option<lz_core::Tensor>) -> Dynamic {
         Dynamic { tensor: Tensor::NONE, slot: std::ptr::from_mut(slot).cast() }
     }
 }
 
-/// `lz_texts_output`: strings that the kernel makes.
+/// `lz_texts_output`: strings that the kernel produces.
 #[repr(C)]
 #[derive(Debug)]
 pub struct TextsOutput {
-    /// The host's own: a `*mut Option<Vec<String>>`.
+    /// Opaque pointer of the host: a `*mut Option<Vec<String>>`.
     pub slot: *mut c_void,
 }
 
 impl TextsOutput {
-    /// Of the place where the kernel's strings go.
+    /// From the output slot for the strings.
     pub fn of(slot: &mut Option<Vec<String>>) -> TextsOutput {
         TextsOutput { slot: std::ptr::from_mut(slot).cast() }
     }
 }
 
-/// `lz_run`: what a running kernel may use.
+/// `lz_run`: the resources of a running kernel.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Run {
@@ -230,50 +230,50 @@ pub struct Run {
     pub size: usize,
     /// The caller's stream on its device.
     pub stream: *mut c_void,
-    /// As many bytes as the kernel's `workspace` asked for, 64-byte aligned.
+    /// Workspace of the size that the kernel's `workspace` function returned, 64-byte aligned.
     pub workspace: *mut c_void,
-    /// How many that are.
+    /// Bytes of the workspace.
     pub workspace_bytes: u64,
-    /// Where the kernel says what went wrong.
+    /// Buffer for an error message.
     pub error: *mut c_char,
-    /// Bytes there, the terminator included.
+    /// Capacity of the buffer, including the null terminator.
     pub error_capacity: usize,
-    /// Allocates a tensor whose size the kernel found out.
+    /// Allocates an output tensor whose size the kernel determined.
     pub make_tensor: Option<unsafe extern "C" fn(*mut Run, *mut Dynamic, u8, u32, *const i64) -> Status>,
-    /// Hands over strings.
+    /// Sets an output of strings.
     pub make_texts: Option<unsafe extern "C" fn(*mut Run, *mut TextsOutput, *const Text, usize) -> Status>,
 }
 
-/// `lz_output`: where a caller wants a result, and how it gets it.
+/// `lz_output`: an output slot of a caller.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Output {
-    /// One of the states below.
+    /// One of the `OUTPUT_` states.
     pub state: u32,
-    /// The caller's tensor, if it gives one.
+    /// The caller's tensor for `OUTPUT_GIVEN`.
     pub given: *const Tensor,
-    /// Keeps what was made alive; null where the caller owns it.
+    /// Owner of the result; null if the caller owns it.
     pub owner: *mut c_void,
-    /// Lets it go.
+    /// Releases `owner`.
     pub release: Option<unsafe extern "C" fn(*mut c_void)>,
-    /// Strings that were made.
+    /// The resulting strings.
     pub texts: Texts,
-    /// The tensor that was made. Callers need not write it, which is most of what a place for a result would cost.
+    /// The resulting tensor. Callers need not initialize it, which would be most of the cost of an output slot.
     pub tensor: MaybeUninit<Tensor>,
 }
 
-/// The caller wants it made.
+/// The caller requests the output and LayerZero allocates it.
 pub const OUTPUT_WANTED: u32 = 0;
-/// The caller gives the tensor.
+/// The caller supplies the tensor.
 pub const OUTPUT_GIVEN: u32 = 1;
-/// The call does not produce it.
+/// The call does not produce the output.
 pub const OUTPUT_ABSENT: u32 = 2;
-/// Memory of the caller's allocator holds it.
+/// The output is in memory of the caller's allocator.
 pub const OUTPUT_ALLOCATED: u32 = 3;
-/// `owner` holds it.
+/// The output is owned by `owner`.
 pub const OUTPUT_OWNED: u32 = 4;
 
-/// `lz_call_options`: how a call is made.
+/// `lz_call_options`: options of a call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct CallOptions {
@@ -281,13 +281,13 @@ pub struct CallOptions {
     pub size: usize,
     /// The stream on the tensors' device.
     pub stream: *mut c_void,
-    /// For `allocate`.
+    /// First argument of `allocate`.
     pub context: *mut c_void,
-    /// Memory for results: context, bytes, alignment, platform, device. Null where there is none.
+    /// Allocates memory for outputs: context, bytes, alignment, platform, device. Returns null on failure.
     pub allocate: Option<unsafe extern "C" fn(*mut c_void, u64, u64, u32, u32) -> *mut c_void>,
 }
 
-/// Whether a param was given.
+/// Whether a param has a value.
 #[inline]
 pub fn is_given(given: u64, param: u32) -> bool {
     given >> param & 1 == 1
@@ -298,20 +298,20 @@ fn missing(argument: &str) -> Reason {
     Reason::new(ReasonCode::MissingArgument).argument(argument).required("a value").found("nothing")
 }
 
-/// A tensor that must be there, described where its view stays.
+/// Initializes the view of a required tensor.
 ///
 /// # Safety
-/// The pointer is null or names an `lz_tensor` for which [`Tensor::describe`] is safe.
+/// The pointer is null or points to an `lz_tensor` for which [`Tensor::describe`] is safe.
 #[inline(always)]
 pub unsafe fn tensor(argument: &str, tensor: *const Tensor, view: &mut TensorView<'_>) -> Result<(), Reason> {
     if tensor.is_null() {
         return Err(missing(argument));
     }
-    // SAFETY: not null, and the caller vouches for it.
+    // SAFETY: not null, and valid by the caller's guarantee.
     unsafe { (*tensor).describe(view) }.map_err(|reason| reason.argument(argument))
 }
 
-/// A tensor that may be there.
+/// Initializes the view of an optional tensor.
 ///
 /// # Safety
 /// As for [`tensor`].
@@ -324,25 +324,21 @@ pub unsafe fn optional_tensor(
     if from.is_null() {
         return Ok(());
     }
-    // SAFETY: passed on.
+    // SAFETY: forwarded to the caller.
     unsafe { tensor(argument, from, view.insert(TensorView::empty())) }
 }
 
-/// A tensor that must be there and is changed in place.
+/// Initializes a required tensor that is modified in place.
 ///
 /// # Safety
-/// As for [`tensor`], and what is described may be written.
+/// As for [`tensor`], and the tensor may be written.
 #[inline(always)]
-pub unsafe fn tensor_mut(
-    argument: &str,
-    from: *const Tensor,
-    place: &mut TensorMut<'_>,
-) -> Result<(), Reason> {
-    // SAFETY: passed on.
-    unsafe { tensor(argument, from, place.description()) }
+pub unsafe fn tensor_mut(argument: &str, from: *const Tensor, to: &mut TensorMut<'_>) -> Result<(), Reason> {
+    // SAFETY: forwarded to the caller.
+    unsafe { tensor(argument, from, to.description()) }
 }
 
-/// A tensor that may be there and is changed in place.
+/// Initializes an optional tensor that is modified in place.
 ///
 /// # Safety
 /// As for [`tensor_mut`].
@@ -350,30 +346,30 @@ pub unsafe fn tensor_mut(
 pub unsafe fn optional_tensor_mut(
     argument: &str,
     from: *const Tensor,
-    place: &mut Option<TensorMut<'_>>,
+    to: &mut Option<TensorMut<'_>>,
 ) -> Result<(), Reason> {
     if from.is_null() {
         return Ok(());
     }
-    // SAFETY: passed on.
-    unsafe { tensor_mut(argument, from, place.insert(TensorMut::empty())) }
+    // SAFETY: forwarded to the caller.
+    unsafe { tensor_mut(argument, from, to.insert(TensorMut::empty())) }
 }
 
 /// A batch of strings.
 ///
 /// # Safety
-/// The pointer is null or names an `lz_texts` whose strings stay as they are for `'a`.
+/// The pointer is null or points to an `lz_texts` whose strings are not modified for `'a`.
 pub unsafe fn texts<'a>(argument: &str, texts: *const Texts) -> Result<Vec<&'a str>, Reason> {
     if texts.is_null() {
         return Err(missing(argument));
     }
-    // SAFETY: not null, and the caller vouches for it.
+    // SAFETY: not null, and valid by the caller's guarantee.
     let Texts { items, count } = unsafe { *texts };
     let mut found = Vec::with_capacity(count);
     for at in 0..count {
-        // SAFETY: the caller vouches for `count` items.
+        // SAFETY: the caller guarantees `count` items.
         let Text { data, size } = unsafe { *items.add(at) };
-        // SAFETY: the caller vouches for `size` bytes; an empty text may have no address.
+        // SAFETY: the caller guarantees `size` bytes; the address of an empty text may be null.
         let bytes = if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data.cast(), size) } };
         found.push(std::str::from_utf8(bytes).map_err(|error| {
             Reason::new(ReasonCode::TextInvalidUtf8)
@@ -388,9 +384,9 @@ pub unsafe fn texts<'a>(argument: &str, texts: *const Texts) -> Result<Vec<&'a s
 /// A tokenizer.
 ///
 /// # Safety
-/// The pointer is null or names an `lz_tokenizer` whose handle is a [`tokenizer::Tokenizer`] that lives for `'a`.
+/// The pointer is null or points to an `lz_tokenizer` whose handle is a [`tokenizer::Tokenizer`] that lives for `'a`.
 pub unsafe fn tokenizer<'a>(argument: &str, tokenizer: *const Tokenizer) -> Result<&'a dyn Handle, Reason> {
-    // SAFETY: null is checked; otherwise the caller vouches for it.
+    // SAFETY: not null, and valid by the caller's guarantee.
     let handle = if tokenizer.is_null() { std::ptr::null() } else { unsafe { (*tokenizer).handle } };
     if handle.is_null() {
         return Err(missing(argument));
@@ -399,7 +395,7 @@ pub unsafe fn tokenizer<'a>(argument: &str, tokenizer: *const Tokenizer) -> Resu
     Ok(unsafe { &*handle.cast::<tokenizer::Tokenizer>() })
 }
 
-/// The case of an enum, from its number.
+/// Validates the case of an enum.
 pub fn case<T>(argument: &str, case: Option<T>, number: u32, names: &[&str]) -> Result<T, Reason> {
     case.ok_or_else(|| {
         Reason::new(ReasonCode::ParamOutOfRange)
@@ -409,71 +405,70 @@ pub fn case<T>(argument: &str, case: Option<T>, number: u32, names: &[&str]) -> 
     })
 }
 
-/// The address of what is there, or null.
+/// The address of a value, or null.
 pub fn pointer<T>(value: Option<&T>) -> *const T {
     value.map_or(std::ptr::null(), std::ptr::from_ref)
 }
 
-/// The address of what is there, or null.
+/// The address of a value, or null.
 pub fn pointer_mut<T>(value: Option<&mut T>) -> *mut T {
     value.map_or(std::ptr::null_mut(), std::ptr::from_mut)
 }
 
-/// Structures that begin with their own size in bytes, so that one side may know more fields than the other.
+/// Structures that begin with their own size in bytes, so that the two sides may have different minor versions.
 ///
 /// # Safety
-/// `repr(C)`; the first field is the size as a `usize`; zero bytes are a value of every other field and mean "not said".
+/// `repr(C)`; the first field is the size as a `usize`; all-zero bytes are valid for every other field and mean "not set".
 pub unsafe trait Versioned: Copy {}
 
-/// A structure as far as both sides know it: the other side's own where that has everything, or else a copy, kept in `room`, in
-/// which what the other side does not know is zero.
+/// Borrows a structure of the other side. If the other side's version has fewer fields, returns a copy in `storage` with the missing
+/// fields zeroed.
 ///
 /// # Safety
-/// The pointer is null or names a structure that has as many bytes as its first field says and stays as it is while it is
-/// borrowed.
+/// The pointer is null or points to a structure of the size in its first field that is not modified while it is borrowed.
 #[inline]
-pub unsafe fn borrow<T: Versioned>(structure: *const T, room: &mut Option<T>) -> Result<&T, Reason> {
-    // SAFETY: null is checked; otherwise the caller vouches for the first field.
+pub unsafe fn borrow<T: Versioned>(structure: *const T, storage: &mut Option<T>) -> Result<&T, Reason> {
+    // SAFETY: not null, and the caller guarantees the first field.
     let size = if structure.is_null() { 0 } else { unsafe { structure.cast::<usize>().read() } };
     if size >= size_of::<T>() {
-        // SAFETY: at least as many bytes as our own structure has, and `Versioned` says that any of them are values.
+        // SAFETY: at least as many bytes as this version of the structure has.
         return Ok(unsafe { &*structure });
     }
     if size < size_of::<usize>() {
         return Err(unsized_structure(size));
     }
     let mut copy = MaybeUninit::<T>::zeroed();
-    // SAFETY: the caller vouches for `size` bytes, and the copy has room for more.
+    // SAFETY: the caller guarantees `size` bytes, and the copy is larger.
     unsafe {
         std::ptr::copy_nonoverlapping(structure.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size);
     }
-    // SAFETY: zeroes or the other side's values; `Versioned` says that both are values.
-    Ok(room.insert(unsafe { copy.assume_init() }))
+    // SAFETY: zeros or values of the other side; both are valid by `Versioned`.
+    Ok(storage.insert(unsafe { copy.assume_init() }))
 }
 
 #[cold]
 fn unsized_structure(size: usize) -> Reason {
     Reason::new(ReasonCode::BackendAbiMismatch)
-        .required("a structure that says its size")
-        .found(format!("{size} bytes"))
+        .required("a structure whose first field is its size in bytes")
+        .found(format!("size {size}"))
 }
 
-/// The same as a copy.
+/// Like [`borrow`], but returns a copy.
 ///
 /// # Safety
 /// As for [`borrow`], for the time of this call.
 pub unsafe fn read<T: Versioned>(structure: *const T) -> Result<T, Reason> {
-    let mut room = None;
-    // SAFETY: passed on.
-    unsafe { borrow(structure, &mut room) }.copied()
+    let mut storage = None;
+    // SAFETY: forwarded to the caller.
+    unsafe { borrow(structure, &mut storage) }.copied()
 }
 
-// SAFETY: `repr(C)`, begins with its size, and holds pointers, numbers and optional functions.
+// SAFETY: `repr(C)`, begins with its size, and contains pointers, integers and optional function pointers.
 unsafe impl Versioned for CallOptions {}
 
 #[cfg(feature = "cxx")]
 mod bridged {
-    //! The structures as types that a cxx bridge may name.
+    //! The structures as extern types of a cxx bridge.
 
     // SAFETY: the C structure of that name in `lz_plugin.h` has the same fields.
     unsafe impl cxx::ExternType for super::Output {
@@ -508,26 +503,26 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_that_has_everything_is_borrowed_and_a_shorter_one_is_filled_up() {
+    fn a_complete_structure_is_borrowed_and_a_shorter_one_is_copied_and_zero_extended() {
         for size in [size_of::<CallOptions>(), size_of::<CallOptions>() + 8] {
-            let (given, mut room) = (options(size), None);
-            // SAFETY: at least as many bytes are there as are looked at.
-            let found = unsafe { borrow(&raw const given, &mut room) }.unwrap();
+            let (given, mut storage) = (options(size), None);
+            // SAFETY: at least as many bytes as are accessed.
+            let found = unsafe { borrow(&raw const given, &mut storage) }.unwrap();
             assert!(std::ptr::eq(found, &raw const given));
         }
-        let (given, mut room) = (options(2 * size_of::<usize>()), None);
-        // SAFETY: as many bytes as it says are there.
-        let found = unsafe { borrow(&raw const given, &mut room) }.unwrap();
+        let (given, mut storage) = (options(2 * size_of::<usize>()), None);
+        // SAFETY: the structure has the stated size.
+        let found = unsafe { borrow(&raw const given, &mut storage) }.unwrap();
         assert_eq!(found.stream, given.stream);
         assert!(found.context.is_null());
     }
 
     #[test]
-    fn a_structure_without_a_size_is_refused() {
-        let (given, mut room) = (options(3), None);
+    fn a_structure_without_a_valid_size_is_rejected() {
+        let (given, mut storage) = (options(3), None);
         for structure in [std::ptr::null(), &raw const given] {
-            // SAFETY: null, or there.
-            let refusal = unsafe { borrow(structure, &mut room) }.unwrap_err();
+            // SAFETY: null or valid.
+            let refusal = unsafe { borrow(structure, &mut storage) }.unwrap_err();
             assert_eq!(refusal.code, ReasonCode::BackendAbiMismatch);
         }
     }

@@ -1,9 +1,8 @@
-//! Kernels behind a C ABI. [`abi`] has the structures that cross it, `generated` one argument structure an operation, and
-//! [`native`] runs a kernel that is a table of C functions,
-//! and [`loader`] loads such kernels from shared libraries.
+//! The plugin C ABI. [`abi`] has its common structures, `generated` the argument and output structures of each operation, [`native`]
+//! runs a kernel behind a C vtable, and [`loader`] loads plugins from shared libraries.
 //!
-//! The same structures serve native plugins, kernels written in C++ and callers in C++: what an operation looks like in
-//! memory is said once. Nothing here selects; a native kernel is registered like any other.
+//! The same structures serve native plugins, kernels written in C++ and callers in C++: the memory layout of an operation is defined
+//! once. Nothing here selects kernels; a native kernel is registered like any other.
 
 pub mod abi;
 pub mod loader;

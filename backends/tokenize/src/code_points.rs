@@ -1,7 +1,8 @@
-//! Every code point in the contexts that splitters and normalizers see, for candidates that bring Unicode tables of their own.
+//! Compares a candidate that has its own Unicode tables with the definition on every code point, in the contexts that splitters and
+//! normalizers distinguish.
 //!
-//! Two libraries that are right by different versions of Unicode give other tokens for a few hundred characters, which no sample of
-//! texts finds. All code points of the assigned planes are tried, the unassigned ones too: another version assigns some of them.
+//! Two libraries built for different Unicode versions disagree on a few hundred characters, which samples of text do not contain.
+//! Unassigned code points of the assigned planes are tested too, because another Unicode version may assign them.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -9,14 +10,14 @@ use std::sync::OnceLock;
 use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
+use crate::byte_bpe::vocabulary::hash;
 use crate::coder::{Coder, Encoded, encode_by_definition};
-use crate::native::vocabulary::hash;
-use crate::proof::different;
+use crate::verification::not_equal;
 
-/// Code points of a text. A text is encoded at once; a text that differs is tried again by single code points.
+/// Code points per text. A text whose tokens differ is encoded again one code point at a time to find the first difference.
 const PER_TEXT: usize = 128;
 
-/// Blocks of characters of many kinds. They come first, because that is where libraries differ.
+/// Blocks with many general categories. They are tested first, because libraries mostly differ there.
 const VARIED: [(u32, u32); 9] = [
     (0, 0x33ff),
     (0x4dc0, 0x4dff),
@@ -29,8 +30,8 @@ const VARIED: [(u32, u32); 9] = [
     (0xe0000, 0xe0fff),
 ];
 
-/// Large blocks of characters of one kind: ideographs, Hangul, private characters, and scripts with thousands of letters. They are
-/// tried in two contexts, which tell letters, numbers, marks, spaces and punctuation apart.
+/// Large blocks with one general category: ideographs, Hangul, private use, and scripts with thousands of letters. They are tested in
+/// two contexts, which are enough to distinguish letters, numbers, marks, spaces and punctuation.
 const UNIFORM: [(u32, u32); 9] = [
     (0x3400, 0x4dbf),
     (0x4e00, 0x9fff),
@@ -43,11 +44,11 @@ const UNIFORM: [(u32, u32); 9] = [
     (0x20000, 0x3ffff),
 ];
 
-/// Nothing of this is assigned, or all is private; one of 256 is tried.
+/// Unassigned or private use: every 256th code point is tested.
 const SAMPLED: (u32, u32) = (0xe1000, 0x10_ffff);
 
-/// Characters that the latest versions of Unicode added, of every class. Their neighborhoods are tried before all else, because a
-/// library with other tables differs there: it is declined after a hundredth of the work.
+/// Characters of every category that recent Unicode versions added. Their neighborhoods are tested first: a library with other tables
+/// differs there and is rejected after a hundredth of the work.
 const RECENT: [u32; 14] = [
     0x0897, 0x1acf, 0x1aeb, 0x1b4e, 0x1c89, 0xa7cb, 0x10d40, 0x10ed0, 0x11b60, 0x11bc0, 0x11de0, 0x16ea0,
     0x1e6c0, 0x1fae9,
@@ -63,7 +64,7 @@ struct Run {
 }
 
 impl Run {
-    /// All texts, in the order in which they are tried.
+    /// All texts, in test order.
     fn all() -> Vec<Run> {
         let mut all = Vec::new();
         let mut add = |(first, last): (u32, u32), step: usize, varied: bool| {
@@ -76,7 +77,7 @@ impl Run {
         all
     }
 
-    /// The texts that are tried first.
+    /// The texts that are tested before all others.
     fn recent() -> impl Iterator<Item = Run> {
         let around = |point: u32| Run { first: point - 16, last: point + 31, step: 1, varied: true };
         RECENT.into_iter().map(around)
@@ -92,7 +93,7 @@ impl Run {
         text
     }
 
-    /// Adds a code point in its contexts: alone, between letters of each case, digits, punctuation and spaces, at the start and the
+    /// Appends a code point in its contexts: alone, between letters of each case, digits, punctuation and spaces, at the start and the
     /// end of words and lines, after an apostrophe, repeated, and with a combining mark.
     fn add(self, c: char, text: &mut String) {
         let written = if self.varied {
@@ -108,63 +109,67 @@ impl Run {
     }
 }
 
-/// The definition's answers for one tokenizer, as hashes of ids.
+/// Hashes of the ids that the definition returns for each text, computed once per tokenizer.
 #[derive(Default)]
-pub struct Answers(OnceLock<Vec<OnceLock<Option<u64>>>>);
+pub struct ExpectedHashes(OnceLock<Vec<OnceLock<Option<u64>>>>);
 
-/// Tries a candidate on all texts; the reason if it differs from the definition on any. The work is shared by all cores.
-pub fn try_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, answers: &Answers) -> Result<(), Reason> {
+/// Compares a candidate with the definition on all texts, in parallel. Returns the reason of the first difference.
+pub fn check_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, hashes: &ExpectedHashes) -> Result<(), Reason> {
     for run in Run::recent() {
         let text = run.text();
-        let wanted = ids(|out| encode_by_definition(tokenizer, &text, false, out));
+        let expected = ids(|out| encode_by_definition(tokenizer, &text, false, out));
         let found = ids(|out| coder.encode(tokenizer, &[&text], false, out));
-        if let (Ok(wanted), Ok(found)) = (wanted, found)
-            && wanted != found
+        if let (Ok(expected), Ok(found)) = (expected, found)
+            && expected != found
         {
-            return Err(culprit(coder, tokenizer, run));
+            return Err(first_difference(coder, tokenizer, run));
         }
     }
     let runs = Run::all();
-    let answers = answers.0.get_or_init(|| runs.iter().map(|_| OnceLock::new()).collect());
+    let hashes = hashes.0.get_or_init(|| runs.iter().map(|_| OnceLock::new()).collect());
     let first: OnceLock<Reason> = OnceLock::new();
     lz_pool::for_each(runs.len(), &|number: usize| {
         if first.get().is_some() {
             return;
         }
         let text = runs[number].text();
-        let wanted = *answers[number].get_or_init(|| {
-            let wanted = ids(|out| encode_by_definition(tokenizer, &text, false, out)).ok()?;
-            Some(digest(&wanted))
+        let expected = *hashes[number].get_or_init(|| {
+            let expected = ids(|out| encode_by_definition(tokenizer, &text, false, out)).ok()?;
+            Some(digest(&expected))
         });
-        // A text on which the definition itself fails proves nothing.
-        let Some(wanted) = wanted else { return };
+        // Texts on which the definition itself fails are skipped.
+        let Some(expected) = expected else { return };
         let found = ids(|out| coder.encode(tokenizer, &[&text], false, out));
         let reason = match found {
-            Ok(found) if digest(&found) == wanted => return,
-            Ok(_) => culprit(coder, tokenizer, runs[number]),
+            Ok(found) if digest(&found) == expected => return,
+            Ok(_) => first_difference(coder, tokenizer, runs[number]),
             Err(error) => error.reason,
         };
-        // Another thread may have found a difference at the same time.
+        // Another thread may have set a reason at the same time.
         let _ = first.set(reason);
     });
     first.into_inner().map_or(Ok(()), Err)
 }
 
-/// Names the first code point of a text on which a candidate differs.
-fn culprit<C: Coder>(coder: &C, tokenizer: &Tokenizer, run: Run) -> Reason {
+/// Returns a reason that names the first code point of a text on which a candidate differs.
+fn first_difference<C: Coder>(coder: &C, tokenizer: &Tokenizer, run: Run) -> Reason {
     for point in run.points() {
         let mut text = String::new();
         run.add(point, &mut text);
-        let wanted = ids(|out| encode_by_definition(tokenizer, &text, false, out));
+        let expected = ids(|out| encode_by_definition(tokenizer, &text, false, out));
         let found = ids(|out| coder.encode(tokenizer, &[&text], false, out));
-        if let (Ok(wanted), Ok(found)) = (wanted, found)
-            && wanted != found
+        if let (Ok(expected), Ok(found)) = (expected, found)
+            && expected != found
         {
             let name = format!("text with U+{:04X}", point as u32);
-            return different(&name, &format!("{} tokens", found.len()), &format!("{} tokens", wanted.len()));
+            return not_equal(
+                &name,
+                &format!("{} tokens", found.len()),
+                &format!("{} tokens", expected.len()),
+            );
         }
     }
-    different("code points together", "other tokens", "the definition's tokens")
+    not_equal("several code points in sequence", "other tokens", "the definition's tokens")
 }
 
 fn ids(encode: impl FnOnce(&mut Encoded) -> Result<(), KernelError>) -> Result<Vec<i32>, KernelError> {
@@ -183,14 +188,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_point_of_the_assigned_planes_is_tried_once() {
-        let mut tried: Vec<u32> = Run::all().into_iter().flat_map(Run::points).map(u32::from).collect();
-        tried.sort_unstable();
-        let wanted: Vec<u32> = (0..=0x3ffff)
+    fn every_code_point_of_the_assigned_planes_is_tested_once() {
+        let mut tested: Vec<u32> = Run::all().into_iter().flat_map(Run::points).map(u32::from).collect();
+        tested.sort_unstable();
+        let expected: Vec<u32> = (0..=0x3ffff)
             .chain(0xe0000..=0xe0fff)
             .chain((0xe1000..=0x10_ffff).step_by(256))
             .filter(|point| char::from_u32(*point).is_some())
             .collect();
-        assert!(tried == wanted);
+        assert!(tested == expected);
     }
 }

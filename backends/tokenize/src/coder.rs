@@ -1,28 +1,28 @@
-//! What a candidate is: something that encodes and decodes for one tokenizer, and says for which it can.
+//! The interface of a candidate: encodes and decodes for one tokenizer, and rejects tokenizers that it does not support.
 
 use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-/// Tokens of some texts, one text after the other.
+/// The concatenated tokens of several texts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
-    /// The ids.
+    /// Token ids.
     pub ids: Vec<i32>,
-    /// Two numbers a token, if they are wanted: its first byte and the byte after its last.
+    /// If requested: start and end byte offset of each token.
     pub offsets: Option<Vec<i64>>,
-    /// How many ids there are after each text.
+    /// Number of ids up to the end of each text.
     pub ends: Vec<i64>,
 }
 
 impl Encoded {
-    /// Empty, with room for the tokens of so many bytes.
+    /// Empty, with capacity for the tokens of `bytes` bytes of text.
     pub fn for_bytes(bytes: usize, offsets: bool) -> Encoded {
         let ids = Vec::with_capacity(bytes / 3 + 8);
         Encoded { ids, offsets: offsets.then(Vec::new), ends: Vec::new() }
     }
 
-    /// Adds a token.
+    /// Appends a token.
     #[inline]
     pub fn push(&mut self, id: u32, start: usize, end: usize) {
         self.ids.push(id as i32);
@@ -31,12 +31,12 @@ impl Encoded {
         }
     }
 
-    /// Ends a text.
+    /// Marks the end of a text.
     pub fn end_text(&mut self) {
         self.ends.push(self.ids.len() as i64);
     }
 
-    /// Adds the texts of another.
+    /// Appends the texts of another batch.
     pub fn append(&mut self, other: &Encoded) {
         let before = self.ids.len() as i64;
         self.ids.extend_from_slice(&other.ids);
@@ -47,32 +47,33 @@ impl Encoded {
     }
 }
 
-/// What a candidate is tried on before it is used.
+/// What a candidate is compared with the definition on before its first use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trial {
-    /// Nothing: it is the definition itself.
+pub enum EqualityTest {
+    /// Nothing: the candidate is the definition itself.
     None,
-    /// Texts: it classifies characters by the tables of the definition.
+    /// Texts: the candidate uses the Unicode tables of the definition.
     Texts,
-    /// Texts, and every code point in the contexts of [`crate::code_points`]: it has Unicode tables of its own.
+    /// Texts, and every code point in the contexts of [`crate::code_points`]: the candidate has its own Unicode tables.
     CodePoints,
 }
 
 /// Encodes and decodes for one tokenizer.
 pub trait Coder: Send + Sync + Sized + 'static {
-    /// Whether it can tell where a token came from.
+    /// Whether it returns offsets.
     const OFFSETS: bool;
-    /// Whether it can decode.
+    /// Whether it decodes.
     const DECODES: bool;
-    /// The kind of model that it is for, if it is for one.
+    /// The model kind that it supports; `None` for any.
     const MODEL: Option<&'static str>;
-    /// What it is tried on.
-    const TRIAL: Trial;
+    /// What it is compared with the definition on.
+    const EQUALITY_TEST: EqualityTest;
 
-    /// For a tokenizer, or why it cannot be like it: the comparison of structure. Whether it is equal is shown by trying.
+    /// Builds the coder for a tokenizer, or returns the part of the definition that it does not support. Equality is verified
+    /// separately.
     fn build(tokenizer: &Tokenizer, definition: &Value) -> Result<Self, Reason>;
 
-    /// Adds the tokens of some texts.
+    /// Appends the tokens of texts.
     fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -81,11 +82,11 @@ pub trait Coder: Send + Sync + Sized + 'static {
         out: &mut Encoded,
     ) -> Result<(), KernelError>;
 
-    /// The text of some ids.
+    /// Returns the text of ids.
     fn decode(&self, tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> Result<String, KernelError>;
 }
 
-/// Adds the tokens of one text as the definition itself gives them.
+/// Appends the tokens that the definition itself returns for a text.
 pub fn encode_by_definition(
     tokenizer: &Tokenizer,
     text: &str,
@@ -95,7 +96,11 @@ pub fn encode_by_definition(
     let tokens = tokenizer.encode(text, special).map_err(|error| KernelError::failed(error.to_string()))?;
     for token in tokens {
         if i32::try_from(token.id).is_err() {
-            return Err(KernelError::failed(format!("token id {} does not fit 32 bits", token.id)));
+            return Err(KernelError::failed(format!(
+                "token id {} is too large; the largest supported id is {}",
+                token.id,
+                i32::MAX
+            )));
         }
         out.push(token.id, token.bytes.start, token.bytes.end);
     }

@@ -1,92 +1,92 @@
-//! A `tokenizer.json` read for its structure: what kind of tokenizer it is, and every part that can change a token. A part that
-//! is not understood whole is a reason to decline, never a guess.
+//! Parses the structure of a `tokenizer.json`: its model kind and every part that can change a token. A part that is not fully
+//! supported makes the parser return a reason; nothing is approximated.
 
 use lz_core::{Reason, ReasonCode};
 use serde_json::Value;
 
-use crate::alphabet;
-use crate::native::split::Pattern;
+use crate::byte_alphabet;
+use crate::byte_bpe::split::Pattern;
 
-/// A byte-level BPE, all of it.
+/// A complete byte-level BPE definition.
 pub struct ByteLevelBpe {
-    /// Tokens of the model by their text in the byte alphabet.
+    /// Tokens of the model, spelled in the byte alphabet.
     pub vocabulary: Vocabulary,
-    /// Pairs that are joined, in the order of their ranks.
+    /// BPE merges in rank order.
     pub merges: Vec<(String, String)>,
-    /// Whether a piece that is a token as a whole is that token, whatever the merges say.
+    /// Whether a piece that is in the vocabulary becomes that token without merging (`ignore_merges`).
     pub ignores_merges: bool,
-    /// How texts are split.
+    /// The split pattern.
     pub pattern: Pattern,
-    /// Whether texts are brought into Unicode's normal form C first.
+    /// Whether the normalizer is NFC.
     pub nfc: bool,
-    /// Whether a space is put before every text that has none.
+    /// Whether a space is prepended to texts that do not begin with one (`add_prefix_space`).
     pub prefix_space: bool,
-    /// Whether offsets leave out the spaces of a token, and whether a single first one is then kept.
+    /// Whether offsets exclude the spaces of a token (`trim_offsets`).
     pub trim_offsets: Option<TrimOffsets>,
-    /// Tokens that are cut out of texts before all else.
-    pub added: Vec<Added>,
-    /// Ids that the post-processor puts before a text.
+    /// Added tokens, which are split off before normalization.
+    pub added: Vec<AddedToken>,
+    /// Ids that the post-processor prepends.
     pub before: Vec<u32>,
-    /// And those that it puts after.
+    /// Ids that the post-processor appends.
     pub after: Vec<u32>,
 }
 
 /// How offsets are trimmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrimOffsets {
-    /// A single leading space of the first token is kept, because it was put there.
+    /// Whether a single leading space of the first token stays in its range, because it may be the prefix space.
     pub keeps_first: bool,
 }
 
-/// A token that is cut out of texts.
+/// An added token (an entry of `added_tokens`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Added {
-    /// Its id.
+pub struct AddedToken {
+    /// Token id.
     pub id: u32,
-    /// Its text.
+    /// Token text.
     pub content: String,
-    /// Only where it is a word of its own.
+    /// Matches only as a whole word.
     pub single_word: bool,
-    /// White space before it belongs to it.
+    /// Includes the whitespace before it (`lstrip`).
     pub strips_left: bool,
-    /// White space after it belongs to it.
+    /// Includes the whitespace after it (`rstrip`).
     pub strips_right: bool,
-    /// Looked for after normalisation instead of before.
+    /// Matched in the normalized text instead of the raw text.
     pub normalized: bool,
-    /// Left out when decoding if asked for.
+    /// A special token: skipped by decoding with `skip_special_tokens`.
     pub special: bool,
-    /// Never cut out: a text that has it has only its text.
+    /// Never matched in texts: a special token of a definition with `split_special_tokens`.
     pub is_text: bool,
 }
 
-/// Why a definition is none of those that are understood.
+/// The reason why a definition is not supported: what is required and what was found.
 pub fn declined(code: ReasonCode, required: &str, found: impl Into<String>) -> Reason {
     Reason::new(code).argument("tokenizer").required(required).found(found)
 }
 
-/// The type of a part; `none` without one.
+/// The `type` of a part; `none` if it has no type.
 pub fn kind(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("none")
 }
 
-/// Merges of bytes.
-pub const BYTE_BPE: &str = "byte-level BPE";
-/// Merges of characters.
-pub const CHAR_BPE: &str = "BPE of characters";
-/// The longest tokens of words.
-pub const WORD_PIECE: &str = "WordPiece";
-/// The likeliest tokens of words.
-pub const UNIGRAM: &str = "unigrams";
+/// Model kind: BPE over bytes.
+pub const BYTE_BPE: &str = "a byte-level BPE model";
+/// Model kind: BPE over characters, as SentencePiece trains it.
+pub const CHAR_BPE: &str = "a character-level BPE model";
+/// Model kind: greedy longest match.
+pub const WORD_PIECE: &str = "a WordPiece model";
+/// Model kind: unigram language model.
+pub const UNIGRAM: &str = "a unigram model";
 
-/// A SentencePiece file.
-pub const SENTENCEPIECE: &str = "SentencePiece model";
+/// Model kind: a SentencePiece `.model` file.
+pub const SENTENCEPIECE: &str = "a SentencePiece model";
 
-/// The model is of another kind than a kernel is for.
+/// The reason of a kernel that supports another model kind.
 pub fn other_model(required: &str, found: &str) -> Reason {
     Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer").required(required).found(found)
 }
 
-/// What kind of model a definition has. Old files leave the type out; only BPE has merges, and only unigrams have scores.
+/// The model kind of a definition. Old files omit the type: only BPE models have merges, and only unigram models have scores.
 pub fn model_kind(definition: &Value) -> &'static str {
     let model = &definition["model"];
     match kind(model) {
@@ -98,16 +98,16 @@ pub fn model_kind(definition: &Value) -> &'static str {
         "BPE" => BYTE_BPE,
         "none" if model["merges"].is_array() && kind(&definition["decoder"]) != "ByteLevel" => CHAR_BPE,
         "none" if model["merges"].is_array() => BYTE_BPE,
-        _ => "another model",
+        _ => "another model kind",
     }
 }
 
-/// A setting that is true or false.
+/// A boolean setting.
 pub fn flag(value: &Value, name: &str, default: bool) -> bool {
     value.get(name).and_then(Value::as_bool).unwrap_or(default)
 }
 
-/// A part as messages show it.
+/// A part as text for messages, shortened to 80 characters.
 pub fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(80) {
@@ -116,19 +116,19 @@ pub fn shown(value: &Value) -> String {
     }
 }
 
-/// Reads a definition as byte-level BPE, or says which part is something else.
+/// Parses a definition as byte-level BPE, or returns the part that is not supported.
 pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
     let model = &definition["model"];
     let (vocabulary, merges) = bpe_model(model)?;
     if flag(model, "byte_fallback", false) {
-        let required = "bytes as tokens, not as a last resort";
-        return Err(declined(ReasonCode::TokenizerModelUnsupported, required, "byte_fallback"));
+        let required = "`byte_fallback` false (byte-level tokens)";
+        return Err(declined(ReasonCode::TokenizerModelUnsupported, required, "`byte_fallback` true"));
     }
     let (pattern, prefix_space) = pre_tokenizer(&definition["pre_tokenizer"])?;
     let nfc = match &definition["normalizer"] {
         Value::Null => false,
         normalizer if kind(normalizer) == "NFC" => true,
-        other => return Err(declined(ReasonCode::NormalizerMismatch, "no normaliser or NFC", shown(other))),
+        other => return Err(declined(ReasonCode::NormalizerMismatch, "no normalizer or NFC", shown(other))),
     };
     if kind(&definition["decoder"]) != "ByteLevel" {
         let found = shown(&definition["decoder"]);
@@ -150,8 +150,7 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
     })
 }
 
-/// Declines definitions whose ids are far apart: candidates have tables with an entry for every id up to the largest, the definition
-/// itself does not.
+/// Rejects definitions with sparse ids: candidates allocate tables up to the largest id, the definition itself does not.
 pub fn check_ids(definition: &Value) -> Result<(), Reason> {
     let vocabulary = definition["model"]["vocab"].as_object();
     let added = definition["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -169,23 +168,23 @@ pub fn check_ids(definition: &Value) -> Result<(), Reason> {
     }
     let bound = SPARSE_FACTOR * count + SPARSE_IDS;
     if largest > bound {
-        let required = format!("ids below {bound} for {count} tokens");
-        return Err(declined(ReasonCode::TokenizerModelUnsupported, &required, largest.to_string()));
+        let required = format!("ids of at most {bound} for {count} tokens");
+        return Err(declined(ReasonCode::TokenizerModelUnsupported, &required, format!("id {largest}")));
     }
     Ok(())
 }
 
-/// Ids may be this many times as large as the number of tokens, and this much more.
+/// The largest id may be `SPARSE_FACTOR` times the number of tokens plus `SPARSE_IDS`.
 const SPARSE_FACTOR: u64 = 4;
 const SPARSE_IDS: u64 = 1 << 16;
 
 /// Tokens and their ids.
 pub type Vocabulary = Vec<(String, u32)>;
 
-/// Reads a vocabulary that gives tokens their ids.
+/// Parses a vocabulary: an object that maps tokens to ids.
 pub fn vocabulary(value: &Value) -> Result<Vocabulary, Reason> {
     let wrong = |what: &str| declined(ReasonCode::TokenizerModelUnsupported, what, shown(value));
-    let tokens = value.as_object().ok_or_else(|| wrong("a vocabulary"))?;
+    let tokens = value.as_object().ok_or_else(|| wrong("a vocabulary that maps tokens to ids"))?;
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| *id < 1 << 30);
     let read: Option<Vocabulary> =
         tokens.iter().map(|(token, value)| Some((token.clone(), id(value)?))).collect();
@@ -194,17 +193,17 @@ pub fn vocabulary(value: &Value) -> Result<Vocabulary, Reason> {
 
 type Model = (Vocabulary, Vec<(String, String)>);
 
-/// Reads a BPE model: its vocabulary and its merges.
+/// Parses a BPE model: its vocabulary and its merges.
 pub fn bpe_model(model: &Value) -> Result<Model, Reason> {
     let wrong =
         |what: &str, found: &Value| Err(declined(ReasonCode::TokenizerModelUnsupported, what, shown(found)));
-    // Old files leave the type out; only BPE has merges.
+    // Old files omit the type; only BPE models have merges.
     if kind(model) != "BPE" && !(model["type"].is_null() && model["merges"].is_array()) {
         return wrong("a BPE model", &model["type"]);
     }
     for name in ["continuing_subword_prefix", "end_of_word_suffix"] {
         if model[name].as_str().is_some_and(|text| !text.is_empty()) {
-            return wrong("no prefixes and suffixes of words", &model[name]);
+            return wrong(&format!("no `{name}`"), &model[name]);
         }
     }
     let tokens = vocabulary(&model["vocab"])?;
@@ -223,13 +222,17 @@ pub fn bpe_model(model: &Value) -> Result<Model, Reason> {
         model["merges"].as_array().and_then(|merges| merges.iter().map(pair).collect());
     match merges {
         Some(merges) => Ok((tokens, merges)),
-        None => Err(declined(ReasonCode::MergesHashMismatch, "pairs of tokens", "other merges")),
+        None => Err(declined(
+            ReasonCode::MergesHashMismatch,
+            "`merges` as a list of token pairs",
+            shown(&model["merges"]),
+        )),
     }
 }
 
 fn pre_tokenizer(value: &Value) -> Result<(Pattern, bool), Reason> {
     let wrong = || {
-        let required = "a splitter of GPT-2, cl100k, Llama 3, Qwen or o200k, and bytes";
+        let required = "byte-level with the split pattern of GPT-2, cl100k, Llama 3, Qwen or o200k";
         declined(ReasonCode::PretokenizerMismatch, required, shown(value))
     };
     match kind(value) {
@@ -252,13 +255,13 @@ fn pre_tokenizer(value: &Value) -> Result<(Pattern, bool), Reason> {
     }
 }
 
-/// Reads the tokens that are cut out of texts.
-pub fn added_tokens(definition: &Value) -> Result<Vec<Added>, Reason> {
+/// Parses `added_tokens`.
+pub fn added_tokens(definition: &Value) -> Result<Vec<AddedToken>, Reason> {
     let value = &definition["added_tokens"];
     let split_special = flag(definition, "split_special_tokens", false);
     let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
     let one = |token: &Value| {
-        Some(Added {
+        Some(AddedToken {
             id: token["id"].as_u64().and_then(|id| u32::try_from(id).ok())?,
             content: token["content"].as_str()?.to_owned(),
             single_word: flag(token, "single_word", false),
@@ -269,27 +272,30 @@ pub fn added_tokens(definition: &Value) -> Result<Vec<Added>, Reason> {
             is_text: split_special && flag(token, "special", false),
         })
     };
-    let read: Option<Vec<Added>> = list.iter().map(one).collect();
+    let read: Option<Vec<AddedToken>> = list.iter().map(one).collect();
     read.ok_or_else(|| {
-        declined(ReasonCode::AddedTokensMismatch, "tokens with an id and a text", shown(value))
+        declined(ReasonCode::AddedTokensMismatch, "added tokens with `id` and `content`", shown(value))
     })
 }
 
-/// What the post-processor does to one text.
+/// The effect of the post-processor on a single text.
 #[derive(Default)]
 pub struct Post {
     /// How offsets are trimmed.
     pub trim_offsets: Option<TrimOffsets>,
-    /// Ids that it puts before the text.
+    /// Ids that it prepends.
     pub before: Vec<u32>,
-    /// And those that it puts after.
+    /// Ids that it appends.
     pub after: Vec<u32>,
 }
 
 impl Post {
-    /// Adds what a post-processor does, or says that it does something else.
+    /// Adds the effect of a post-processor, or returns a reason if it does more than trim offsets and add tokens.
     pub fn read(&mut self, value: &Value) -> Result<(), Reason> {
-        let wrong = || declined(ReasonCode::SpecialTokensMismatch, "tokens around a text", shown(value));
+        let wrong = || {
+            let required = "a post-processor that only adds tokens before and after a text";
+            declined(ReasonCode::SpecialTokensMismatch, required, shown(value))
+        };
         let trims = |default| {
             flag(value, "trim_offsets", default)
                 .then(|| TrimOffsets { keeps_first: flag(value, "add_prefix_space", true) })
@@ -323,7 +329,7 @@ impl Post {
         let (mut before, mut after, mut seen) = (Vec::new(), Vec::new(), false);
         for piece in value["single"].as_array()? {
             if piece.get("Sequence").is_some() {
-                // A text that is there twice is not a text with tokens around it.
+                // A template that repeats the sequence is not supported.
                 if std::mem::replace(&mut seen, true) {
                     return None;
                 }
@@ -343,12 +349,12 @@ impl Post {
 }
 
 impl ByteLevelBpe {
-    /// The bytes of each id of the model; nothing for ids that it does not have, or whose token is not made of bytes.
+    /// The bytes of each id of the model; empty for ids without a token and for tokens outside the byte alphabet.
     pub fn token_bytes(&self) -> Vec<Vec<u8>> {
         let size = self.vocabulary.iter().map(|(_, id)| *id as usize + 1).max().unwrap_or(0);
         let mut bytes = vec![Vec::new(); size];
         for (token, id) in &self.vocabulary {
-            bytes[*id as usize] = alphabet::bytes_of(token).unwrap_or_default();
+            bytes[*id as usize] = byte_alphabet::bytes_of(token).unwrap_or_default();
         }
         bytes
     }

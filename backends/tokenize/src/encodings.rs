@@ -1,5 +1,5 @@
-//! The encodings of tiktoken by name, from ranks that are compiled in: nothing is ever downloaded. Each becomes a definition
-//! like any other, so that every candidate can be held against it.
+//! The tiktoken encodings by name, from ranks that are compiled in: nothing is downloaded. Each is converted to a `tokenizer.json`
+//! definition, so that every candidate can be compared with it.
 
 use lz_core::Handle;
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
@@ -7,16 +7,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Map, Value, json};
 use tiktoken_rs::CoreBPE;
 
-use crate::alphabet;
-use crate::native::split::{CL100K, GPT2, O200K, Pattern};
+use crate::byte_alphabet;
+use crate::byte_bpe::split::{CL100K, GPT2, O200K, Pattern};
 
-/// The names that [`encoding`] knows.
+/// The names that [`encoding`] supports.
 pub const ENCODINGS: [&str; 7] =
     ["cl100k_base", "gpt2", "o200k_base", "o200k_harmony", "p50k_base", "p50k_edit", "r50k_base"];
 
-/// The tokenizer of a named encoding; `None` if there is no encoding of that name.
+/// The tokenizer of a named encoding; `None` for an unknown name.
 ///
-/// Special tokens are cut out of texts wherever they stand, as with tiktoken's `allowed_special="all"`.
+/// Special tokens are recognized anywhere in a text, as with tiktoken's `allowed_special="all"`.
 pub fn encoding(name: &str) -> Option<Result<Tokenizer, TokenizerError>> {
     let (core, expression) = match name {
         "cl100k_base" => (tiktoken_rs::cl100k_base(), CL100K),
@@ -28,22 +28,22 @@ pub fn encoding(name: &str) -> Option<Result<Tokenizer, TokenizerError>> {
         _ => return None,
     };
     let failed = |message: String| TokenizerError::Definition { message };
-    let made = core.map_err(|error| failed(error.to_string())).and_then(|core| {
+    let tokenizer = core.map_err(|error| failed(error.to_string())).and_then(|core| {
         let (tokens, special) = ranks(&core);
         Tokenizer::from_json(definition(&tokens, &special, expression).to_string().as_bytes())
     });
-    Some(made)
+    Some(tokenizer)
 }
 
-/// How tiktoken writes the expression of GPT-2 since its release 0.8; it splits every text alike.
+/// GPT-2's expression as tiktoken writes it since release 0.8. It splits every text in the same way.
 const GPT2_POSSESSIVE: &str =
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s";
-/// The same for cl100k. It leaves white space at the end of a text in one piece, which changes no token of cl100k_base, but could
-/// change those of other ranks.
+/// The same for cl100k. It keeps whitespace at the end of a text in one piece, which changes no token of cl100k_base but could change
+/// tokens of other ranks.
 const CL100K_POSSESSIVE: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s";
 
-/// The tokenizer of an encoding of tiktoken, whatever its name: tokens by rank, special tokens, and the expression that splits texts.
-/// Equal to that of a [named encoding](encoding) if the ranks are.
+/// The tokenizer of any tiktoken encoding, given its tokens by rank, special tokens and split expression. Equal to that of a
+/// [named encoding](encoding) with the same ranks.
 pub fn encoding_of_ranks(
     mut tokens: Vec<(u32, Vec<u8>)>,
     mut special: Vec<(u32, String)>,
@@ -52,54 +52,57 @@ pub fn encoding_of_ranks(
     tokens.sort_unstable();
     special.sort_unstable();
     check(&tokens, &special).map_err(|message| TokenizerError::Definition { message })?;
-    let made = |expression: &str| {
+    let build = |expression: &str| {
         Tokenizer::from_json(definition(&tokens, &special, expression).to_string().as_bytes())
     };
     match expression {
-        GPT2_POSSESSIVE => made(GPT2),
+        GPT2_POSSESSIVE => build(GPT2),
         CL100K_POSSESSIVE => {
             let known = encoding("cl100k_base").transpose()?;
-            let same = made(CL100K)?;
+            let same = build(CL100K)?;
             if known.is_some_and(|known| known.digest() == same.digest()) {
                 Ok(same)
             } else {
-                made(expression)
+                build(expression)
             }
         }
-        _ => made(expression),
+        _ => build(expression),
     }
 }
 
-/// What tiktoken itself assumes of ranks: a token for every byte, and no id twice.
+/// Checks what tiktoken assumes: a token for every byte, and unique ids.
 fn check(tokens: &[(u32, Vec<u8>)], special: &[(u32, String)]) -> Result<(), String> {
     let mut bytes = [false; 256];
     for (_, token) in tokens {
         match token.as_slice() {
-            [] => return Err("a token of the ranks is empty".to_owned()),
+            [] => return Err("the ranks contain an empty token".to_owned()),
             [byte] => bytes[usize::from(*byte)] = true,
             _ => {}
         }
     }
     if let Some(byte) = bytes.iter().position(|found| !found) {
-        return Err(format!("the ranks have no token for byte {byte:#04x}"));
+        return Err(format!(
+            "the ranks have no token for byte {byte:#04x}; expected one for each of the 256 bytes"
+        ));
     }
     let mut ids: Vec<u32> =
         tokens.iter().map(|(id, _)| *id).chain(special.iter().map(|(id, _)| *id)).collect();
     ids.sort_unstable();
     if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("two tokens have id {}", pair[0]));
+        return Err(format!("two tokens have id {}; ids must be unique", pair[0]));
     }
-    let mut texts: FxHashSet<String> = tokens.iter().map(|(_, bytes)| alphabet::token_of(bytes)).collect();
+    let mut texts: FxHashSet<String> =
+        tokens.iter().map(|(_, bytes)| byte_alphabet::token_of(bytes)).collect();
     match special.iter().find(|(_, text)| text.is_empty() || !texts.insert(text.clone())) {
         Some((id, text)) => {
-            Err(format!("special token {id} is empty, or {text:?} is a token of the ranks as well"))
+            Err(format!("special token {id} ({text:?}) is empty or also a token of the ranks"))
         }
         None => Ok(()),
     }
 }
 
-/// More ids than any encoding has.
-const MOST: u32 = 1 << 18;
+/// Upper bound of the ids of all built-in encodings.
+const MAX_ENCODING_IDS: u32 = 1 << 18;
 
 type Ranks = Vec<(u32, Vec<u8>)>;
 type Special = Vec<(u32, String)>;
@@ -113,7 +116,7 @@ fn ranks(core: &CoreBPE) -> (Ranks, Special) {
         .collect();
     special.sort_unstable();
     let is_special = |id: u32| special.binary_search_by_key(&id, |(id, _)| *id).is_ok();
-    let tokens: Vec<(u32, Vec<u8>)> = (0..MOST)
+    let tokens: Vec<(u32, Vec<u8>)> = (0..MAX_ENCODING_IDS)
         .filter(|id| !is_special(*id))
         .filter_map(|id| Some((id, core.decode_bytes(&[id]).ok()?)))
         .collect();
@@ -121,7 +124,7 @@ fn ranks(core: &CoreBPE) -> (Ranks, Special) {
 }
 
 fn definition(tokens: &[(u32, Vec<u8>)], special: &[(u32, String)], expression: &str) -> Value {
-    // What an expression does not match is no piece to tiktoken; those that are known match everything.
+    // tiktoken drops text that the expression does not match. The known expressions match everything.
     let (behavior, invert) =
         if Pattern::of_expression(expression).is_some() { ("Isolated", false) } else { ("Removed", true) };
     let added: Vec<Value> = special
@@ -131,8 +134,8 @@ fn definition(tokens: &[(u32, Vec<u8>)], special: &[(u32, String)], expression: 
                    "normalized": false, "special": true})
         })
         .collect();
-    // Special tokens that the vocabulary does not have would get other ids.
-    let plain = tokens.iter().map(|(id, bytes)| (alphabet::token_of(bytes), Value::from(*id)));
+    // Special tokens must be in the vocabulary, or they would be assigned other ids.
+    let plain = tokens.iter().map(|(id, bytes)| (byte_alphabet::token_of(bytes), Value::from(*id)));
     let named = special.iter().map(|(id, text)| (text.clone(), Value::from(*id)));
     let vocabulary: Map<String, Value> = plain.chain(named).collect();
     json!({
@@ -149,8 +152,7 @@ fn definition(tokens: &[(u32, Vec<u8>)], special: &[(u32, String)], expression: 
     })
 }
 
-/// Ranks join any two tokens whose bytes together are a token, by the rank of that token: as many pairs as there are ways to
-/// cut each token in two.
+/// The merges that ranks imply: every split of a token into two tokens is a merge with the rank of the token.
 fn merges(tokens: &[(u32, Vec<u8>)]) -> Vec<Value> {
     let ranks: FxHashMap<&[u8], u32> = tokens.iter().map(|(id, bytes)| (bytes.as_slice(), *id)).collect();
     let mut merges = Vec::new();
@@ -161,11 +163,9 @@ fn merges(tokens: &[(u32, Vec<u8>)]) -> Vec<Value> {
         });
         let mut halves: Vec<_> = halves.collect();
         halves.sort_unstable();
-        merges.extend(
-            halves
-                .into_iter()
-                .map(|(_, _, left, right)| json!([alphabet::token_of(left), alphabet::token_of(right)])),
-        );
+        merges.extend(halves.into_iter().map(|(_, _, left, right)| {
+            json!([byte_alphabet::token_of(left), byte_alphabet::token_of(right)])
+        }));
     }
     merges
 }

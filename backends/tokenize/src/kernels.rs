@@ -1,4 +1,4 @@
-//! Candidates as kernels: a batch is cut into tasks for all cores, and what comes back is put into tensors.
+//! Wraps candidates as kernels: splits a batch into tasks for the thread pool and writes the results into the output tensors.
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
@@ -16,21 +16,21 @@ use lz_ops::{
 };
 
 use crate::coder::{Coder, Encoded};
-use crate::proof::{Candidate, proven};
+use crate::verification::{Candidate, verified};
 
-/// The backend of all kernels here.
+/// The backend name of all kernels in this crate.
 pub const BACKEND: &str = "tokenize";
 
-/// Texts of fewer bytes than this stay together in a task: a task should be worth the handing out.
-const TASK: usize = 1 << 15;
+/// Minimum bytes of text per task, so that scheduling overhead stays small.
+const TASK_BYTES: usize = 1 << 15;
 
 struct Encode<C>(PhantomData<fn() -> C>);
 struct Decode<C>(PhantomData<fn() -> C>);
 
-/// Says for which tokenizers a candidate may run.
-struct Proof<C>(PhantomData<fn() -> C>);
+/// Admits a candidate only for tokenizers for which it is verified.
+struct VerifiedOnly<C>(PhantomData<fn() -> C>);
 
-/// The kernels of one candidate: encoding, and decoding if it can.
+/// The kernels of one candidate: encoding, and decoding if it supports that.
 pub fn of<C: Candidate>(name: &str, version: &str, priority: u8) -> Vec<KernelEntry> {
     let spec = |info: &OperationInfo, what: &str| {
         let id = format!("{BACKEND}.{name}.{what}");
@@ -43,15 +43,16 @@ pub fn of<C: Candidate>(name: &str, version: &str, priority: u8) -> Vec<KernelEn
     if !C::OFFSETS {
         encode = encode.limit("not return_offsets", ReasonCode::OffsetsUnsupported);
     }
-    let mut entries = vec![Encode::<C>(PhantomData).into_entry(encode).judged_by(Proof::<C>(PhantomData))];
+    let mut entries =
+        vec![Encode::<C>(PhantomData).into_entry(encode).judged_by(VerifiedOnly::<C>(PhantomData))];
     if C::DECODES {
         let entry = Decode::<C>(PhantomData).into_entry(spec(&TOKENIZE_DECODE, "decode"));
-        entries.push(entry.judged_by(Proof::<C>(PhantomData)));
+        entries.push(entry.judged_by(VerifiedOnly::<C>(PhantomData)));
     }
     entries
 }
 
-impl<C: Candidate> Judge for Proof<C> {
+impl<C: Candidate> Judge for VerifiedOnly<C> {
     fn objection(&self, operation: &OperationInfo, context: &Context) -> Option<Reason> {
         let field = operation.fields.iter().find(|field| field.kind == FieldKind::Digest)?;
         let Value::Int(bits) = context.value(field) else { return None };
@@ -59,13 +60,13 @@ impl<C: Candidate> Judge for Proof<C> {
             return Some(
                 Reason::new(ReasonCode::TokenizerIdMismatch)
                     .argument("tokenizer")
-                    .required("a living lz_ops::tokenizer::Tokenizer")
-                    .found("a handle of another type"),
+                    .required("a handle of type lz_ops::tokenizer::Tokenizer that is still alive")
+                    .found("a handle of another type, or one that was dropped"),
             );
         };
-        match proven::<C>(&tokenizer) {
+        match verified::<C>(&tokenizer) {
             Err(reason) => Some(reason),
-            Ok(proven) if operation.name == TOKENIZE_DECODE.name => proven.objects_to_decoding(),
+            Ok(verified) if operation.name == TOKENIZE_DECODE.name => verified.decoding_objection(),
             Ok(_) => None,
         }
     }
@@ -79,25 +80,25 @@ impl<C: Candidate> TokenizeEncodeKernel for Encode<C> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let tokenizer = Tokenizer::from_handle(call.tokenizer)?;
-        let proven = proven::<C>(tokenizer).map_err(declined)?;
+        let verified = verified::<C>(tokenizer).map_err(declined)?;
         let encoded =
-            encode(&proven.coder, tokenizer, call.texts, call.add_special_tokens, call.return_offsets)?;
-        proven.validate(tokenizer, call.texts, call.add_special_tokens).map_err(declined)?;
+            encode(&verified.coder, tokenizer, call.texts, call.add_special_tokens, call.return_offsets)?;
+        verified.validate(tokenizer, call.texts, call.add_special_tokens).map_err(declined)?;
         match out.indptr.as_slice_mut::<i64>() {
-            Some(places) if places.len() == encoded.ends.len() + 1 => {
-                places[0] = 0;
-                places[1..].copy_from_slice(&encoded.ends);
+            Some(indptr) if indptr.len() == encoded.ends.len() + 1 => {
+                indptr[0] = 0;
+                indptr[1..].copy_from_slice(&encoded.ends);
             }
             _ => {
                 out.indptr.set_int(&[0], 0);
-                for (end, place) in encoded.ends.iter().zip(1..) {
-                    out.indptr.set_int(&[place], *end);
+                for (end, index) in encoded.ends.iter().zip(1..) {
+                    out.indptr.set_int(&[index], *end);
                 }
             }
         }
         let total = encoded.ids.len() as i64;
-        if let (Some(place), Some(offsets)) = (&mut out.offsets, encoded.offsets) {
-            **place = Some(Tensor::from_vec(offsets, &[total, 2]).map_err(KernelError::because)?);
+        if let (Some(output), Some(offsets)) = (&mut out.offsets, encoded.offsets) {
+            **output = Some(Tensor::from_vec(offsets, &[total, 2]).map_err(KernelError::because)?);
         }
         *out.tokens = Some(Tensor::from_vec(encoded.ids, &[total]).map_err(KernelError::because)?);
         Ok(())
@@ -108,7 +109,7 @@ fn declined(reason: Reason) -> KernelError {
     KernelError::because(reason).before_writing()
 }
 
-/// Encodes a batch, on all cores if that is worth it. How it is cut does not depend on the number of threads.
+/// Encodes a batch, on the thread pool if it is large enough. Task boundaries do not depend on the number of threads.
 fn encode<C: Coder>(
     coder: &C,
     tokenizer: &Tokenizer,
@@ -117,35 +118,35 @@ fn encode<C: Coder>(
     offsets: bool,
 ) -> Result<Encoded, KernelError> {
     let bytes: usize = texts.iter().map(|text| text.len()).sum();
-    if bytes < 2 * TASK || texts.len() < 2 || lz_pool::threads() < 2 {
+    if bytes < 2 * TASK_BYTES || texts.len() < 2 || lz_pool::threads() < 2 {
         let mut whole = Encoded::for_bytes(bytes, offsets);
         coder.encode(tokenizer, texts, special, &mut whole)?;
         return Ok(whole);
     }
-    let tasks = cut(texts);
-    type Done = Mutex<Option<Result<Encoded, KernelError>>>;
-    let done: Vec<Done> = tasks.iter().map(|_| Mutex::default()).collect();
+    let tasks = split_into_tasks(texts);
+    type TaskResult = Mutex<Option<Result<Encoded, KernelError>>>;
+    let results: Vec<TaskResult> = tasks.iter().map(|_| Mutex::default()).collect();
     lz_pool::for_each(tasks.len(), &|task: usize| {
         let texts = tasks[task];
         let mut part = Encoded::for_bytes(texts.iter().map(|text| text.len()).sum(), offsets);
         let outcome = coder.encode(tokenizer, texts, special, &mut part).map(|()| part);
-        *done[task].lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        *results[task].lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
     });
     let mut whole = Encoded::for_bytes(bytes, offsets);
-    for part in done {
+    for part in results {
         let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let part = part.unwrap_or_else(|| Err(KernelError::failed("a task was not run")))?;
+        let part = part.unwrap_or_else(|| Err(KernelError::failed("an encoding task did not run")))?;
         whole.append(&part);
     }
     Ok(whole)
 }
 
-/// Neighbouring texts as tasks of about the same size.
-fn cut<'a, 't>(mut texts: &'a [&'t str]) -> Vec<&'a [&'t str]> {
+/// Groups consecutive texts into tasks of about the same size.
+fn split_into_tasks<'a, 't>(mut texts: &'a [&'t str]) -> Vec<&'a [&'t str]> {
     let mut tasks = Vec::new();
     while !texts.is_empty() {
         let (mut bytes, mut count) = (0, 0);
-        while count < texts.len() && bytes < TASK {
+        while count < texts.len() && bytes < TASK_BYTES {
             bytes += texts[count].len();
             count += 1;
         }
@@ -164,18 +165,18 @@ impl<C: Candidate> TokenizeDecodeKernel for Decode<C> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let tokenizer = Tokenizer::from_handle(call.tokenizer)?;
-        let proven = proven::<C>(tokenizer).map_err(declined)?;
+        let verified = verified::<C>(tokenizer).map_err(declined)?;
         let range = |b: i64| (call.indptr.int_at(&[b]), call.indptr.int_at(&[b + 1]));
         let dense = call.tokens.as_slice::<i32>();
         let one = |b: i64| {
             let (start, end) = range(b);
-            // A negative id is no token of any tokenizer; validation refuses it.
+            // Validation has rejected negative ids.
             let id = |id: i64| u32::try_from(id).ok();
             let ids: Vec<u32> = match dense.and_then(|ids| ids.get(start as usize..end as usize)) {
                 Some(ids) => ids.iter().filter_map(|one| id(i64::from(*one))).collect(),
                 None => (start..end).filter_map(|t| id(call.tokens.int_at(&[t]))).collect(),
             };
-            proven.coder.decode(tokenizer, &ids, call.skip_special_tokens)
+            verified.coder.decode(tokenizer, &ids, call.skip_special_tokens)
         };
         *out.texts = Some((0..call.axes.batch).map(one).collect::<Result<_, _>>()?);
         Ok(())

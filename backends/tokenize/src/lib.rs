@@ -1,28 +1,30 @@
-//! Tokenisation: several libraries and some of our own, each a kernel for those tokenizers for which it is proven
-//! equal to the definition. Nothing here knows Python or C++.
+//! Tokenization kernels: native implementations and external libraries. Each is used only for tokenizers for which it is
+//! verified equal to the definition. Nothing here depends on Python or C++.
 //!
-//! `definition` reads a `tokenizer.json` for its structure; `native` is our own byte-level BPE, `words` our own
-//! WordPiece, unigrams and SentencePiece BPE, `sentencepiece` runs SentencePiece models, `peers` are the others; `proof` compares
-//! them with the definition on `probes` and `code_points`, at first and ever after; `kernels` makes them kernels. `phrases` is what our own remember of
-//! texts that begin as others did.
+//! - `definition` parses the structure of a `tokenizer.json`; `pipeline` and `added_tokens` are its stages around the model.
+//! - `byte_bpe` is the native byte-level BPE; `words` has the native WordPiece, unigram and SentencePiece-style BPE;
+//!   `sentencepiece` runs SentencePiece models; `external` wraps other libraries.
+//! - `verification` compares every candidate with the definition on `probe_texts` and `code_points` before its first use, and
+//!   on samples of real texts afterwards.
+//! - `kernels` registers the candidates as kernels; `phrase_cache` caches the ids of text prefixes.
 
-mod added;
-mod alphabet;
+mod added_tokens;
+mod byte_alphabet;
+mod byte_bpe;
 mod code_points;
 mod coder;
 mod definition;
 mod encodings;
-mod frame;
+mod external;
 mod kernels;
-mod native;
-mod normal;
-mod peers;
-mod phrases;
-mod probes;
-mod proof;
+mod nfc;
+mod phrase_cache;
+mod pipeline;
+mod probe_texts;
 mod sentencepiece;
 mod unicode;
-mod verdicts;
+mod verification;
+mod verification_cache;
 mod words;
 
 use lz_core::{KernelEntry, Reason};
@@ -30,44 +32,47 @@ use lz_ops::tokenizer::Tokenizer;
 
 pub use encodings::{ENCODINGS, encoding, encoding_of_ranks};
 pub use kernels::BACKEND;
-pub use proof::{Rates, set_rates};
+pub use verification::{Rates, set_rates};
 
-/// Every kernel of this backend, preferred by what was measured (`results/benchmarks.md`). An explicit list: registries that the linker fills
-/// vanish in static libraries.
+/// All kernels of this backend. Priorities follow the benchmarks (`results/benchmarks.md`). The list is explicit because registries that the
+/// linker fills are dropped from static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
     let own = env!("CARGO_PKG_VERSION");
-    let mut kernels = kernels::of::<native::Native>("bpe", own, 96);
-    kernels.extend(kernels::of::<words::Words<words::WordPiece>>("wordpiece", own, 96));
-    kernels.extend(kernels::of::<words::Words<words::Unigram>>("unigram", own, 96));
-    kernels.extend(kernels::of::<words::Words<words::CharBpe>>("spm_bpe", own, 96));
+    let mut kernels = kernels::of::<byte_bpe::ByteBpe>("bpe", own, 96);
+    kernels.extend(kernels::of::<words::WordTokenizer<words::WordPiece>>("wordpiece", own, 96));
+    kernels.extend(kernels::of::<words::WordTokenizer<words::Unigram>>("unigram", own, 96));
+    kernels.extend(kernels::of::<words::WordTokenizer<words::CharBpe>>("spm_bpe", own, 96));
     kernels.extend(kernels::of::<sentencepiece::SentencePiece>("sentencepiece", own, 96));
-    kernels.extend(kernels::of::<peers::Next>("hf1", "1.0.0-rc.3", 95));
-    kernels.extend(kernels::of::<peers::GithubBpe>("github_bpe", "0.2", 60));
-    kernels.extend(kernels::of::<peers::Tiktoken>("tiktoken", "0.12", 50));
-    kernels.extend(kernels::of::<peers::ByDefinition>("hf", "0.23", 40));
+    kernels.extend(kernels::of::<external::HfTokenizers1>("hf1", "1.0.0-rc.3", 95));
+    kernels.extend(kernels::of::<external::GithubBpe>("github_bpe", "0.2", 60));
+    kernels.extend(kernels::of::<external::Tiktoken>("tiktoken", "0.12", 50));
+    kernels.extend(kernels::of::<external::HfTokenizers>("hf", "0.23", 40));
     kernels
 }
 
 /// Whether [`prepare`] was called for a tokenizer and has returned.
 pub fn is_prepared(tokenizer: &Tokenizer) -> bool {
-    proof::is_prepared(tokenizer)
+    verification::is_prepared(tokenizer)
 }
 
-/// Builds the kernel that calls for a tokenizer prefer and shows it equal, so that no call has to wait for it. Says why not if none of
-/// ours is equal and the next library is not either. Calls do the same by themselves when they first need it.
+/// Builds and verifies the preferred kernel for a tokenizer ahead of the first call. Calls do the same on first use. Returns the reason
+/// if neither a native kernel nor `tokenizers` 1.0 is equal to the definition.
 pub fn prepare(tokenizer: &Tokenizer) -> Result<(), Reason> {
-    if proof::is_prepared(tokenizer) {
-        return prepare_first(tokenizer);
+    if verification::is_prepared(tokenizer) {
+        return prepare_preferred(tokenizer);
     }
-    proof::sharing_definition(tokenizer, || prepare_first(tokenizer))
+    verification::with_parsed_definition(tokenizer, || prepare_preferred(tokenizer))
 }
 
-fn prepare_first(tokenizer: &Tokenizer) -> Result<(), Reason> {
-    let own = proof::proven::<native::Native>(tokenizer).map(drop);
-    // A tokenizer is of one kind.
-    let own = own.or_else(|_| proof::proven::<words::Words<words::WordPiece>>(tokenizer).map(drop));
-    let own = own.or_else(|_| proof::proven::<words::Words<words::Unigram>>(tokenizer).map(drop));
-    let own = own.or_else(|_| proof::proven::<words::Words<words::CharBpe>>(tokenizer).map(drop));
-    let own = own.or_else(|_| proof::proven::<sentencepiece::SentencePiece>(tokenizer).map(drop));
-    own.or_else(|_| proof::proven::<peers::Next>(tokenizer).map(drop))
+fn prepare_preferred(tokenizer: &Tokenizer) -> Result<(), Reason> {
+    let own = verification::verified::<byte_bpe::ByteBpe>(tokenizer).map(drop);
+    // Each tokenizer has one model type, so at most one of the native candidates accepts it.
+    let own = own
+        .or_else(|_| verification::verified::<words::WordTokenizer<words::WordPiece>>(tokenizer).map(drop));
+    let own =
+        own.or_else(|_| verification::verified::<words::WordTokenizer<words::Unigram>>(tokenizer).map(drop));
+    let own =
+        own.or_else(|_| verification::verified::<words::WordTokenizer<words::CharBpe>>(tokenizer).map(drop));
+    let own = own.or_else(|_| verification::verified::<sentencepiece::SentencePiece>(tokenizer).map(drop));
+    own.or_else(|_| verification::verified::<external::HfTokenizers1>(tokenizer).map(drop))
 }

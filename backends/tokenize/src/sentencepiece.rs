@@ -1,20 +1,20 @@
-//! SentencePiece models on all cores, by the algorithm that defines them (`lz_ops::tokenizer`).
+//! SentencePiece models on the thread pool, with the reference implementation of `lz_ops::tokenizer`.
 
 use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
+use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{SENTENCEPIECE, other_model};
 
-/// The algorithm itself, which needs no proof.
+/// The reference implementation, which needs no verification.
 pub struct SentencePiece;
 
 impl Coder for SentencePiece {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
     const MODEL: Option<&'static str> = Some(SENTENCEPIECE);
-    const TRIAL: Trial = Trial::None;
+    const EQUALITY_TEST: EqualityTest = EqualityTest::None;
 
     fn build(tokenizer: &Tokenizer, _: &Value) -> Result<SentencePiece, Reason> {
         if tokenizer.is_sentencepiece() {

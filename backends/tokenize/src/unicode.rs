@@ -1,30 +1,30 @@
-//! Classes of characters, as the splitters need them. They are read from the tables of the regex library, so that a splitter
-//! written by hand and the regular expression that it stands for know the same Unicode.
+//! Character classes for the splitters. They are read from the tables of the regex library, so that a hand-written splitter and its
+//! regular expression use the same Unicode version.
 
 use std::sync::OnceLock;
 
 use regex_syntax::hir::{Class, HirKind};
 
-/// Letters that are upper or title case.
+/// Uppercase and titlecase letters.
 pub const UPPER: u8 = 1;
-/// Letters that are lower case.
+/// Lowercase letters.
 pub const LOWER: u8 = 2;
-/// Letters without case, and modifiers.
+/// Letters without case, and modifier letters.
 pub const OTHER_LETTER: u8 = 4;
 /// Combining marks.
 pub const MARK: u8 = 8;
-/// Numbers of any kind.
+/// Numbers (`\p{N}`).
 pub const NUMBER: u8 = 16;
-/// White space.
+/// Whitespace (`\s`).
 pub const SPACE: u8 = 32;
-/// Carriage return and line feed, which are white space as well.
+/// Carriage return and line feed; they also have [`SPACE`].
 pub const NEWLINE: u8 = 64;
-/// What `\w` matches.
+/// Word characters (`\w`).
 pub const WORD: u8 = 128;
 /// Every letter.
 pub const LETTER: u8 = UPPER | LOWER | OTHER_LETTER;
 
-/// One byte a character.
+/// A table with the classes of every code point, one byte each.
 pub struct Classes(Box<[u8]>);
 
 const PATTERNS: [(&str, u8); 7] = [
@@ -38,7 +38,7 @@ const PATTERNS: [(&str, u8); 7] = [
 ];
 
 impl Classes {
-    /// The table of this process.
+    /// The process-wide table.
     pub fn get() -> &'static Classes {
         static CLASSES: OnceLock<Classes> = OnceLock::new();
         CLASSES.get_or_init(Classes::read)
@@ -70,15 +70,15 @@ impl Classes {
         self.0.get(character as usize).copied().unwrap_or(0)
     }
 
-    /// The character at a place of valid UTF-8: its classes and how many bytes it has; `(0, 0)` behind the end.
+    /// The classes and the length in bytes of the character at a position of valid UTF-8; `(0, 0)` at the end.
     #[inline]
-    pub fn at(&self, text: &[u8], place: usize) -> (u8, usize) {
-        match text.get(place) {
+    pub fn at(&self, text: &[u8], position: usize) -> (u8, usize) {
+        match text.get(position) {
             None => (0, 0),
             Some(&byte) if byte < 0x80 => (self.of(u32::from(byte)), 1),
             Some(&byte) => {
                 let rest =
-                    |distance: usize| u32::from(text.get(place + distance).copied().unwrap_or(0) & 0x3f);
+                    |distance: usize| u32::from(text.get(position + distance).copied().unwrap_or(0) & 0x3f);
                 let (character, length) = match byte {
                     0..0xe0 => (u32::from(byte & 0x1f) << 6 | rest(1), 2),
                     0xe0..0xf0 => (u32::from(byte & 0x0f) << 12 | rest(1) << 6 | rest(2), 3),

@@ -1,5 +1,5 @@
-//! Definitions from outside: whatever they hold, loading and encoding neither panic nor allocate more than a small multiple of their
-//! size. Mutations of real definitions of every kind.
+//! Untrusted definitions: loading and encoding never panic and never allocate more than a small multiple of the definition's size.
+//! Tested with mutations of real definitions of every model kind.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use lz_ops::{TokenizeEncode, tokenize_encode};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Counts what is allocated now, and the most that ever was.
+/// An allocator that tracks current and peak allocated bytes.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -24,23 +24,23 @@ impl Counting {
     }
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Counting::grow(layout.size());
-        // SAFETY: the caller vouches for the layout.
+        // SAFETY: the caller guarantees a valid layout.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Counting::grow(layout.size());
-        // SAFETY: the caller vouches for the layout.
+        // SAFETY: the caller guarantees a valid layout.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller vouches for the pointer and its layout.
+        // SAFETY: the caller guarantees a valid pointer and layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -48,9 +48,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What kernels keep for any tokenizer: caches, and tables of Unicode.
+/// Memory that kernels use for any tokenizer: caches and Unicode tables.
 const BASE: usize = 96 << 20;
-/// Bytes of memory for a byte of the definition.
+/// Maximum bytes of memory per byte of the definition.
 const FACTOR: usize = 64;
 
 const DEFINITIONS: [&str; 4] = [
@@ -63,11 +63,11 @@ const DEFINITIONS: [&str; 4] = [
 const TEXTS: [&str; 4] =
     ["", "hello world <tool> aaaaaaaaaaaaaaaaaaaaaaaaaaaa", "Straße 東京\u{0} e\u{301} 12345", "  \n\t x'll"];
 
-/// Memory is counted for the process: one definition at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Memory is counted per process, so that definitions are tested one at a time.
+static SERIAL: Mutex<()> = Mutex::new(());
 
 fn kernels() -> Vec<KernelEntry> {
-    // The release candidate is tried on every code point, which takes too long for hundreds of definitions; it has a test below.
+    // `tokenizers` 1.0 is compared on every code point, which is too slow for hundreds of definitions. It has a test below.
     let encodes = |entry: &KernelEntry| entry.spec.operation == "tokenize.encode";
     lz_tokenize::kernels()
         .into_iter()
@@ -75,9 +75,9 @@ fn kernels() -> Vec<KernelEntry> {
         .collect()
 }
 
-/// Loads a definition and encodes with each kernel that takes it.
+/// Loads a definition and encodes with each kernel that supports it.
 fn run(json: &[u8], kernels: Vec<KernelEntry>) -> Result<(), TokenizerError> {
-    let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let serial = SERIAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let loaded = Tokenizer::whole_texts(json).map(|tokenizer| {
@@ -92,12 +92,12 @@ fn run(json: &[u8], kernels: Vec<KernelEntry>) -> Result<(), TokenizerError> {
     });
     let used = PEAK.load(Ordering::Relaxed).saturating_sub(before);
     assert!(used < BASE + FACTOR * json.len(), "{used} bytes for a definition of {}", json.len());
-    drop(alone);
+    drop(serial);
     loaded
 }
 
-/// Values that nobody expects.
-fn odd() -> impl Strategy<Value = Value> {
+/// Unexpected values.
+fn unexpected_value() -> impl Strategy<Value = Value> {
     prop_oneof![
         prop::sample::select(vec![
             json!(null),
@@ -154,12 +154,12 @@ fn odd() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// The paths of all values, but few of long lists.
+/// The paths of all values, sampled in long lists.
 fn paths(value: &Value, path: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     all.push(path.clone());
     let entries: Vec<(String, &Value)> = match value {
         Value::Array(items) => {
-            items.iter().enumerate().map(|(place, item)| (place.to_string(), item)).collect()
+            items.iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect()
         }
         Value::Object(entries) => entries.iter().map(|(key, item)| (key.clone(), item)).collect(),
         _ => return,
@@ -189,27 +189,27 @@ enum Mutation {
 }
 
 fn mutation() -> impl Strategy<Value = Mutation> {
-    let place = 0..1_000_000usize;
+    let index = 0..1_000_000usize;
     prop_oneof![
-        4 => (place.clone(), odd()).prop_map(|(place, value)| Mutation::Replace(place, value)),
-        1 => place.clone().prop_map(Mutation::Remove),
-        2 => (place.clone(), place.clone()).prop_map(|(from, to)| Mutation::Copy(from, to)),
-        1 => (place, 1..60u8).prop_map(|(place, depth)| Mutation::Wrap(place, depth)),
+        4 => (index.clone(), unexpected_value()).prop_map(|(index, value)| Mutation::Replace(index, value)),
+        1 => index.clone().prop_map(Mutation::Remove),
+        2 => (index.clone(), index.clone()).prop_map(|(from, to)| Mutation::Copy(from, to)),
+        1 => (index, 1..60u8).prop_map(|(index, depth)| Mutation::Wrap(index, depth)),
     ]
 }
 
 fn mutate(definition: &mut Value, mutation: Mutation) {
     let mut all = Vec::new();
     paths(definition, &mut Vec::new(), &mut all);
-    let path = |place: usize| all[place % all.len()].clone();
+    let path = |index: usize| all[index % all.len()].clone();
     match mutation {
-        Mutation::Replace(place, value) => {
-            if let Some(found) = at(definition, &path(place)) {
+        Mutation::Replace(index, value) => {
+            if let Some(found) = at(definition, &path(index)) {
                 *found = value;
             }
         }
-        Mutation::Remove(place) => {
-            let path = path(place);
+        Mutation::Remove(index) => {
+            let path = path(index);
             let Some((key, parent)) = path.split_last() else { return };
             if let Some(Value::Object(entries)) = at(definition, parent) {
                 entries.remove(key);
@@ -221,11 +221,11 @@ fn mutate(definition: &mut Value, mutation: Mutation) {
                 *found = copied;
             }
         }
-        Mutation::Wrap(place, depth) => {
-            if let Some(found) = at(definition, &path(place)) {
+        Mutation::Wrap(index, depth) => {
+            if let Some(found) = at(definition, &path(index)) {
                 for _ in 0..depth {
                     *found = json!({"type": "Sequence", "normalizers": [found.clone()], "pretokenizers": [found.clone()]});
-                    // Two copies a level would double the size each time.
+                    // Two copies per level would grow exponentially.
                     if let Value::Object(entries) = found {
                         entries.remove("pretokenizers");
                     }
@@ -238,7 +238,7 @@ fn mutate(definition: &mut Value, mutation: Mutation) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
     #[test]
-    fn mutated_definitions_are_refused_or_used(which in 0..4usize, mutations in prop::collection::vec(mutation(), 1..4)) {
+    fn mutated_definitions_are_rejected_or_work(which in 0..4usize, mutations in prop::collection::vec(mutation(), 1..4)) {
         let mut definition: Value = serde_json::from_str(DEFINITIONS[which]).unwrap();
         for one in mutations {
             mutate(&mut definition, one);
@@ -247,18 +247,18 @@ proptest! {
     }
 
     #[test]
-    fn damaged_text_is_refused_or_used(which in 0..4usize, place in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+    fn corrupted_json_is_rejected_or_works(which in 0..4usize, index in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
         let mut json = DEFINITIONS[which].as_bytes().to_vec();
-        let place = place.index(json.len());
-        json[place] = byte;
+        let index = index.index(json.len());
+        json[index] = byte;
         if cut {
-            json.truncate(place);
+            json.truncate(index);
         }
         let _ = run(&json, kernels());
     }
 }
 
-/// As small a definition as there is with these tokens.
+/// A minimal definition with these tokens.
 fn tiny(vocabulary: &Value, added: &Value) -> String {
     json!({
         "version": "1.0", "added_tokens": added, "normalizer": null, "pre_tokenizer": null, "post_processor": null,
@@ -270,13 +270,13 @@ fn tiny(vocabulary: &Value, added: &Value) -> String {
 }
 
 #[test]
-fn an_id_beyond_32_bits_is_refused() {
-    let refused = run(tiny(&json!({"a": 4_294_967_294u32}), &json!([])).as_bytes(), Vec::new()).unwrap_err();
-    assert!(refused.to_string().contains("4294967294"), "{refused}");
+fn ids_above_i32_are_rejected() {
+    let error = run(tiny(&json!({"a": 4_294_967_294u32}), &json!([])).as_bytes(), Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("4294967294"), "{error}");
 }
 
 #[test]
-fn ids_that_are_far_apart_take_no_tables() {
+fn sparse_ids_do_not_allocate_tables() {
     let token = json!([{"id": 2_000_000_000, "content": "<x>", "single_word": false, "lstrip": false, "rstrip": false,
         "normalized": false, "special": true}]);
     let every: Vec<KernelEntry> = lz_tokenize::kernels()
@@ -294,9 +294,9 @@ fn ids_that_are_far_apart_take_no_tables() {
 }
 
 #[test]
-fn many_long_added_tokens_take_no_large_automaton() {
+fn many_long_added_tokens_do_not_build_a_large_automaton() {
     let token = |number: usize| {
-        // Characters of all kinds, so that the states of an automaton have many different successors.
+        // Varied characters, so that the states of an automaton have many different successors.
         let content: String = ('!'..'\u{7ff}').cycle().skip(number).step_by(7).take(3000).collect();
         json!({"id": number, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
             "special": false})

@@ -1,6 +1,6 @@
-//! Real tokenizers on real text: every candidate that claims a tokenizer gives its exact tokens, offsets and texts.
+//! Real tokenizers on real text: every candidate that accepts a tokenizer returns exactly the definition's tokens, offsets and texts.
 //!
-//! `cargo xtask test` fetches the data; `LZ_TOKENIZER_DATA` may name a folder that holds it.
+//! `cargo xtask test` downloads the data; `LZ_TOKENIZER_DATA` overrides its folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ fn folder() -> PathBuf {
         std::env::var_os("LZ_TOKENIZER_DATA").map_or(root.join("target/oracles/tokenizers-3"), PathBuf::from);
     assert!(
         folder.is_dir(),
-        "no tokenizers at {}; `cargo xtask tokenizer-data` fetches them",
+        "no tokenizers at {}; run `cargo xtask tokenizer-data` to download them",
         folder.display()
     );
     folder
 }
 
-/// How much of each text is used, in bytes: the definitions take most of the time.
-fn most() -> usize {
+/// Bytes of each text that are used. Most of the time is spent in the definitions.
+fn max_bytes() -> usize {
     std::env::var("LZ_TOKENIZER_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(150_000)
 }
 
@@ -34,9 +34,9 @@ fn documents() -> &'static [String] {
     DOCUMENTS.get_or_init(|| {
         let mut documents = Vec::new();
         for text in [read("novel.txt"), read("languages.txt"), python_sources()] {
-            // From all over the text, so that every language has its turn.
+            // Sampled from the whole text, so that every language is included.
             let pieces: Vec<&str> = cut(&text, 8000).collect();
-            let step = (text.len() / most()).max(1);
+            let step = (text.len() / max_bytes()).max(1);
             documents.extend(pieces.into_iter().step_by(step).map(str::to_owned));
         }
         documents.push("👩‍🚀👩🏽‍💻🇩🇪🏳️‍🌈 ❤️‍🔥 e\u{301} <|endoftext|> \u{0}".repeat(50));
@@ -48,7 +48,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(folder().join(name)).unwrap()
 }
 
-/// The sources of Python's standard library, which is wherever Python is.
+/// The sources of the installed Python's standard library.
 fn python_sources() -> String {
     let print = "import glob, sysconfig\nfor path in sorted(glob.glob(sysconfig.get_paths()['stdlib'] + '/*.py')): print(path)";
     let output = Command::new("python3").args(["-c", print]).output().unwrap();
@@ -64,15 +64,15 @@ fn cut(mut text: &str, size: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-struct Wanted {
+struct Expected {
     ids: Vec<i32>,
     offsets: Vec<i64>,
 }
 
-fn wanted(tokenizer: &Tokenizer) -> Vec<Wanted> {
+fn expected(tokenizer: &Tokenizer) -> Vec<Expected> {
     let one = |text: &String| {
         let tokens = tokenizer.encode(text, true).unwrap();
-        Wanted {
+        Expected {
             ids: tokens.iter().map(|token| token.id as i32).collect(),
             offsets: tokens
                 .iter()
@@ -83,7 +83,7 @@ fn wanted(tokenizer: &Tokenizer) -> Vec<Wanted> {
     let half = documents().len() / 2;
     std::thread::scope(|scope| {
         let second = scope.spawn(|| documents()[half..].iter().map(one).collect::<Vec<_>>());
-        let mut all: Vec<Wanted> = documents()[..half].iter().map(one).collect();
+        let mut all: Vec<Expected> = documents()[..half].iter().map(one).collect();
         all.extend(second.join().unwrap());
         all
     })
@@ -99,13 +99,13 @@ fn values<T: Copy + lz_core::element::Element>(tensor: &Tensor) -> Vec<T> {
     tensor.view().as_slice::<T>().unwrap().to_vec()
 }
 
-/// Holds every kernel against the definition, and says which of them took part.
+/// Compares every kernel with the definition. Returns `equal` or the rejection reason of each kernel.
 fn check(name: &str, tokenizer: &Tokenizer) -> BTreeMap<String, String> {
-    let wanted = wanted(tokenizer);
+    let expected = expected(tokenizer);
     let texts: Vec<&str> = documents().iter().map(String::as_str).collect();
-    let mut took_part = BTreeMap::new();
+    let mut outcomes = BTreeMap::new();
     for entry in lz_tokenize::kernels() {
-        // The definition on all cores is what is compared with.
+        // `tokenize.hf` is the definition itself.
         if entry.spec.id.starts_with("tokenize.hf.") || entry.spec.operation != "tokenize.encode" {
             continue;
         }
@@ -113,7 +113,7 @@ fn check(name: &str, tokenizer: &Tokenizer) -> BTreeMap<String, String> {
         let args = TokenizeEncode::new(&texts, tokenizer);
         let outcome = match tokenize_encode(&engine, args) {
             Err(error) => {
-                took_part.insert(
+                outcomes.insert(
                     entry.spec.id.clone(),
                     error.reasons().first().map_or(error.to_string(), |reason| reason.to_string()),
                 );
@@ -122,48 +122,50 @@ fn check(name: &str, tokenizer: &Tokenizer) -> BTreeMap<String, String> {
             Ok(outcome) => outcome,
         };
         let (ids, indptr) = (values::<i32>(&outcome.tokens), values::<i64>(&outcome.indptr));
-        for (number, wanted) in wanted.iter().enumerate() {
+        for (number, expected) in expected.iter().enumerate() {
             let found = &ids[indptr[number] as usize..indptr[number + 1] as usize];
             assert_eq!(
                 found,
-                wanted.ids,
+                expected.ids,
                 "{}: {name}: {:?}",
                 entry.spec.id,
                 texts[number].chars().take(40).collect::<String>()
             );
         }
-        // What was met twice is remembered, and from then on not worked out again.
+        // Phrases are cached on their second occurrence and hit from the third on.
         for _ in 0..2 {
             let again = tokenize_encode(&engine, args).unwrap();
             assert!(values::<i32>(&again.tokens) == ids, "{}: {name}: again", entry.spec.id);
         }
-        took_part.insert(entry.spec.id.clone(), "equal".to_owned());
+        outcomes.insert(entry.spec.id.clone(), "equal".to_owned());
         if let Ok(spanned) = tokenize_encode(&engine, args.return_offsets(true)) {
             let offsets = values::<i64>(&spanned.offsets.unwrap());
-            let all: Vec<i64> = wanted.iter().flat_map(|wanted| wanted.offsets.iter().copied()).collect();
+            let all: Vec<i64> =
+                expected.iter().flat_map(|expected| expected.offsets.iter().copied()).collect();
             assert_eq!(offsets, all, "{}: {name}: offsets", entry.spec.id);
-            took_part.insert(format!("{} offsets", entry.spec.id), "equal".to_owned());
+            outcomes.insert(format!("{} offsets", entry.spec.id), "equal".to_owned());
         }
     }
-    decode(name, tokenizer, &wanted, &mut took_part);
-    took_part
+    decode(name, tokenizer, &expected, &mut outcomes);
+    outcomes
 }
 
-/// Whole texts come back; so do ranges that cut characters in two, as the definition's decoder has them.
-fn decode(name: &str, tokenizer: &Tokenizer, wanted: &[Wanted], took_part: &mut BTreeMap<String, String>) {
+/// Compares decoding with the definition, on whole texts and on ranges that split characters.
+fn decode(name: &str, tokenizer: &Tokenizer, expected: &[Expected], outcomes: &mut BTreeMap<String, String>) {
     let mut ids: Vec<i32> = Vec::new();
     let mut indptr = vec![0i64];
-    for (one, number) in wanted.iter().zip(0usize..) {
+    for (one, number) in expected.iter().zip(0usize..) {
         let from = (number % 7).min(one.ids.len());
         ids.extend(&one.ids[from..one.ids.len().min(from + 900 + number % 5)]);
-        // Ids that nobody has, and bytes that are no text.
+        // An unknown id, and byte tokens that are not valid UTF-8.
         ids.extend([2_000_000_000, 200, 130, 161]);
         indptr.push(ids.len() as i64);
     }
     let range = |b: usize| {
         ids[indptr[b] as usize..indptr[b + 1] as usize].iter().map(|id| *id as u32).collect::<Vec<_>>()
     };
-    let texts: Vec<String> = (0..wanted.len()).map(|b| tokenizer.decode(&range(b), true).unwrap()).collect();
+    let texts: Vec<String> =
+        (0..expected.len()).map(|b| tokenizer.decode(&range(b), true).unwrap()).collect();
     let (ids_view, indptr_view) = (
         Tensor::from_slice(&ids, &[ids.len() as i64]).unwrap(),
         Tensor::from_slice(&indptr, &[indptr.len() as i64]).unwrap(),
@@ -174,10 +176,10 @@ fn decode(name: &str, tokenizer: &Tokenizer, wanted: &[Wanted], took_part: &mut 
         }
         let args = lz_ops::TokenizeDecode::new(ids_view.view(), indptr_view.view(), tokenizer);
         if let Ok(found) = tokenize_decode(&engine_with(&entry), args) {
-            for (found, wanted) in found.texts.iter().zip(&texts) {
-                assert_eq!(found, wanted, "{}: {name}", entry.spec.id);
+            for (found, expected) in found.texts.iter().zip(&texts) {
+                assert_eq!(found, expected, "{}: {name}", entry.spec.id);
             }
-            took_part.insert(entry.spec.id.clone(), "equal".to_owned());
+            outcomes.insert(entry.spec.id.clone(), "equal".to_owned());
         }
     }
 }
@@ -187,58 +189,58 @@ fn file(name: &str) -> Tokenizer {
 }
 
 #[track_caller]
-fn all_equal(took_part: &BTreeMap<String, String>, ids: &[impl AsRef<str>]) {
+fn all_equal(outcomes: &BTreeMap<String, String>, ids: &[impl AsRef<str>]) {
     for id in ids {
         let id = id.as_ref();
-        assert_eq!(took_part.get(id).map(String::as_str), Some("equal"), "{id}: {took_part:?}");
+        assert_eq!(outcomes.get(id).map(String::as_str), Some("equal"), "{id}: {outcomes:?}");
     }
 }
 
-/// All that a kernel of our own can do.
-fn ours(name: &str) -> [String; 3] {
+/// The operations of a native kernel.
+fn native(name: &str) -> [String; 3] {
     ["encode", "encode offsets", "decode"].map(|what| format!("tokenize.{name}.{what}"))
 }
 
 #[test]
 fn llama2() {
-    all_equal(&check("llama2", &file("llama2")), &ours("spm_bpe"));
+    all_equal(&check("llama2", &file("llama2")), &native("spm_bpe"));
 }
 
 #[test]
 fn bert() {
-    let took_part = check("bert", &file("bert"));
-    all_equal(&took_part, &ours("wordpiece"));
-    assert!(took_part["tokenize.bpe.encode"].starts_with("[TOKENIZER_MODEL_UNSUPPORTED]"), "{took_part:?}");
+    let outcomes = check("bert", &file("bert"));
+    all_equal(&outcomes, &native("wordpiece"));
+    assert!(outcomes["tokenize.bpe.encode"].starts_with("[TOKENIZER_MODEL_UNSUPPORTED]"), "{outcomes:?}");
 }
 
 #[test]
 fn unigrams() {
-    all_equal(&check("unigrams", &file("unigram")), &ours("unigram"));
+    all_equal(&check("unigrams", &file("unigram")), &native("unigram"));
 }
 
 #[test]
 fn gpt2() {
-    let took_part = check("gpt2", &file("gpt2"));
-    all_equal(&took_part, &ours("bpe"));
+    let outcomes = check("gpt2", &file("gpt2"));
+    all_equal(&outcomes, &native("bpe"));
 }
 
 #[test]
 fn llama3() {
-    let took_part = check("llama3", &file("llama3"));
-    all_equal(&took_part, &ours("bpe"));
-    all_equal(&took_part, &["tokenize.tiktoken.encode"]);
-    // A reason, not the message of a panic.
-    let reason = &took_part["tokenize.github_bpe.encode"];
+    let outcomes = check("llama3", &file("llama3"));
+    all_equal(&outcomes, &native("bpe"));
+    all_equal(&outcomes, &["tokenize.tiktoken.encode"]);
+    // A structured reason, not a panic message.
+    let reason = &outcomes["tokenize.github_bpe.encode"];
     assert!(reason.starts_with("[MERGES_HASH_MISMATCH]") && reason.contains("no merges lead to"), "{reason}");
 }
 
-/// As many merges as the pair map once could not be built for.
+/// Regression: the perfect-hash map could not be built for this number of merges.
 #[test]
 fn gemma3() {
-    all_equal(&check("gemma3", &file("gemma3")), &ours("spm_bpe"));
+    all_equal(&check("gemma3", &file("gemma3")), &native("spm_bpe"));
 }
 
-/// Code points of blocks with characters of many kinds, between other characters than the proof has.
+/// Code points of blocks with many categories, in other contexts than those of the verification.
 fn code_points() -> Vec<String> {
     let blocks = [0..=0x33ffu32, 0xa490..=0xabff, 0xf900..=0x11fff, 0x1e000..=0x1ffff];
     let points: Vec<char> = blocks.into_iter().flatten().filter_map(char::from_u32).collect();
@@ -246,9 +248,9 @@ fn code_points() -> Vec<String> {
     points.chunks(256).map(|points| points.iter().map(shown).collect()).collect()
 }
 
-/// Libraries with Unicode tables of another version are not used where these matter.
+/// Libraries with other Unicode tables are rejected for tokenizers whose tokens depend on them.
 #[test]
-fn every_kernel_that_runs_is_equal_on_code_points_of_all_kinds() {
+fn every_accepted_kernel_is_equal_on_all_categories_of_code_points() {
     let texts = code_points();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut declined = Vec::new();
@@ -257,14 +259,14 @@ fn every_kernel_that_runs_is_equal_on_code_points_of_all_kinds() {
         let definition = |text: &&str| {
             tokenizer.encode(text, true).unwrap().iter().map(|token| token.id as i32).collect::<Vec<_>>()
         };
-        let wanted: Vec<i32> = texts.iter().flat_map(definition).collect();
+        let expected: Vec<i32> = texts.iter().flat_map(definition).collect();
         for entry in lz_tokenize::kernels() {
             if entry.spec.id.starts_with("tokenize.hf.") || entry.spec.operation != "tokenize.encode" {
                 continue;
             }
             match tokenize_encode(&engine_with(&entry), TokenizeEncode::new(&texts, &tokenizer)) {
                 Ok(found) => {
-                    assert!(values::<i32>(&found.tokens) == wanted, "{name}: {}", entry.spec.id);
+                    assert!(values::<i32>(&found.tokens) == expected, "{name}: {}", entry.spec.id);
                 }
                 Err(error) if entry.spec.id == "tokenize.hf1.encode" => {
                     let reason = error.reasons()[0].to_string();
@@ -283,18 +285,18 @@ fn every_kernel_that_runs_is_equal_on_code_points_of_all_kinds() {
 
 #[test]
 fn qwen3() {
-    all_equal(&check("qwen3", &file("qwen3")), &ours("bpe"));
+    all_equal(&check("qwen3", &file("qwen3")), &native("bpe"));
 }
 
 #[test]
-fn encodings_of_tiktoken() {
+fn tiktoken_encodings() {
     for (name, core) in
         [("cl100k_base", tiktoken_rs::cl100k_base()), ("o200k_base", tiktoken_rs::o200k_base())]
     {
         let tokenizer = lz_tokenize::encoding(name).unwrap().unwrap();
-        let took_part = check(name, &tokenizer);
-        all_equal(&took_part, &ours("bpe"));
-        all_equal(&took_part, &["tokenize.tiktoken.encode"]);
+        let outcomes = check(name, &tokenizer);
+        all_equal(&outcomes, &native("bpe"));
+        all_equal(&outcomes, &["tokenize.tiktoken.encode"]);
         let core = core.unwrap();
         for text in documents() {
             let ours: Vec<u32> =

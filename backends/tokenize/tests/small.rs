@@ -1,4 +1,4 @@
-//! A small tokenizer that every candidate can be like, and definitions that some cannot.
+//! A small tokenizer that every byte-level candidate supports, and definitions that some reject.
 
 use lz_core::{Engine, ReasonCode, Tensor};
 use lz_ops::tokenizer::Tokenizer;
@@ -19,13 +19,13 @@ fn changed(change: impl FnOnce(&mut Value)) -> Tokenizer {
     Tokenizer::from_json(definition.to_string().as_bytes()).unwrap()
 }
 
-/// Why each of some kernels is not a candidate for encoding; those that are have nothing.
-fn objections(tokenizer: &Tokenizer, wanted: impl Fn(&str) -> bool) -> Vec<(String, Vec<ReasonCode>)> {
+/// The reason codes of each selected encode kernel; empty for kernels that accept the tokenizer.
+fn objections(tokenizer: &Tokenizer, selected: impl Fn(&str) -> bool) -> Vec<(String, Vec<ReasonCode>)> {
     let texts = ["a"];
     let context = TokenizeEncode::new(&texts, tokenizer).check().unwrap().context();
     lz_tokenize::kernels()
         .into_iter()
-        .filter(|entry| entry.spec.operation == "tokenize.encode" && wanted(&entry.spec.id))
+        .filter(|entry| entry.spec.operation == "tokenize.encode" && selected(&entry.spec.id))
         .map(|entry| {
             let id = entry.spec.id.clone();
             let engine = Engine::new();
@@ -40,8 +40,8 @@ fn objections(tokenizer: &Tokenizer, wanted: impl Fn(&str) -> bool) -> Vec<(Stri
 }
 
 #[test]
-fn every_candidate_takes_the_small_tokenizer() {
-    // But those for another kind.
+fn every_byte_level_candidate_accepts_the_small_tokenizer() {
+    // Kernels for other model kinds.
     let other = [
         "tokenize.wordpiece.encode",
         "tokenize.unigram.encode",
@@ -54,7 +54,7 @@ fn every_candidate_takes_the_small_tokenizer() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_declined_with_its_reason() {
+fn unsupported_definitions_are_rejected_with_a_reason() {
     let of = |tokenizer: &Tokenizer, id: &str| objections(tokenizer, |one| one == id).remove(0).1;
     let lowered = changed(|definition| definition["normalizer"] = json!({"type": "Lowercase"}));
     assert_eq!(of(&lowered, "tokenize.bpe.encode"), [ReasonCode::NormalizerMismatch]);
@@ -75,10 +75,10 @@ fn what_cannot_be_compared_is_declined_with_its_reason() {
 }
 
 #[test]
-fn added_tokens_in_every_manner() {
-    let manners =
+fn added_tokens_with_every_option() {
+    let options =
         [("lstrip", true, false, false), ("rstrip", false, true, false), ("single_word", false, false, true)];
-    for (name, left, right, single) in manners {
+    for (name, left, right, single) in options {
         for normalized in [false, true] {
             let tokenizer = changed(|definition| {
                 let added = definition["added_tokens"].as_array_mut().unwrap();
@@ -95,16 +95,16 @@ fn added_tokens_in_every_manner() {
             ];
             let args = TokenizeEncode::new(&texts, &tokenizer).return_offsets(true);
             let found = tokenize_encode(&engine(), args).unwrap();
-            let wanted = tokenize_encode(&lz_ops::reference_engine(), args).unwrap();
+            let expected = tokenize_encode(&lz_ops::reference_engine(), args).unwrap();
             let ids = |tensor: &Tensor| tensor.view().as_slice::<i32>().unwrap().to_vec();
-            assert_eq!(ids(&found.tokens), ids(&wanted.tokens), "{name}");
-            assert_eq!(found.offsets.unwrap().bytes(), wanted.offsets.unwrap().bytes(), "{name}");
+            assert_eq!(ids(&found.tokens), ids(&expected.tokens), "{name}");
+            assert_eq!(found.offsets.unwrap().bytes(), expected.offsets.unwrap().bytes(), "{name}");
         }
     }
 }
 
 #[test]
-fn batches_are_the_same_on_any_number_of_threads() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let tokenizer = changed(|_| {});
     let long = "hello world, don't <tool> Straße 東京\n".repeat(700);
     let texts: Vec<&str> = (0..40).map(|number| &long[..long.floor_char_boundary(number * 613)]).collect();

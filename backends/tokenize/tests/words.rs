@@ -1,4 +1,5 @@
-//! Tokenizers of words on texts that nobody writes: what combines, vanishes, grows or means something to the tokenizer itself.
+//! Native WordPiece, unigram and SentencePiece BPE on adversarial texts: characters that combine, are removed, grow in normalization, or
+//! have a meaning for the tokenizer.
 
 use lz_core::{Engine, Tensor};
 use lz_ops::tokenizer::Tokenizer;
@@ -6,8 +7,8 @@ use lz_ops::{TokenizeDecode, TokenizeEncode, tokenize_decode, tokenize_encode};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Letters, marks that combine with them, characters that decompose, grow or vanish, line ends, spaces of every kind, syllables whole and in
-/// parts, voiced marks, emoji, the mark for spaces, quotation marks, and added tokens.
+/// Letters, combining marks, characters that decompose, grow or are removed, line ends, all kinds of spaces, composed and decomposed
+/// syllables, voiced marks, emoji, U+2581, quotation marks, and added tokens.
 const POOL: [&str; 56] = [
     "a", "b", "ab", "A", "B", " ", " ", "  ", "\u{301}", "\u{323}", "\u{308}", "é", "É", "ß", "İ", "ﬁ", "Ǆ",
     "½", "㎏", "\u{212b}", "\r", "\n", "\r\n", "\t", "\u{a0}", "\u{3000}", "\u{85}", "\u{200b}", "\u{200d}",
@@ -82,7 +83,7 @@ fn char_bpe(normalizer: Value, pre_tokenizer: Value, bytes: bool, merges: &[(&st
     }))
 }
 
-/// Every tokenizer with the kernel that must take it.
+/// Every tokenizer with the kernel that must accept it.
 fn all() -> Vec<(&'static str, Tokenizer)> {
     let nfkc = || json!({"type": "NFKC"});
     let written = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
@@ -146,8 +147,12 @@ fn engine(kernel: &str) -> Engine {
     engine
 }
 
-/// Tokens, places and the text that comes back, by one engine.
-fn done(engine: &Engine, tokenizer: &Tokenizer, text: &str) -> (Vec<i32>, Vec<i32>, Vec<i64>, Vec<String>) {
+/// Tokens without and with offsets, offsets, and decoded texts of one engine.
+fn round_trip(
+    engine: &Engine,
+    tokenizer: &Tokenizer,
+    text: &str,
+) -> (Vec<i32>, Vec<i32>, Vec<i64>, Vec<String>) {
     let texts = [text];
     let args = TokenizeEncode::new(&texts, tokenizer);
     let ids = |tensor: &Tensor| tensor.view().as_slice::<i32>().unwrap().to_vec();
@@ -161,7 +166,7 @@ fn done(engine: &Engine, tokenizer: &Tokenizer, text: &str) -> (Vec<i32>, Vec<i3
 }
 
 #[test]
-fn what_nobody_writes_is_the_same() {
+fn adversarial_texts_are_equal_to_the_reference() {
     let cases: Vec<(Engine, Tokenizer)> =
         all().into_iter().map(|(kernel, tokenizer)| (engine(kernel), tokenizer)).collect();
     let reference = lz_ops::reference_engine();
@@ -172,8 +177,8 @@ fn what_nobody_writes_is_the_same() {
         .run(&text, |text| {
             for (number, (engine, tokenizer)) in cases.iter().enumerate() {
                 prop_assert_eq!(
-                    done(engine, tokenizer, &text),
-                    done(&reference, tokenizer, &text),
+                    round_trip(engine, tokenizer, &text),
+                    round_trip(&reference, tokenizer, &text),
                     "{}: {:?}",
                     number,
                     text
@@ -185,22 +190,23 @@ fn what_nobody_writes_is_the_same() {
 }
 
 #[test]
-fn parts_that_are_not_understood_are_declined() {
-    let refused = |kernel: &str, tokenizer: &Tokenizer| {
+fn unsupported_parts_are_rejected() {
+    let rejection = |kernel: &str, tokenizer: &Tokenizer| {
         let texts = ["a"];
         tokenize_encode(&engine(kernel), TokenizeEncode::new(&texts, tokenizer)).unwrap_err().to_string()
     };
     let late = json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}]});
     assert!(
-        refused("unigram", &unigram(late, metaspace("always", true), false)).contains("NORMALIZER_MISMATCH")
+        rejection("unigram", &unigram(late, metaspace("always", true), false))
+            .contains("NORMALIZER_MISMATCH")
     );
     assert!(
-        refused("unigram", &unigram(Value::Null, json!({"type": "Whitespace"}), false))
+        rejection("unigram", &unigram(Value::Null, json!({"type": "Whitespace"}), false))
             .contains("PRETOKENIZER_MISMATCH")
     );
     assert!(
-        refused("wordpiece", &unigram(Value::Null, metaspace("always", true), false))
+        rejection("wordpiece", &unigram(Value::Null, metaspace("always", true), false))
             .contains("TOKENIZER_MODEL_UNSUPPORTED")
     );
-    assert!(refused("spm_bpe", &word_piece()).contains("TOKENIZER_MODEL_UNSUPPORTED"));
+    assert!(rejection("spm_bpe", &word_piece()).contains("TOKENIZER_MODEL_UNSUPPORTED"));
 }

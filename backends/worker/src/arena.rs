@@ -1,62 +1,61 @@
-//! The shared memory that tensors lie in: blocks that the host hands out and takes back. What is free is known to the host
-//! alone, in memory of its own.
+//! The arena: shared memory for tensors, allocated in blocks by the host. The free list is in the host's private memory.
 //!
-//! The mapping is as large as the arena may become. Pages get memory when they are first touched, so growing costs nothing but
-//! the pages; above the part that is kept, a block's pages go back to the system with the block.
+//! The mapping has the maximum size of the arena. Pages are committed when first touched, so growing costs only the pages. Above the
+//! retained part, the pages of a block are returned to the system when the block is released.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::fork;
 use crate::memory::SharedMemory;
-use crate::patience::{Patience, Stop};
+use crate::patience::{WaitDeadline, WaitError};
 
-/// Every block begins at a multiple of this.
+/// Alignment of blocks.
 pub const ALIGNMENT: usize = 64;
 
-/// Free ranges of offsets, in order, none touching the next.
+/// An allocator over shared memory. Free ranges of offsets are sorted and coalesced.
 #[derive(Debug)]
 pub struct Arena {
     memory: SharedMemory,
-    /// Below this offset pages stay when their block is given back.
-    kept: usize,
+    /// Pages below this offset stay committed when their block is released.
+    retained: usize,
     generation: u64,
     free: Mutex<Vec<(usize, usize)>>,
     freed: Condvar,
 }
 
-/// Why there is no block.
+/// Why no block was allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoBlock {
-    /// The whole arena is smaller.
+pub(crate) enum AllocationError {
+    /// The block is larger than the arena.
     TooLarge,
-    /// Other calls have the room.
-    Stopped(Stop),
+    /// The wait for memory of other calls ended.
+    Wait(WaitError),
 }
 
 impl Arena {
-    /// New memory of up to `limit` bytes, of which `kept` stay once they were used. Where so much address space is not to be
-    /// had, the limit is lower, down to `kept`.
-    pub fn create(kept: usize, limit: usize) -> io::Result<Arena> {
-        let mut size = limit.max(kept);
+    /// Creates an arena of up to `limit` bytes, of which `retained` stay committed after use. If the address space is not available, the
+    /// limit is halved, down to `retained`.
+    pub fn create(retained: usize, limit: usize) -> io::Result<Arena> {
+        let mut size = limit.max(retained);
         let memory = loop {
             match SharedMemory::create(size) {
-                Err(error) if size <= kept => return Err(error),
-                Err(_) => size = (size / 2).max(kept),
+                Err(error) if size <= retained => return Err(error),
+                Err(_) => size = (size / 2).max(retained),
                 Ok(memory) => break memory,
             }
         };
         let end = memory.size() - memory.size() % ALIGNMENT;
         Ok(Arena {
             memory,
-            kept,
+            retained,
             generation: fork::generation(),
             free: Mutex::new(vec![(0, end)]),
             freed: Condvar::new(),
         })
     }
 
-    /// The memory.
+    /// The shared memory.
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
     }
@@ -65,22 +64,23 @@ impl Arena {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The offset of a block; `None` if there is no room now.
+    /// Allocates a block without waiting. Returns its offset; `None` if there is not enough contiguous memory now.
     pub fn take(&self, bytes: usize) -> Option<usize> {
         take(&mut self.free(), rounded(bytes)?)
     }
 
-    /// The offset of a block, once other calls have given back enough.
-    pub(crate) fn wait_for(&self, bytes: usize, mut patience: Patience) -> Result<usize, NoBlock> {
-        let bytes = rounded(bytes).filter(|bytes| *bytes <= self.memory.size()).ok_or(NoBlock::TooLarge)?;
+    /// Allocates a block, waiting for other calls to release memory. Returns its offset.
+    pub(crate) fn wait_for(&self, bytes: usize, mut wait: WaitDeadline) -> Result<usize, AllocationError> {
+        let bytes =
+            rounded(bytes).filter(|bytes| *bytes <= self.memory.size()).ok_or(AllocationError::TooLarge)?;
         let mut free = self.free();
         loop {
             if let Some(offset) = take(&mut free, bytes) {
                 return Ok(offset);
             }
             drop(free);
-            // Without the lock: asking for interrupts may run code of the caller.
-            let slice = patience.slice().map_err(NoBlock::Stopped)?;
+            // Without the lock: the interrupt check may run code of the caller.
+            let slice = wait.slice().map_err(AllocationError::Wait)?;
             free = self.free();
             if free.iter().all(|(start, end)| end - start < bytes) {
                 free = self.freed.wait_timeout(free, slice).unwrap_or_else(PoisonError::into_inner).0;
@@ -88,19 +88,19 @@ impl Arena {
         }
     }
 
-    /// Takes a block back.
-    pub fn give_back(&self, offset: usize, bytes: usize) {
-        // In a forked child the block is the parent's, and the lock may be held by a thread that does not exist here.
+    /// Releases a block.
+    pub fn release(&self, offset: usize, bytes: usize) {
+        // In a forked child the block belongs to the parent, and the lock may be held by a thread that does not exist here.
         if self.generation != fork::generation() {
             return;
         }
         let Some(bytes) = rounded(bytes) else { return };
-        let above = offset.max(self.kept);
+        let above = offset.max(self.retained);
         self.memory.release(above, (offset + bytes).saturating_sub(above));
         let mut free = self.free();
         let at = free.partition_point(|(start, _)| *start < offset);
         free.insert(at, (offset, offset + bytes));
-        // Join what touches, on both sides.
+        // Coalesce with both neighbors.
         for at in [at, at.wrapping_sub(1)] {
             if let (Some(&(start, end)), Some(&(next, last))) = (free.get(at), free.get(at.wrapping_add(1)))
                 && end == next
@@ -113,7 +113,7 @@ impl Arena {
         self.freed.notify_all();
     }
 
-    /// Bytes that are free.
+    /// Free bytes.
     pub fn free_bytes(&self) -> usize {
         self.free().iter().map(|(start, end)| end - start).sum()
     }
@@ -130,7 +130,7 @@ fn take(free: &mut Vec<(usize, usize)>, bytes: usize) -> Option<usize> {
     Some(start)
 }
 
-/// The size of the block for so many bytes.
+/// The block size for a number of bytes.
 pub(crate) fn rounded(bytes: usize) -> Option<usize> {
     bytes.max(1).checked_next_multiple_of(ALIGNMENT)
 }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_back_whole() {
+    fn released_blocks_are_coalesced() {
         let arena = Arena::create(4096, 4096).unwrap();
         let whole = arena.free_bytes();
         let blocks: Vec<usize> = (1..9).filter_map(|size| arena.take(size * 50)).collect();
@@ -150,35 +150,35 @@ mod tests {
         assert!(blocks.iter().all(|block| block.is_multiple_of(ALIGNMENT)));
         assert_eq!(arena.take(1 << 20), None);
         for at in [3, 0, 7, 1, 5, 2, 6, 4] {
-            arena.give_back(blocks[at], (at + 1) * 50);
+            arena.release(blocks[at], (at + 1) * 50);
         }
         assert_eq!(arena.free_bytes(), whole);
         assert_eq!(arena.take(whole), Some(blocks[0]), "one range again");
     }
 
     #[test]
-    fn pages_above_the_kept_part_go_back_to_the_system() {
+    fn pages_above_the_retained_part_are_returned_to_the_system() {
         let arena = Arena::create(4096, 1 << 20).unwrap();
         let block = arena.take(1 << 20).unwrap();
         let first = arena.memory().at(0, 1 << 20).unwrap();
         // SAFETY: our block.
         unsafe { std::ptr::write_bytes(first, 7, 1 << 20) };
-        arena.give_back(block, 1 << 20);
+        arena.release(block, 1 << 20);
         // SAFETY: inside the memory.
-        let (kept, released) = unsafe { (*first, *first.add(1 << 19)) };
-        assert_eq!((kept, released), (7, 0));
+        let (retained, released) = unsafe { (*first, *first.add(1 << 19)) };
+        assert_eq!((retained, released), (7, 0));
     }
 
     #[test]
-    fn a_wait_for_room_ends() {
+    fn waiting_for_memory_ends_at_the_deadline_or_on_release() {
         let arena = Arena::create(4096, 4096).unwrap();
         let block = arena.take(4096).unwrap();
-        let patience = || Patience::new(Duration::from_millis(1));
-        assert_eq!(arena.wait_for(4097, patience()), Err(NoBlock::TooLarge));
-        assert_eq!(arena.wait_for(64, patience()), Err(NoBlock::Stopped(Stop::Expired)));
+        let wait = || WaitDeadline::new(Duration::from_millis(1));
+        assert_eq!(arena.wait_for(4097, wait()), Err(AllocationError::TooLarge));
+        assert_eq!(arena.wait_for(64, wait()), Err(AllocationError::Wait(WaitError::Expired)));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| arena.wait_for(64, Patience::new(Duration::from_secs(60))));
-            arena.give_back(block, 4096);
+            let waiting = scope.spawn(|| arena.wait_for(64, WaitDeadline::new(Duration::from_secs(60))));
+            arena.release(block, 4096);
             assert_eq!(waiting.join().unwrap(), Ok(0));
         });
     }

@@ -1,32 +1,32 @@
-//! How a worker's process ended, and how that is said.
+//! How a worker process terminated, with readable names for signals.
 
 use std::fmt;
 
-/// How a process ended.
+/// How a process terminated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
-    /// By itself.
+pub enum Termination {
+    /// It exited with this code.
     Exited(i32),
-    /// By a signal.
-    Signalled(i32),
-    /// Nobody knows: another part of this program waited for all of its children and took the status.
+    /// It was terminated by this signal.
+    Signaled(i32),
+    /// Unknown: other code in this process waited for all children and consumed the exit status.
     Unknown,
-    /// The system killed it for want of memory.
-    KilledForMemory,
-    /// We killed it: it had this many bytes of its own, above its limit.
-    AboveLimit {
-        /// What it had.
+    /// The kernel's OOM killer terminated it.
+    OomKilled,
+    /// The host killed it because its private memory exceeded the limit.
+    MemoryLimitExceeded {
+        /// Bytes of private memory that it had.
         bytes: u64,
-        /// What it may have.
+        /// The limit in bytes.
         limit: u64,
     },
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for Termination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ending::Exited(code) => write!(f, "exit code {code}"),
-            Ending::Signalled(signal) => {
+            Termination::Exited(code) => write!(f, "exit code {code}"),
+            Termination::Signaled(signal) => {
                 match signal_name(*signal) {
                     Some(name) => write!(f, "signal {signal} ({name})")?,
                     None => write!(f, "signal {signal}")?,
@@ -36,15 +36,15 @@ impl fmt::Display for Ending {
                     None => Ok(()),
                 }
             }
-            Ending::Unknown => f.write_str(
-                "nobody knows how, because another part of this program waited for all child processes",
+            Termination::Unknown => f.write_str(
+                "unknown exit status, because other code in this process waited for all child processes",
             ),
-            Ending::KilledForMemory => {
-                f.write_str("signal 9 (SIGKILL): killed by the system, which was out of memory for it")
+            Termination::OomKilled => {
+                f.write_str("signal 9 (SIGKILL): killed by the system's OOM killer; out of memory")
             }
-            Ending::AboveLimit { bytes, limit } => write!(
+            Termination::MemoryLimitExceeded { bytes, limit } => write!(
                 f,
-                "stopped with {} MiB of memory of its own, more than its limit of {} MiB",
+                "stopped by the host: it used {} MiB of private memory, more than its limit of {} MiB (`worker.memory_limit_mb`)",
                 bytes >> 20,
                 limit >> 20
             ),
@@ -52,7 +52,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// The name of a signal, as the manual has it.
+/// The name of a signal.
 fn signal_name(signal: i32) -> Option<String> {
     let name = match signal {
         libc::SIGHUP => "SIGHUP",
@@ -92,18 +92,18 @@ fn signal_name(signal: i32) -> Option<String> {
 fn signal_hint(signal: i32) -> Option<&'static str> {
     match signal {
         libc::SIGKILL => Some(
-            "killed from outside, often by the system's OOM killer or a container's memory limit (see `dmesg`)",
+            "killed by another process, often the system's OOM killer or a container's memory limit (see `dmesg`)",
         ),
-        libc::SIGSEGV => Some("access to memory that is not there"),
-        libc::SIGBUS => Some("access to memory behind the end of a file, or misaligned"),
+        libc::SIGSEGV => Some("invalid memory access"),
+        libc::SIGBUS => Some("access beyond the end of a mapped file, or misaligned access"),
         libc::SIGABRT => {
-            Some("it called abort, as after a failed assertion or an exception that nobody caught")
+            Some("it called abort, for example after a failed assertion or an uncaught exception")
         }
-        libc::SIGILL => Some("an instruction that this processor does not have"),
-        libc::SIGFPE => Some("an integer division by zero or overflow"),
-        libc::SIGSYS => Some("a system call that is not allowed here"),
-        libc::SIGXCPU => Some("above its limit of processor time"),
-        libc::SIGXFSZ => Some("above its limit of file size"),
+        libc::SIGILL => Some("illegal instruction for this CPU"),
+        libc::SIGFPE => Some("integer division by zero or overflow"),
+        libc::SIGSYS => Some("system call not permitted"),
+        libc::SIGXCPU => Some("CPU time limit exceeded"),
+        libc::SIGXFSZ => Some("file size limit exceeded"),
         _ => None,
     }
 }
@@ -114,16 +114,16 @@ mod tests {
 
     #[test]
     fn signals_and_exit_codes_are_named() {
-        for (ending, text) in [
-            (Ending::Exited(3), "exit code 3"),
-            (Ending::Signalled(11), "signal 11 (SIGSEGV): "),
-            (Ending::Signalled(7), "signal 7 (SIGBUS): "),
-            (Ending::Signalled(9), "OOM killer"),
-            (Ending::Signalled(15), "signal 15 (SIGTERM)"),
-            (Ending::Signalled(libc::SIGRTMIN() + 2), "(SIGRTMIN+2)"),
-            (Ending::KilledForMemory, "signal 9 (SIGKILL)"),
+        for (termination, text) in [
+            (Termination::Exited(3), "exit code 3"),
+            (Termination::Signaled(11), "signal 11 (SIGSEGV): "),
+            (Termination::Signaled(7), "signal 7 (SIGBUS): "),
+            (Termination::Signaled(9), "OOM killer"),
+            (Termination::Signaled(15), "signal 15 (SIGTERM)"),
+            (Termination::Signaled(libc::SIGRTMIN() + 2), "(SIGRTMIN+2)"),
+            (Termination::OomKilled, "signal 9 (SIGKILL)"),
         ] {
-            assert!(ending.to_string().contains(text), "{text} in {ending}");
+            assert!(termination.to_string().contains(text), "{text} in {termination}");
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Backends in a process of their own. The host ([`host`]) starts a worker, lends it tensors through shared memory
-//! ([`memory`], [`arena`]), and calls its kernels through a ring of descriptors ([`protocol`], [`message`]); the worker
-//! ([`serve`]) runs them. The host treats a worker as hostile: what it reads from shared memory is copied, then checked, then
-//! used, and what it relies on lies in memory of its own. A crash, a hang, a kill for memory and an answer that makes no sense
-//! are failures of the call that was running, with a reason of its own each.
+//! Backends in worker processes. The host ([`host`]) spawns a worker, passes tensors through shared memory ([`memory`], [`arena`]), and
+//! calls its kernels through a ring buffer of slots ([`protocol`], [`message`]). The worker ([`serve`]) runs them.
 //!
-//! A worker belongs to the process that started it: a forked child starts its own.
+//! The host treats a worker as untrusted: data in shared memory is copied, then validated, then used, and the host's own bookkeeping is
+//! in private memory. A crash, a hang, an out-of-memory kill and an invalid answer each fail the running call with their own reason
+//! code.
 //!
-//! What an operator sets ([`settings`]) decides which plugins ([`plugins`]) run so.
+//! A worker belongs to the process that spawned it: a forked child spawns its own.
 //!
-//! Nothing here knows an operation: arguments cross as the dynamic ones that every kernel takes.
+//! The policy ([`settings`]) determines which plugins ([`plugins`]) run in workers.
+//!
+//! Nothing here depends on specific operations: arguments are passed as dynamic arguments.
 
 pub mod arena;
 mod ending;

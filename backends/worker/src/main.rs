@@ -1,4 +1,4 @@
-//! `lz-worker`: serves the kernels of a plugin to the host that started it. See [`lz_worker::program`].
+//! `lz-worker`: serves the kernels of a plugin to the host that spawned it. See [`lz_worker::program`].
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! A piece of memory that two processes see, and waiting on words in it.
+//! Shared memory (a sealed memfd) and futexes in it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Mapped memory behind a descriptor.
+/// A mapped memfd.
 #[derive(Debug)]
 pub struct SharedMemory {
     descriptor: OwnedFd,
@@ -14,25 +14,24 @@ pub struct SharedMemory {
     size: usize,
 }
 
-// SAFETY: the mapping belongs to the process; what is written where is ordered by the atomics of the protocol.
+// SAFETY: the mapping belongs to the process; accesses are ordered by the atomics of the protocol.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// New memory, all zero, whose size is sealed: whoever else has the descriptor cannot truncate it, which would make every
-    /// access here a SIGBUS.
+    /// Creates zeroed memory with a sealed size: the other process cannot truncate it, which would turn accesses here into SIGBUS.
     pub fn create(size: usize) -> io::Result<SharedMemory> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a terminated name and flags.
+        // SAFETY: a null-terminated name and valid flags.
         let descriptor = unsafe { libc::memfd_create(c"layerzero-worker".as_ptr(), flags) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just made, and owned by nobody else.
+        // SAFETY: just created, with no other owner.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let length = libc::off_t::try_from(size).map_err(io::Error::other)?;
-        // SAFETY: a descriptor that is open.
+        // SAFETY: an open descriptor.
         if unsafe { libc::ftruncate(descriptor.as_raw_fd(), length) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -44,9 +43,9 @@ impl SharedMemory {
         SharedMemory::map(descriptor, size)
     }
 
-    /// The memory behind a descriptor that another process made.
+    /// Maps the memory of a descriptor that another process created.
     pub fn open(descriptor: OwnedFd) -> io::Result<SharedMemory> {
-        // SAFETY: zeroes are a value of this structure, and the call fills it in.
+        // SAFETY: an all-zero `stat` is valid, and the call fills it in.
         let size = unsafe {
             let mut status: libc::stat = std::mem::zeroed();
             if libc::fstat(descriptor.as_raw_fd(), &raw mut status) != 0 {
@@ -58,7 +57,7 @@ impl SharedMemory {
     }
 
     fn map(descriptor: OwnedFd, size: usize) -> io::Result<SharedMemory> {
-        // SAFETY: a new mapping of an open descriptor; nothing else is touched.
+        // SAFETY: creates a new mapping of an open descriptor.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -77,23 +76,23 @@ impl SharedMemory {
         }
     }
 
-    /// The descriptor, to be handed to another process.
+    /// The file descriptor, to pass to another process.
     pub fn descriptor(&self) -> RawFd {
         self.descriptor.as_raw_fd()
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Where `bytes` bytes lie at an offset; `None` outside.
+    /// The address of `bytes` bytes at an offset; `None` if they are out of bounds.
     pub fn at(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;
         (end <= self.size).then(|| self.address.as_ptr().wrapping_add(offset))
     }
 
-    /// Gives the pages that lie completely in a range back to the system; they are zero when they are next touched.
+    /// Returns the pages that are completely inside a range to the system; they are zero when next touched.
     pub fn release(&self, offset: usize, bytes: usize) {
         // SAFETY: it only returns a number.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
@@ -104,12 +103,12 @@ impl SharedMemory {
             return;
         }
         if let Some(address) = self.at(start, end - start) {
-            // SAFETY: whole pages of our own mapping, which the caller says nobody uses.
+            // SAFETY: whole pages of our mapping, which the caller no longer uses.
             unsafe { libc::madvise(address.cast(), end - start, libc::MADV_REMOVE) };
         }
     }
 
-    /// The offset of an address range inside; `None` outside.
+    /// The offset of an address range; `None` if it is not inside the mapping.
     pub fn offset_of(&self, address: usize, bytes: usize) -> Option<usize> {
         let offset = address.checked_sub(self.address.as_ptr() as usize)?;
         (offset.checked_add(bytes)? <= self.size).then_some(offset)
@@ -118,14 +117,14 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped by us, once; whoever holds pointers into it holds this as well.
+        // SAFETY: mapped by us, once; holders of pointers into it also hold this value.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.size) };
     }
 }
 
-/// Whether `word` stops being `value` within a few microseconds.
-pub fn spin(word: &AtomicU32, value: u32, turns: u32) -> bool {
-    for _ in 0..turns {
+/// Spins until `word` is no longer `value`. Returns false if it still is after `iterations`.
+pub fn spin(word: &AtomicU32, value: u32, iterations: u32) -> bool {
+    for _ in 0..iterations {
         if word.load(Ordering::Acquire) != value {
             return true;
         }
@@ -134,20 +133,28 @@ pub fn spin(word: &AtomicU32, value: u32, turns: u32) -> bool {
     false
 }
 
-/// Sleeps until somebody wakes `word`, a signal comes or the time is over, unless it is no longer `value`.
-pub fn sleep(word: &AtomicU32, value: u32, time: Duration) {
-    let time = libc::timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(time.subsec_nanos()),
+/// Sleeps while `word` is `value`, until it is woken, a signal arrives or the timeout expires.
+pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Duration) {
+    let timeout = libc::timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
     };
-    // SAFETY: the word is mapped memory that both processes see; the kernel compares it before it sleeps.
+    // SAFETY: the word is in memory that both processes map; the kernel compares it before sleeping.
     unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const time, 0usize, 0u32);
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            value,
+            &raw const timeout,
+            0usize,
+            0u32,
+        );
     }
 }
 
-/// Wakes everybody who sleeps on `word`.
-pub fn wake(word: &AtomicU32) {
+/// Wakes all threads that sleep on `word`.
+pub fn futex_wake(word: &AtomicU32) {
     // SAFETY: as above.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0usize, 0usize, 0u32);

@@ -1,7 +1,7 @@
-//! What a slot carries: the arguments of a call as offsets into the arena, and what came of it.
+//! The messages of a slot: requests with arguments as offsets into the arena, and answers.
 //!
-//! Both sides read what the other wrote, and neither trusts it: numbers are checked, and every tensor must lie inside the
-//! arena before it is touched. The bytes themselves are [`crate::wire`]'s.
+//! Each side validates what it reads: numbers are checked, and every tensor must be inside the arena before it is accessed. The byte
+//! format is in [`crate::wire`].
 
 use lz_core::expr::Value;
 use lz_core::tensor::{Dims, Layout};
@@ -9,120 +9,120 @@ use lz_core::{DType, KernelError, Reason, ReasonCode};
 
 use crate::wire::{Reader, Writer};
 
-/// Where a tensor lies and what it is.
+/// A tensor in the arena.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Placed {
-    /// Offset of index 0 in the shared memory.
+pub struct ArenaTensor {
+    /// Offset of the element at index 0 in the shared memory.
     pub offset: u64,
-    /// Everything else.
+    /// Shape, strides and dtype.
     pub layout: Layout,
 }
 
-/// Bytes in the shared memory.
+/// A range of bytes in the shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Where they begin.
+    /// Start offset.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// One argument.
+/// An argument of a call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum SentArg {
-    /// Nothing.
+pub enum WireArg {
+    /// No value.
     Absent,
     /// A tensor that is read.
-    Tensor(Placed),
-    /// A tensor that is changed in place.
-    Written(Placed),
+    Tensor(ArenaTensor),
+    /// A tensor that is modified in place.
+    TensorMut(ArenaTensor),
     /// A param.
     Value(Value),
-    /// Strings, as [`crate::wire::pack_texts`] lays them out.
+    /// Strings in the format of [`crate::wire::pack_texts`].
     Texts(Block),
-    /// A tokenizer by its digest; with its `tokenizer.json` once the worker has said that it does not know it.
+    /// A tokenizer by its digest, with its `tokenizer.json` after the worker answered [`Answer::UnknownTokenizer`].
     Tokenizer([u8; 32], Option<Block>),
 }
 
-/// One output.
+/// An output of a call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum SentOut {
-    /// Nothing.
+pub enum WireOutput {
+    /// No output.
     Absent,
-    /// A tensor to fill.
-    Tensor(Placed),
-    /// A tensor whose size the kernel finds out.
+    /// A preallocated tensor.
+    Tensor(ArenaTensor),
+    /// A tensor whose size the kernel determines.
     Dynamic,
-    /// Strings that the kernel makes.
+    /// Strings that the kernel produces.
     Texts,
 }
 
-/// What the host asks.
+/// A request of the host.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// Run a kernel.
     Call(Call),
-    /// Write what the last call of this slot made into these blocks, one for each output that was held.
+    /// Write the pending outputs of the last call of this slot into these blocks, one for each.
     Fetch(Vec<Block>),
 }
 
 /// A call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// Which kernel, by its place in the greeting.
+    /// The kernel, by its index in the handshake.
     pub kernel: u32,
-    /// Scratch memory that the plan allows.
+    /// Bytes of workspace that the plan permits.
     pub workspace: u64,
     /// Inputs, then params.
-    pub args: Vec<SentArg>,
+    pub args: Vec<WireArg>,
     /// Outputs.
-    pub outputs: Vec<SentOut>,
+    pub outputs: Vec<WireOutput>,
 }
 
-/// An output whose size was not known before: the worker keeps it until the host has made room.
+/// An output whose size was not known in advance: the worker keeps it until the host has allocated memory and fetches it.
 #[derive(Debug, Clone, PartialEq)]
-pub enum HeldOut {
+pub enum PendingOutput {
     /// A dense tensor.
     Tensor(DType, Dims),
-    /// Strings of this many bytes, as [`crate::wire::pack_texts`] lays them out.
+    /// Strings of this many bytes in the format of [`crate::wire::pack_texts`].
     Texts(u64),
 }
 
-/// What came of a request.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// It worked.
+    /// Success.
     Done,
-    /// It worked, and these outputs wait to be fetched, in the order of the outputs that had no size.
-    Held(Vec<HeldOut>),
+    /// Success; these dynamic outputs wait to be fetched, in order.
+    Pending(Vec<PendingOutput>),
     /// The worker needs the definition of the tokenizer with this digest.
-    Unknown([u8; 32]),
+    UnknownTokenizer([u8; 32]),
     /// The kernel failed.
-    Failed(Failed),
+    Failed(KernelFailure),
 }
 
-/// How a kernel failed.
+/// A failure of a kernel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failed {
-    /// Nothing was written.
+pub struct KernelFailure {
+    /// Whether no output was written.
     pub untouched: bool,
-    /// The reason's code.
+    /// The reason code.
     pub code: ReasonCode,
-    /// The reason's sentence.
+    /// The sentence of the reason.
     pub message: String,
 }
 
-impl Failed {
-    /// The failure, as the host reports it. A worker can only speak of its kernel: with another code it could end the caller's
-    /// call or put the blame elsewhere.
+impl KernelFailure {
+    /// The error that the host reports. Only codes that concern the kernel are accepted: with other codes a worker could abort the
+    /// caller or attribute the failure elsewhere.
     pub fn into_error(self) -> KernelError {
-        let known = [
+        let accepted = [
             ReasonCode::KernelFailed,
             ReasonCode::KernelPanicked,
             ReasonCode::KernelDeclined,
             ReasonCode::OutOfMemory,
         ];
-        let reason = if known.contains(&self.code) {
+        let reason = if accepted.contains(&self.code) {
             Reason::new(self.code).message(self.message)
         } else {
             Reason::new(ReasonCode::KernelFailed).message(format!(
@@ -137,47 +137,47 @@ impl Failed {
 }
 
 impl Answer {
-    /// Of a kernel's failure.
+    /// The answer for a failed kernel.
     pub fn failure(error: &KernelError) -> Answer {
-        Answer::Failed(Failed {
+        Answer::Failed(KernelFailure {
             untouched: error.untouched,
             code: error.reason.code,
             message: error.reason.sentence(),
         })
     }
 
-    /// As bytes.
+    /// Serializes it.
     pub fn write(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         match self {
             Answer::Done => writer.byte(0),
-            Answer::Failed(Failed { untouched, code, message }) => {
+            Answer::Failed(KernelFailure { untouched, code, message }) => {
                 writer.byte(1);
                 writer.byte(u8::from(*untouched));
                 writer.text(code.as_str());
-                // A long sentence is cut, so that the answer fits.
+                // Truncated so that the answer fits into a message.
                 let end = message.floor_char_boundary(crate::protocol::MESSAGE_BYTES / 2);
                 writer.text(message.get(..end).unwrap_or_default());
             }
-            Answer::Held(outputs) => {
+            Answer::Pending(outputs) => {
                 writer.byte(2);
                 writer.byte(outputs.len() as u8);
                 for output in outputs {
                     match output {
-                        HeldOut::Tensor(dtype, shape) => {
+                        PendingOutput::Tensor(dtype, shape) => {
                             writer.byte(0);
                             writer.byte(*dtype as u8);
                             writer.byte(shape.len() as u8);
                             shape.iter().for_each(|size| writer.word(*size as u64));
                         }
-                        HeldOut::Texts(bytes) => {
+                        PendingOutput::Texts(bytes) => {
                             writer.byte(1);
                             writer.word(*bytes);
                         }
                     }
                 }
             }
-            Answer::Unknown(digest) => {
+            Answer::UnknownTokenizer(digest) => {
                 writer.byte(3);
                 writer.bytes.extend(digest);
             }
@@ -185,12 +185,12 @@ impl Answer {
         writer.bytes
     }
 
-    /// From bytes; `None` if they are none of these.
+    /// Parses an answer; `None` if the bytes are invalid.
     pub fn read(bytes: &[u8]) -> Option<Answer> {
         let mut reader = Reader { bytes };
         let answer = match reader.byte()? {
             0 => Answer::Done,
-            1 => Answer::Failed(Failed {
+            1 => Answer::Failed(KernelFailure {
                 untouched: reader.byte()? != 0,
                 code: ReasonCode::parse(&reader.text()?)?,
                 message: reader.text()?,
@@ -202,15 +202,15 @@ impl Answer {
                         0 => {
                             let dtype = DType::from_number(reader.byte()?)?;
                             let rank = reader.byte()?;
-                            HeldOut::Tensor(dtype, reader.dims(rank)?)
+                            PendingOutput::Tensor(dtype, reader.dims(rank)?)
                         }
-                        1 => HeldOut::Texts(reader.word()?),
+                        1 => PendingOutput::Texts(reader.word()?),
                         _ => return None,
                     });
                 }
-                Answer::Held(outputs)
+                Answer::Pending(outputs)
             }
-            3 => Answer::Unknown(reader.array()?),
+            3 => Answer::UnknownTokenizer(reader.array()?),
             _ => return None,
         };
         reader.bytes.is_empty().then_some(answer)
@@ -218,7 +218,7 @@ impl Answer {
 }
 
 impl Request {
-    /// As bytes.
+    /// Serializes it.
     pub fn write(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         match self {
@@ -235,7 +235,7 @@ impl Request {
         writer.bytes
     }
 
-    /// From bytes; `None` if they are no request.
+    /// Parses a request; `None` if the bytes are invalid.
     pub fn read(bytes: &[u8]) -> Option<Request> {
         let mut reader = Reader { bytes };
         let request = match reader.byte()? {
@@ -251,10 +251,11 @@ impl Request {
 }
 
 impl Call {
-    /// Numbers of the outputs whose size only the kernel knows: the worker holds them until they are fetched.
-    pub fn held_outputs(&self) -> Vec<usize> {
-        let held = |(_, output): &(usize, &SentOut)| matches!(output, SentOut::Dynamic | SentOut::Texts);
-        self.outputs.iter().enumerate().filter(held).map(|(number, _)| number).collect()
+    /// Indices of the dynamic outputs, which the worker keeps until they are fetched.
+    pub fn dynamic_outputs(&self) -> Vec<usize> {
+        let dynamic =
+            |(_, output): &(usize, &WireOutput)| matches!(output, WireOutput::Dynamic | WireOutput::Texts);
+        self.outputs.iter().enumerate().filter(dynamic).map(|(number, _)| number).collect()
     }
 
     fn write(&self, writer: &mut Writer) {
@@ -263,22 +264,22 @@ impl Call {
         writer.byte(self.args.len() as u8);
         for arg in &self.args {
             match arg {
-                SentArg::Absent => writer.byte(0),
-                SentArg::Tensor(tensor) => writer.placed(1, tensor),
-                SentArg::Written(tensor) => writer.placed(2, tensor),
-                SentArg::Value(Value::Int(value)) => writer.tagged(3, *value as u64),
-                SentArg::Value(Value::Float(value)) => writer.tagged(4, value.to_bits()),
-                SentArg::Value(Value::Bool(value)) => writer.tagged(5, u64::from(*value)),
-                SentArg::Value(Value::Enum(case)) => writer.tagged(6, u64::from(*case)),
-                SentArg::Texts(block) => {
+                WireArg::Absent => writer.byte(0),
+                WireArg::Tensor(tensor) => writer.arena_tensor(1, tensor),
+                WireArg::TensorMut(tensor) => writer.arena_tensor(2, tensor),
+                WireArg::Value(Value::Int(value)) => writer.tagged(3, *value as u64),
+                WireArg::Value(Value::Float(value)) => writer.tagged(4, value.to_bits()),
+                WireArg::Value(Value::Bool(value)) => writer.tagged(5, u64::from(*value)),
+                WireArg::Value(Value::Enum(case)) => writer.tagged(6, u64::from(*case)),
+                WireArg::Texts(block) => {
                     writer.byte(7);
                     writer.block(*block);
                 }
-                SentArg::Tokenizer(digest, None) => {
+                WireArg::Tokenizer(digest, None) => {
                     writer.byte(8);
                     writer.bytes.extend(digest);
                 }
-                SentArg::Tokenizer(digest, Some(block)) => {
+                WireArg::Tokenizer(digest, Some(block)) => {
                     writer.byte(9);
                     writer.bytes.extend(digest);
                     writer.block(*block);
@@ -288,10 +289,10 @@ impl Call {
         writer.byte(self.outputs.len() as u8);
         for output in &self.outputs {
             match output {
-                SentOut::Absent => writer.byte(0),
-                SentOut::Tensor(tensor) => writer.placed(1, tensor),
-                SentOut::Dynamic => writer.byte(2),
-                SentOut::Texts => writer.byte(3),
+                WireOutput::Absent => writer.byte(0),
+                WireOutput::Tensor(tensor) => writer.arena_tensor(1, tensor),
+                WireOutput::Dynamic => writer.byte(2),
+                WireOutput::Texts => writer.byte(3),
             }
         }
     }
@@ -302,26 +303,26 @@ impl Call {
         let mut args = Vec::new();
         for _ in 0..reader.byte()? {
             args.push(match reader.byte()? {
-                0 => SentArg::Absent,
-                1 => SentArg::Tensor(reader.placed()?),
-                2 => SentArg::Written(reader.placed()?),
-                3 => SentArg::Value(Value::Int(reader.word()? as i64)),
-                4 => SentArg::Value(Value::Float(f64::from_bits(reader.word()?))),
-                5 => SentArg::Value(Value::Bool(reader.word()? != 0)),
-                6 => SentArg::Value(Value::Enum(u32::try_from(reader.word()?).ok()?)),
-                7 => SentArg::Texts(reader.block()?),
-                8 => SentArg::Tokenizer(reader.array()?, None),
-                9 => SentArg::Tokenizer(reader.array()?, Some(reader.block()?)),
+                0 => WireArg::Absent,
+                1 => WireArg::Tensor(reader.arena_tensor()?),
+                2 => WireArg::TensorMut(reader.arena_tensor()?),
+                3 => WireArg::Value(Value::Int(reader.word()? as i64)),
+                4 => WireArg::Value(Value::Float(f64::from_bits(reader.word()?))),
+                5 => WireArg::Value(Value::Bool(reader.word()? != 0)),
+                6 => WireArg::Value(Value::Enum(u32::try_from(reader.word()?).ok()?)),
+                7 => WireArg::Texts(reader.block()?),
+                8 => WireArg::Tokenizer(reader.array()?, None),
+                9 => WireArg::Tokenizer(reader.array()?, Some(reader.block()?)),
                 _ => return None,
             });
         }
         let mut outputs = Vec::new();
         for _ in 0..reader.byte()? {
             outputs.push(match reader.byte()? {
-                0 => SentOut::Absent,
-                1 => SentOut::Tensor(reader.placed()?),
-                2 => SentOut::Dynamic,
-                3 => SentOut::Texts,
+                0 => WireOutput::Absent,
+                1 => WireOutput::Tensor(reader.arena_tensor()?),
+                2 => WireOutput::Dynamic,
+                3 => WireOutput::Texts,
                 _ => return None,
             });
         }
@@ -334,46 +335,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_back_as_they_went() {
+    fn messages_round_trip_and_truncated_ones_are_rejected() {
         let layout = Layout::contiguous(&[2, 3], DType::F32).unwrap();
         let request = Request::Call(Call {
             kernel: 3,
             workspace: 77,
             args: vec![
-                SentArg::Tensor(Placed { offset: 4096, layout }),
-                SentArg::Absent,
-                SentArg::Written(Placed { offset: 8192, layout }),
-                SentArg::Value(Value::Float(0.5)),
-                SentArg::Value(Value::Int(-1)),
-                SentArg::Value(Value::Bool(true)),
-                SentArg::Value(Value::Enum(2)),
-                SentArg::Texts(Block { offset: 64, bytes: 9 }),
-                SentArg::Tokenizer([7; 32], None),
-                SentArg::Tokenizer([8; 32], Some(Block { offset: 128, bytes: 10 })),
+                WireArg::Tensor(ArenaTensor { offset: 4096, layout }),
+                WireArg::Absent,
+                WireArg::TensorMut(ArenaTensor { offset: 8192, layout }),
+                WireArg::Value(Value::Float(0.5)),
+                WireArg::Value(Value::Int(-1)),
+                WireArg::Value(Value::Bool(true)),
+                WireArg::Value(Value::Enum(2)),
+                WireArg::Texts(Block { offset: 64, bytes: 9 }),
+                WireArg::Tokenizer([7; 32], None),
+                WireArg::Tokenizer([8; 32], Some(Block { offset: 128, bytes: 10 })),
             ],
             outputs: vec![
-                SentOut::Absent,
-                SentOut::Tensor(Placed { offset: 0, layout }),
-                SentOut::Dynamic,
-                SentOut::Texts,
+                WireOutput::Absent,
+                WireOutput::Tensor(ArenaTensor { offset: 0, layout }),
+                WireOutput::Dynamic,
+                WireOutput::Texts,
             ],
         });
         let fetch = Request::Fetch(vec![Block { offset: 64, bytes: 9 }]);
         for request in [request, fetch] {
             let bytes = request.write();
             for end in 0..bytes.len() {
-                assert_eq!(Request::read(&bytes[..end]), None, "half a message is none");
+                assert_eq!(Request::read(&bytes[..end]), None, "a truncated message is invalid");
             }
             assert_eq!(Request::read(&bytes), Some(request));
         }
-        let failed = Answer::Failed(Failed {
+        let failed = Answer::Failed(KernelFailure {
             untouched: true,
             code: ReasonCode::KernelFailed,
             message: "it failed".to_owned(),
         });
-        let held =
-            Answer::Held(vec![HeldOut::Tensor(DType::I32, Dims::new(&[5]).unwrap()), HeldOut::Texts(12)]);
-        for answer in [Answer::Done, failed, held, Answer::Unknown([9; 32])] {
+        let pending = Answer::Pending(vec![
+            PendingOutput::Tensor(DType::I32, Dims::new(&[5]).unwrap()),
+            PendingOutput::Texts(12),
+        ]);
+        for answer in [Answer::Done, failed, pending, Answer::UnknownTokenizer([9; 32])] {
             assert_eq!(Answer::read(&answer.write()), Some(answer));
         }
         assert_eq!(Answer::read(&[9, 9, 9]), None);

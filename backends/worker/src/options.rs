@@ -1,36 +1,36 @@
-//! How a worker is run.
+//! Options of a worker process.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a worker is run.
+/// Options of a worker process.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Variables added to its environment.
+    /// Additional environment variables.
     pub environment: Vec<(OsString, OsString)>,
-    /// Bytes for tensors that stay allocated between calls.
+    /// Bytes of the arena that stay committed between calls.
     pub arena_bytes: usize,
-    /// Bytes to which the memory for tensors grows for large calls.
+    /// Bytes to which the arena grows for large calls.
     pub arena_limit: usize,
-    /// How long a call may run, and how long it may wait for a free slot and for memory.
+    /// Deadline of a call, and of waiting for a free slot or arena memory.
     pub deadline: Duration,
-    /// How long the start may take.
+    /// Deadline of the start.
     pub start_deadline: Duration,
-    /// The most memory of its own that it may have, in bytes; above that it is stopped.
+    /// Limit of its private memory in bytes; it is stopped above it.
     pub memory_limit: Option<u64>,
-    /// The folder of a control group that it joins.
+    /// The folder of the cgroup that it joins.
     pub cgroup: Option<PathBuf>,
-    /// Where it runs and who said so, for explanations.
+    /// Where it runs and the source of that setting, for explanations.
     pub runs_in: String,
 }
 
 impl WorkerOptions {
-    /// A program with the usual limits: 256 MiB for tensors, growing to 4 GiB, 30 seconds a call, a minute to start.
+    /// A program with the default limits: an arena of 256 MiB that grows to 4 GiB, 30 seconds per call, one minute to start.
     pub fn new(program: impl Into<PathBuf>) -> WorkerOptions {
         WorkerOptions {
             program: program.into(),
@@ -46,7 +46,7 @@ impl WorkerOptions {
         }
     }
 
-    /// With one more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn argument(mut self, argument: impl Into<OsString>) -> WorkerOptions {
         self.arguments.push(argument.into());

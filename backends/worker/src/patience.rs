@@ -1,60 +1,64 @@
-//! Waiting with limits. Every wait for a worker ends at a deadline, and wakes up in between to notice signals and forks.
+//! Waits with a deadline. Every wait for a worker ends at its deadline, and wakes up in between to check for interrupts and forks.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::fork;
 
-/// The longest sleep between two checks.
+/// Maximum sleep between two checks.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Whether the caller was interrupted, as the language that embeds the engine knows it.
-static INTERRUPTED: OnceLock<fn() -> bool> = OnceLock::new();
+/// The interrupt check of the embedding language.
+static INTERRUPT_CHECK: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Sets how a waiting call finds out that its caller was interrupted (Ctrl-C). It is asked on the thread that waits, several
-/// times a second; after `true` the call fails and its worker is stopped. The first setting counts.
+/// Sets the check by which a waiting call detects that its caller was interrupted (Ctrl-C). It runs on the waiting thread, several times
+/// a second. If it returns `true`, the call fails and its worker is stopped. Only the first call of this function has an effect.
 pub fn set_interrupt_check(check: fn() -> bool) {
-    INTERRUPTED.get_or_init(|| check);
+    INTERRUPT_CHECK.get_or_init(|| check);
 }
 
-/// Why a wait ended without what it waited for.
+/// Why a wait ended without success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum WaitError {
     /// The deadline has passed.
     Expired,
     /// The caller was interrupted.
     Interrupted,
-    /// The process was forked, and this is the child: what was waited for belongs to the parent.
+    /// The process forked, and this is the child: the resource belongs to the parent.
     Forked,
 }
 
-/// The limits of one wait.
+/// The deadline of one wait.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct WaitDeadline {
     until: Option<Instant>,
     generation: u64,
-    /// Whether something was waited for already. Asking for interrupts costs more than a short call.
-    begun: bool,
+    /// Whether the first slice has passed. The interrupt check costs more than a short call, so the first slice skips it.
+    started: bool,
 }
 
-impl Patience {
-    /// For so long from now. A time that no clock reaches is no limit.
-    pub fn new(time: Duration) -> Patience {
-        Patience { until: Instant::now().checked_add(time), generation: fork::generation(), begun: false }
+impl WaitDeadline {
+    /// A deadline after `time` from now; none if it is not representable.
+    pub fn new(time: Duration) -> WaitDeadline {
+        WaitDeadline {
+            until: Instant::now().checked_add(time),
+            generation: fork::generation(),
+            started: false,
+        }
     }
 
-    /// How long to sleep before the next check, or why to stop waiting.
-    pub fn slice(&mut self) -> Result<Duration, Stop> {
-        let begun = std::mem::replace(&mut self.begun, true);
-        let interrupted = begun && INTERRUPTED.get().is_some_and(|interrupted| interrupted());
-        // Looked at afterwards, because a signal handler may have forked.
+    /// How long to sleep until the next check, or why to stop waiting.
+    pub fn slice(&mut self) -> Result<Duration, WaitError> {
+        let started = std::mem::replace(&mut self.started, true);
+        let interrupted = started && INTERRUPT_CHECK.get().is_some_and(|check| check());
+        // Checked afterwards, because a signal handler may have forked.
         if self.generation != fork::generation() {
-            return Err(Stop::Forked);
+            return Err(WaitError::Forked);
         }
         if interrupted {
-            return Err(Stop::Interrupted);
+            return Err(WaitError::Interrupted);
         }
         let left = self.until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
-        if left.is_zero() { Err(Stop::Expired) } else { Ok(left.min(SLICE)) }
+        if left.is_zero() { Err(WaitError::Expired) } else { Ok(left.min(SLICE)) }
     }
 }

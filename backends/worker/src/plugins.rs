@@ -1,16 +1,16 @@
-//! Plugins as an operator sets them up: what may be loaded (`plugins`), and where each runs (`backend_isolation`).
+//! Plugins by policy: which may be loaded (`plugins`), and where each runs (`backend_isolation`).
 
 use std::path::{Path, PathBuf};
 
 use lz_core::built_in::reserved_name;
 use lz_core::{Engine, Error, Reason, ReasonCode};
-use lz_plugin::loader::{self, Loaded, Trust};
+use lz_plugin::loader::{self, LoadedPlugin, Trust};
 use lz_schema::policy::SettingValue;
 
 use crate::host::Worker;
 use crate::settings::{self, Isolation, Origin};
 
-/// What the operator trusts: `plugins.directories`, `plugins.manifest`, `plugins.keys`.
+/// The trust settings of the policy: `plugins.directories`, `plugins.manifest`, `plugins.keys`.
 pub fn trust(engine: &Engine) -> Result<Trust, Error> {
     let mut trust = Trust::directories(texts(engine, "plugins.directories").into_iter().map(PathBuf::from));
     let manifest = engine.setting("plugins.manifest").map(|set| set.value.to_string());
@@ -24,46 +24,46 @@ pub fn trust(engine: &Engine) -> Result<Trust, Error> {
     Ok(trust)
 }
 
-/// Loads a plugin that the operator trusts, into this process or into a worker.
+/// Loads a plugin that the policy trusts, into this process or into a worker.
 ///
 /// # Safety
-/// A plugin that is not isolated runs in this process; the caller trusts what the operator lets through.
-pub unsafe fn load(engine: &Engine, path: &Path) -> Result<Loaded, Error> {
-    // SAFETY: passed on.
+/// A plugin that is not isolated runs in this process; the caller trusts the plugins that the policy permits.
+pub unsafe fn load(engine: &Engine, path: &Path) -> Result<LoadedPlugin, Error> {
+    // SAFETY: forwarded to the caller.
     unsafe { load_trusted(engine, path, &trust(engine)?) }
 }
 
-/// Loads a plugin that `trust` lets through, into this process or into a worker, as `backend_isolation` says.
+/// Loads a plugin that `trust` permits, into this process or into a worker, depending on `backend_isolation`.
 ///
 /// # Safety
 /// As for [`load`].
-pub unsafe fn load_trusted(engine: &Engine, path: &Path, trust: &Trust) -> Result<Loaded, Error> {
-    // The backend's name is known only once the plugin has run, so if any backend is isolated it runs in a worker first.
+pub unsafe fn load_trusted(engine: &Engine, path: &Path, trust: &Trust) -> Result<LoadedPlugin, Error> {
+    // The backend's name is known only after the plugin's code has run. If any backend is isolated, it runs in a worker first.
     if settings::any_isolated(engine)
         && let Some(loaded) = load_isolated(engine, path, trust)?
     {
         return Ok(loaded);
     }
-    // SAFETY: passed on.
+    // SAFETY: forwarded to the caller.
     unsafe { loader::load(engine, path, trust) }
 }
 
-/// Loads every plugin of `plugins.load`; one that is refused does not keep the others away.
+/// Loads every plugin of `plugins.load`; a rejected plugin does not prevent the others from loading.
 ///
 /// # Safety
 /// As for [`load`].
-pub unsafe fn load_all(engine: &Engine) -> Vec<(PathBuf, Result<Loaded, Error>)> {
+pub unsafe fn load_all(engine: &Engine) -> Vec<(PathBuf, Result<LoadedPlugin, Error>)> {
     if settings::is_worker() {
         return Vec::new();
     }
     let paths = texts(engine, "plugins.load").into_iter().map(PathBuf::from);
-    // SAFETY: passed on.
+    // SAFETY: forwarded to the caller.
     let load_one = |path: PathBuf| (path.clone(), unsafe { load(engine, &path) });
     paths.map(load_one).collect()
 }
 
-/// Starts a worker with a plugin; `None` if its backend turns out to be one that runs in this process.
-fn load_isolated(engine: &Engine, path: &Path, trust: &Trust) -> Result<Option<Loaded>, Error> {
+/// Starts a worker with a plugin; `None` if its backend is not isolated.
+fn load_isolated(engine: &Engine, path: &Path, trust: &Trust) -> Result<Option<LoadedPlugin>, Error> {
     let mut sha256 = String::new();
     let outcome = try_isolated(engine, path, trust, &mut sha256);
     if let Some(outcome) =
@@ -79,9 +79,9 @@ fn try_isolated(
     path: &Path,
     trust: &Trust,
     sha256: &mut String,
-) -> Result<Option<Loaded>, Error> {
+) -> Result<Option<LoadedPlugin>, Error> {
     let refuse = |reason: Reason| loader::refusal(path, reason);
-    // Refused here, a plugin costs no process; the worker checks the same again before it loads.
+    // Checked before a process is spawned; the worker repeats the checks before it loads the plugin.
     trust.check(path, sha256).map_err(refuse)?;
     let name = |worker: &Worker| -> Result<String, Error> {
         let json = worker.descriptor().map_err(refuse)?;
@@ -106,15 +106,15 @@ fn try_isolated(
     if let Some(reason) = reserved_name(&backend) {
         return Err(refuse(reason));
     }
-    let place = settings::isolation(engine, Origin::File(path), &backend).map_err(refuse)?;
-    if place.value == Isolation::InProcess {
+    let isolation = settings::isolation(engine, Origin::File(path), &backend).map_err(refuse)?;
+    if isolation.value == Isolation::InProcess {
         return Ok(None);
     }
     let entries = worker.kernels(engine)?;
     let version = entries.first().map(|entry| entry.spec.version.clone()).unwrap_or_default();
     let kernels = entries.iter().map(|entry| entry.spec.id.clone()).collect();
     engine.register(entries)?;
-    Ok(Some(Loaded { backend, version, sha256: sha256.clone(), kernels, runs_in: Some(runs_in) }))
+    Ok(Some(LoadedPlugin { backend, version, sha256: sha256.clone(), kernels, runs_in: Some(runs_in) }))
 }
 
 fn texts(engine: &Engine, key: &str) -> Vec<String> {

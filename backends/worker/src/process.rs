@@ -1,4 +1,4 @@
-//! A worker's process: started with its memory, watched until it ends, and how it ended.
+//! A worker process: spawned with its shared memory and watched until it terminates.
 
 use std::ffi::CString;
 use std::io;
@@ -12,100 +12,100 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::ending::Ending;
+use crate::ending::Termination;
 use crate::fork;
 use crate::options::WorkerOptions;
 
-/// The variable that tells a worker the descriptor through which it is controlled.
+/// The environment variable with the file descriptor of the control memory.
 pub const CONTROL_VARIABLE: &str = "LAYERZERO_WORKER_CONTROL";
-/// The variable that tells a worker the descriptor behind which tensors lie.
+/// The environment variable with the file descriptor of the arena.
 pub const ARENA_VARIABLE: &str = "LAYERZERO_WORKER_ARENA";
 
-/// How often the memory of a worker with a limit is looked at. A process that touches 10 GB/s gains 50 MB in between.
-const LOOK_AT_MEMORY: Duration = Duration::from_millis(5);
+/// Polling interval for the memory of a worker with a limit. A process that touches 10 GB/s grows by 50 MB per interval.
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A process that is watched.
+/// A watched process.
 #[derive(Debug)]
 pub struct Process {
     id: i32,
-    /// The process that started it, which alone may kill it.
+    /// The fork generation of the process that spawned it, which alone may kill it.
     generation: u64,
     killed: AtomicBool,
-    /// Whether it was waited for, after which its number may be another process's.
+    /// Whether it was reaped; afterwards its process id may be reused.
     reaped: Mutex<bool>,
-    ending: OnceLock<Ending>,
+    termination: OnceLock<Termination>,
 }
 
 impl Process {
-    /// Starts a worker; `ended` is called once it has ended, on a thread of its own.
+    /// Spawns a worker. `on_termination` is called once, on the watch thread.
     pub fn start(
         options: &WorkerOptions,
         control: RawFd,
         arena: RawFd,
-        ended: impl FnOnce() + Send + 'static,
+        on_termination: impl FnOnce() + Send + 'static,
     ) -> io::Result<Arc<Process>> {
         let watch = Watch {
             limit: options.memory_limit,
             cgroup: options.cgroup.clone(),
-            kills: kernel_kills(options.cgroup.as_deref()),
+            oom_kills: oom_kill_count(options.cgroup.as_deref()),
         };
         let mut command = command(options, control, arena)?;
         let (started, outcome) = mpsc::sync_channel(1);
         let generation = fork::generation();
-        // The thread that watches a worker also starts it: a worker is killed when the thread that started it ends
-        // (`PR_SET_PDEATHSIG`), and the caller's thread may end long before the process does.
+        // The watch thread also spawns the worker: a worker is killed when the thread that spawned it exits (`PR_SET_PDEATHSIG`), and
+        // the caller's thread may exit long before the process does.
         thread::Builder::new().name("lz-worker-watch".to_owned()).spawn(move || {
             let spawned = command.spawn().and_then(|child| {
                 let id = i32::try_from(child.id()).map_err(io::Error::other)?;
-                // `child` is not waited for by std: whoever waits must also look at its memory.
+                // Not reaped by std: the watch thread also polls its memory.
                 Ok(Arc::new(Process {
                     id,
                     generation,
                     killed: AtomicBool::new(false),
                     reaped: Mutex::new(false),
-                    ending: OnceLock::new(),
+                    termination: OnceLock::new(),
                 }))
             });
             let process = spawned.as_ref().ok().map(Arc::clone);
-            // Whoever asked waits for it.
+            // The receiver is still waiting, so this cannot fail.
             let _ = started.send(spawned);
             if let Some(process) = process {
-                process.ending.set(watch.until_it_ends(&process)).ok();
-                ended();
+                process.termination.set(watch.wait_for_termination(&process)).ok();
+                on_termination();
             }
         })?;
         outcome.recv().map_err(io::Error::other)?
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn id(&self) -> i32 {
         self.id
     }
 
-    /// How it ended; `None` while it runs.
-    pub fn ending(&self) -> Option<&Ending> {
-        self.ending.get()
+    /// How it terminated; `None` while it runs.
+    pub fn termination(&self) -> Option<&Termination> {
+        self.termination.get()
     }
 
-    /// Kills it and waits until it is gone, so that it writes nothing more. In a forked child nothing is done: the process
-    /// belongs to the parent.
+    /// Kills it and waits until it has terminated, so that it writes nothing more. No effect in a forked child: the process belongs to
+    /// the parent.
     pub fn kill(&self) {
         if self.generation != fork::generation() {
             return;
         }
         self.killed.store(true, Ordering::SeqCst);
         self.signal();
-        let patience = Instant::now();
-        while self.ending.get().is_none() && patience.elapsed() < Duration::from_secs(5) {
+        let killed_at = Instant::now();
+        while self.termination.get().is_none() && killed_at.elapsed() < Duration::from_secs(5) {
             thread::sleep(Duration::from_micros(200));
         }
     }
 
-    /// Kills it with everything in its process group, unless it was waited for already.
+    /// Sends SIGKILL to it and its process group, unless it was reaped.
     fn signal(&self) {
         let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         if !*reaped {
-            // SAFETY: our child, not yet waited for, so the number is still its own and that of its group.
+            // SAFETY: our child, not yet reaped, so the process id and group id are still its own.
             unsafe {
                 libc::kill(self.id, libc::SIGKILL);
                 libc::kill(-self.id, libc::SIGKILL);
@@ -114,20 +114,20 @@ impl Process {
     }
 }
 
-/// What starts a worker.
+/// The command that spawns a worker.
 fn command(options: &WorkerOptions, control: RawFd, arena: RawFd) -> io::Result<Command> {
     let mut command = Command::new(&options.program);
     command.args(&options.arguments).envs(options.environment.iter().map(|(name, value)| (name, value)));
     command.env(CONTROL_VARIABLE, control.to_string()).env(ARENA_VARIABLE, arena.to_string());
     command.stdin(Stdio::null());
-    // A group of its own: Ctrl-C in a terminal is for the host, which then decides about its worker.
+    // A separate process group: Ctrl-C in a terminal goes to the host, which then handles its worker.
     command.process_group(0);
     let group = match &options.cgroup {
         Some(folder) => Some(CString::new(folder.join("cgroup.procs").as_os_str().as_bytes())?),
         None => None,
     };
     let host = std::process::id();
-    // SAFETY: only calls that are safe between fork and exec: descriptors, files, a signal.
+    // SAFETY: only async-signal-safe calls between fork and exec.
     unsafe {
         command.pre_exec(move || {
             for descriptor in [control, arena] {
@@ -138,9 +138,9 @@ fn command(options: &WorkerOptions, control: RawFd, arena: RawFd) -> io::Result<
             if let Some(group) = &group {
                 write_to(group, b"0")?;
             }
-            // When the system runs out of memory, it takes the worker before its host.
+            // The OOM killer should choose the worker before its host.
             write_to(c"/proc/self/oom_score_adj", b"1000").ok();
-            // A worker does not outlive its host, not even one that ended a moment ago.
+            // A worker must not outlive its host, even if the host has just terminated.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             if libc::getppid().cast_unsigned() != host {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -151,9 +151,9 @@ fn command(options: &WorkerOptions, control: RawFd, arena: RawFd) -> io::Result<
     Ok(command)
 }
 
-/// Writes a few bytes to a file, with nothing but system calls.
+/// Writes bytes to a file using only system calls.
 fn write_to(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
-    // SAFETY: a terminated path and bytes that are there; the descriptor is closed by its owner.
+    // SAFETY: a null-terminated path and a valid slice; the descriptor is closed by its owner.
     unsafe {
         let descriptor = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if descriptor < 0 {
@@ -165,98 +165,99 @@ fn write_to(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What is known of a process before it runs.
+/// The watch parameters of a process.
 #[derive(Debug)]
 struct Watch {
     limit: Option<u64>,
     cgroup: Option<std::path::PathBuf>,
-    /// How many processes the system had killed for want of memory when it started.
-    kills: u64,
+    /// The OOM kill count when it was spawned.
+    oom_kills: u64,
 }
 
 impl Watch {
-    /// Waits for the end, and brings it about when the process has more memory than it may.
-    fn until_it_ends(&self, process: &Process) -> Ending {
+    /// Waits for termination, and kills the process if it exceeds its memory limit.
+    fn wait_for_termination(&self, process: &Process) -> Termination {
         let id = process.id;
-        let above =
-            self.limit.and_then(|limit| Some(Ending::AboveLimit { bytes: outgrown(id, limit)?, limit }));
+        let above = self.limit.and_then(|limit| {
+            Some(Termination::MemoryLimitExceeded { bytes: wait_for_memory_limit(id, limit)?, limit })
+        });
         if above.is_some() {
             process.signal();
         }
         let pid = id.cast_unsigned();
-        // SAFETY: zeroes are a value of this structure, which the call fills in; the process stays to be waited for.
+        // SAFETY: an all-zero `siginfo_t` is valid and filled in by the call; the process is not reaped.
         let wait = || unsafe {
             let mut information: libc::siginfo_t = std::mem::zeroed();
             libc::waitid(libc::P_PID, pid, &raw mut information, libc::WEXITED | libc::WNOWAIT)
         };
         while wait() != 0 {
             if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                // Another part of this program waits for all of its children and took the status.
+                // Other code in this process waited for all children and consumed the status.
                 *process.reaped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-                return above.unwrap_or(Ending::Unknown);
+                return above.unwrap_or(Termination::Unknown);
             }
         }
-        // What it started in its group ends with it: its descendants have the shared memory as well.
+        // Kill its process group: its descendants also have the shared memory.
         process.signal();
         let mut reaped = process.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         let mut status = 0;
-        // SAFETY: our child, which has ended; the place is ours.
+        // SAFETY: our terminated child and a valid pointer to the status.
         let waited = unsafe { libc::waitpid(id, &raw mut status, 0) };
         *reaped = true;
         drop(reaped);
         if above.is_some() || waited != id {
-            return above.unwrap_or(Ending::Unknown);
+            return above.unwrap_or(Termination::Unknown);
         }
         if !libc::WIFSIGNALED(status) {
-            return Ending::Exited(libc::WEXITSTATUS(status));
+            return Termination::Exited(libc::WEXITSTATUS(status));
         }
         match libc::WTERMSIG(status) {
             libc::SIGKILL
                 if !process.killed.load(Ordering::SeqCst)
-                    && kernel_kills(self.cgroup.as_deref()) > self.kills =>
+                    && oom_kill_count(self.cgroup.as_deref()) > self.oom_kills =>
             {
-                Ending::KilledForMemory
+                Termination::OomKilled
             }
-            signal => Ending::Signalled(signal),
+            signal => Termination::Signaled(signal),
         }
     }
 }
 
-/// Looks at a process until it ends (`None`) or has more than `limit` bytes of its own.
-fn outgrown(id: i32, limit: u64) -> Option<u64> {
-    // SAFETY: it takes numbers and gives a descriptor or -1.
+/// Polls a process until it terminates (`None`) or has more than `limit` bytes of private memory.
+fn wait_for_memory_limit(id: i32, limit: u64) -> Option<u64> {
+    // SAFETY: takes integers and returns a descriptor or -1.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
     let descriptor = RawFd::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
-    // SAFETY: just made, and owned by nobody else.
+    // SAFETY: just created, with no other owner.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    let time = i32::try_from(LOOK_AT_MEMORY.as_millis()).unwrap_or(1);
+    let time = i32::try_from(MEMORY_POLL_INTERVAL.as_millis()).unwrap_or(1);
     loop {
         let mut waits = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, which is there.
+        // SAFETY: one valid structure.
         if unsafe { libc::poll(&raw mut waits, 1, time) } > 0 {
             return None;
         }
-        let bytes = own_memory(id)?;
+        let bytes = private_memory(id)?;
         if bytes > limit {
             return Some(bytes);
         }
     }
 }
 
-/// Resident memory that nobody shares with the process: neither files nor the memory that tensors cross through.
-fn own_memory(id: i32) -> Option<u64> {
+/// Resident private memory: without mapped files and the shared memory for tensors.
+fn private_memory(id: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
     let mut pages = text.split_whitespace().skip(1).map(|number| number.parse::<u64>().unwrap_or(0));
     let (resident, shared) = (pages.next()?, pages.next()?);
-    // SAFETY: it only returns a number.
+    // SAFETY: has no memory effects.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     Some(resident.saturating_sub(shared) * u64::try_from(page).unwrap_or(4096))
 }
 
-/// How many processes the system has killed for want of memory: in a control group if there is one, otherwise at all.
-fn kernel_kills(cgroup: Option<&Path>) -> u64 {
+/// The number of processes that the OOM killer has terminated: in the cgroup if there is one, otherwise system-wide.
+fn oom_kill_count(cgroup: Option<&Path>) -> u64 {
     let files = match cgroup {
-        // The two versions of control groups.
+        // cgroup v2 and v1.
         Some(folder) => vec![folder.join("memory.events"), folder.join("memory.oom_control")],
         None => vec!["/proc/vmstat".into()],
     };

@@ -1,4 +1,4 @@
-//! What the program `lz-worker` does: serves the kernels of a plugin to the host that started it.
+//! The program `lz-worker`: serves the kernels of a plugin to the host that spawned it.
 //!
 //! `lz-worker PLUGIN --allow FOLDER... [--manifest FILE | --pins LINES] [--key HEXADECIMAL]...`
 
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use crate::serve::{Offer, serve};
 use lz_plugin::loader::{Plugin, Trust};
 
-/// The program.
+/// The main function of `lz-worker`.
 pub fn main() -> ExitCode {
     match serve(offer) {
         Ok(()) => ExitCode::SUCCESS,
@@ -19,12 +19,16 @@ pub fn main() -> ExitCode {
     }
 }
 
+const USAGE: &str =
+    "usage: lz-worker PLUGIN --allow FOLDER... [--manifest FILE | --pins LINES] [--key HEXADECIMAL]...";
+
 fn offer() -> Result<Offer, String> {
     let mut arguments = std::env::args_os().skip(1);
-    let plugin = PathBuf::from(arguments.next().ok_or("which plugin is not said")?);
+    let plugin = PathBuf::from(arguments.next().ok_or(USAGE)?);
     let mut trust = Trust::default();
     while let Some(flag) = arguments.next() {
-        let value = arguments.next().ok_or("a flag has no value")?;
+        let name = flag.to_string_lossy();
+        let value = arguments.next().ok_or_else(|| format!("the flag `{name}` has no value; {USAGE}"))?;
         match flag.to_str() {
             Some("--allow") => trust.directories.push(value.into()),
             Some("--pins") => trust.manifest = Some(Trust::read_manifest(&value.to_string_lossy())),
@@ -33,17 +37,18 @@ fn offer() -> Result<Offer, String> {
                 let read = Trust::read_manifest_file(value.as_ref()).map_err(|reason| reason.to_string())?;
                 trust.manifest = Some(read);
             }
-            _ => return Err(format!("{} is no flag", flag.to_string_lossy())),
+            _ => return Err(format!("unknown flag `{name}`; {USAGE}")),
         }
     }
     let engine = lz_ops::reference_engine();
     let mut sha256 = String::new();
     let checked = trust.check(&plugin, &mut sha256).map_err(|reason| reason.to_string())?;
-    // SAFETY: this process is there to run it.
+    // SAFETY: the purpose of this process is to run the plugin.
     let opened = unsafe { Plugin::open(&checked) }.map_err(|reason| reason.to_string())?;
     // SAFETY: as above.
     let (_, kernels) = unsafe { opened.kernels(&engine, &plugin) }.map_err(|error| error.to_string())?;
     // SAFETY: as above.
-    let descriptor = unsafe { opened.descriptor() }.ok_or("the plugin has no descriptor")?.to_owned();
+    let descriptor =
+        unsafe { opened.descriptor() }.ok_or("the plugin has no capability descriptor")?.to_owned();
     Ok(Offer { descriptor, kernels })
 }

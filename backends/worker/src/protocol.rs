@@ -1,38 +1,39 @@
-//! What lies where in the memory that controls a worker: a header, a ring of submitted slots, and the slots. Tensors lie in
-//! memory of their own.
+//! The layout of the control memory: a header with the ring buffer of submitted slots, the handshake, and the slots. Tensors are in the
+//! arena.
 //!
-//! The host writes a request and the call's token into a slot and the slot's number into the ring; the worker takes numbers in
-//! order and answers with the token's answered form. The worker may write anywhere here at any time, so the host keeps which
-//! slots are in use, tokens and tickets in memory of its own (`slots`), reads each word once, and takes anything but the one
-//! answer that it waits for as a broken worker. A word says whether a side sleeps, so that nobody wakes who is awake.
+//! The host writes a request and the call's token into a slot and the slot number into the ring. The worker takes slot numbers in order
+//! and answers by setting the state of the slot to the answered form of the token. The worker may write anywhere in this memory at any
+//! time. Therefore the host keeps slot allocation, tokens and tickets in private memory (`slots`), reads each word once, and treats
+//! anything but the expected answer as a protocol violation. A flag indicates whether a side sleeps, so that the futex is woken only when
+//! needed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::memory::{self, SharedMemory};
 
-/// Marks memory that is laid out like this.
+/// Magic number of this layout.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"lzworkr2");
-/// Calls that can be under way at once.
+/// Maximum number of calls in flight.
 pub const SLOTS: usize = 32;
-/// Bytes of a request or an answer.
+/// Maximum bytes of a request or an answer.
 pub const MESSAGE_BYTES: usize = 8192;
-/// Bytes in which a worker says what it has, or why it does not start.
-pub const GREETING_BYTES: usize = 1 << 18;
+/// Maximum bytes of the handshake.
+pub const HANDSHAKE_BYTES: usize = 1 << 18;
 
-/// A worker that has not spoken yet.
+/// The worker has not sent its handshake.
 pub const STARTING: u32 = 0;
-/// A worker that takes calls; its greeting is a list of kernels.
+/// The worker accepts calls; the handshake lists its kernels.
 pub const READY: u32 = 1;
-/// A worker that cannot start; its greeting says why.
+/// The worker cannot start; the handshake is the error message.
 pub const REFUSED: u32 = 2;
 
-/// The state of a slot whose call with this token was answered. Tokens are even and never 0.
+/// The slot state of an answered call with this token. Tokens are even and never 0.
 pub const fn answered(token: u32) -> u32 {
     token | 1
 }
 
-/// The start of the memory.
+/// The header of the control memory.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
@@ -40,51 +41,51 @@ pub struct Header {
     pub magic: AtomicU64,
     /// `STARTING`, `READY` or `REFUSED`.
     pub state: AtomicU32,
-    /// Bytes of the greeting.
-    pub greeting_size: AtomicU32,
-    /// Moves with every submission; the worker sleeps on it.
+    /// Bytes of the handshake.
+    pub handshake_size: AtomicU32,
+    /// Doorbell: incremented with every submission; the worker waits on it.
     pub doorbell: AtomicU32,
-    /// Whether the worker sleeps, or is about to.
+    /// Whether the worker sleeps or is about to.
     pub asleep: AtomicU32,
-    /// By ticket: one more than the number of the slot, or 0.
+    /// The ring buffer, indexed by ticket: slot number + 1, or 0.
     pub ring: [AtomicU32; SLOTS],
 }
 
-/// One call.
+/// A slot: one call.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
-    /// The token of the call, or its answered form; the host sleeps on it.
+    /// The token of the call, or its answered form; the host waits on it.
     pub state: AtomicU32,
-    /// Whether the host sleeps, or is about to.
+    /// Whether the host sleeps or is about to.
     pub asleep: AtomicU32,
     /// Bytes of the message.
     pub size: AtomicU32,
 }
 
-/// Where the slots begin.
-const SLOTS_AT: usize = (size_of::<Header>() + GREETING_BYTES).next_multiple_of(4096);
-/// Bytes from slot to slot.
+/// Offset of the slots.
+const SLOTS_AT: usize = (size_of::<Header>() + HANDSHAKE_BYTES).next_multiple_of(4096);
+/// Bytes between slots.
 const SLOT_STRIDE: usize = size_of::<Slot>() + MESSAGE_BYTES;
-/// Bytes of the whole.
+/// Total bytes of the control memory.
 pub const CONTROL_BYTES: usize = (SLOTS_AT + SLOTS * SLOT_STRIDE).next_multiple_of(4096);
 
-/// The protocol over mapped memory.
+/// The protocol on mapped control memory.
 #[derive(Debug)]
 pub struct Channel {
-    /// The memory itself.
+    /// The control memory.
     pub memory: SharedMemory,
 }
 
 impl Channel {
-    /// Over memory that is large enough.
+    /// `None` if the memory is too small.
     pub fn new(memory: SharedMemory) -> Option<Channel> {
         (memory.size() >= CONTROL_BYTES).then_some(Channel { memory })
     }
 
     /// The header.
     pub fn header(&self) -> &Header {
-        // SAFETY: `new` saw that it fits; mappings are aligned to pages, and every field is atomic.
+        // SAFETY: `new` checked the size; mappings are page-aligned, and every field is atomic.
         unsafe { &*self.base().cast::<Header>() }
     }
 
@@ -95,7 +96,7 @@ impl Channel {
     /// A slot; the number wraps.
     pub fn slot(&self, number: usize) -> &Slot {
         let offset = SLOTS_AT + (number % SLOTS) * SLOT_STRIDE;
-        // SAFETY: inside the memory (`new`), aligned since both the start and the stride are, and atomic throughout.
+        // SAFETY: inside the memory (`new`), aligned because the start and the stride are, and every field is atomic.
         unsafe { &*self.base().wrapping_add(offset).cast::<Slot>() }
     }
 
@@ -103,110 +104,109 @@ impl Channel {
         self.base().wrapping_add(SLOTS_AT + (number % SLOTS) * SLOT_STRIDE + size_of::<Slot>())
     }
 
-    /// Writes a message into a slot; `false` if it is too long. Only the side that the state says may.
+    /// Writes a message into a slot; `false` if it is too long. Only the side that owns the slot in its current state may call this.
     pub fn write(&self, number: usize, message: &[u8]) -> bool {
         if message.len() > MESSAGE_BYTES {
             return false;
         }
-        // SAFETY: inside the memory; the other side does not touch it in this state.
+        // SAFETY: inside the memory; the other side does not access it in this state.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), self.message_at(number), message.len()) };
         self.slot(number).size.store(message.len() as u32, Ordering::Relaxed);
         true
     }
 
-    /// Copies the message of a slot, so that what the other side changes afterwards changes nothing here; `None` if it states
-    /// a size that no message has.
+    /// Copies the message of a slot, so that later writes of the other side have no effect; `None` if its size is invalid.
     pub fn read(&self, number: usize) -> Option<Vec<u8>> {
         let size = self.slot(number).size.load(Ordering::Relaxed) as usize;
         (size <= MESSAGE_BYTES).then(|| copied(self.message_at(number), size))
     }
 
-    /// The worker's greeting; `None` if it states a size that none has.
-    pub fn greeting(&self) -> Option<Vec<u8>> {
-        let size = self.header().greeting_size.load(Ordering::Acquire) as usize;
+    /// Copies the worker's handshake; `None` if its size is invalid.
+    pub fn handshake(&self) -> Option<Vec<u8>> {
+        let size = self.header().handshake_size.load(Ordering::Acquire) as usize;
         let from = self.base().wrapping_add(size_of::<Header>());
-        (size <= GREETING_BYTES).then(|| copied(from, size))
+        (size <= HANDSHAKE_BYTES).then(|| copied(from, size))
     }
 
-    /// Says what the worker has, or why it does not start.
-    pub fn greet(&self, state: u32, greeting: &[u8]) {
-        let size = greeting.len().min(GREETING_BYTES);
-        // SAFETY: behind the header, inside the memory; the host reads it after the state has changed.
+    /// Sends the worker's handshake: its kernels, or the error message.
+    pub fn send_handshake(&self, state: u32, handshake: &[u8]) {
+        let size = handshake.len().min(HANDSHAKE_BYTES);
+        // SAFETY: after the header, inside the memory; the host reads it after the state has changed.
         unsafe {
             let to = self.base().wrapping_add(size_of::<Header>());
-            std::ptr::copy_nonoverlapping(greeting.as_ptr(), to, size);
+            std::ptr::copy_nonoverlapping(handshake.as_ptr(), to, size);
         }
-        self.header().greeting_size.store(size as u32, Ordering::Release);
+        self.header().handshake_size.store(size as u32, Ordering::Release);
         self.header().state.store(state, Ordering::Release);
-        memory::wake(&self.header().state);
+        memory::futex_wake(&self.header().state);
     }
 
-    /// Hands a filled slot to the worker. Tickets are given out by the host in the order of submission.
+    /// Submits a filled slot to the worker. The host assigns tickets in submission order.
     pub(crate) fn submit(&self, number: usize, token: u32, ticket: u32) {
         let header = self.header();
         self.slot(number).state.store(token, Ordering::Release);
-        // There are as many places as slots, so this one is free: its slot would still be under way otherwise.
+        // The ring has as many entries as there are slots, so this entry is free.
         header.ring[ticket as usize % SLOTS].store(number as u32 + 1, Ordering::Release);
         header.doorbell.fetch_add(1, Ordering::SeqCst);
         if header.asleep.load(Ordering::SeqCst) != 0 {
-            memory::wake(&header.doorbell);
+            memory::futex_wake(&header.doorbell);
         }
     }
 
-    /// The slot of a ticket, once it is submitted; `None` when the time is over.
-    pub fn take(&self, ticket: u32, time: Duration) -> Option<usize> {
+    /// Takes the slot with a ticket, waiting for its submission; `None` after the timeout.
+    pub fn take(&self, ticket: u32, timeout: Duration) -> Option<usize> {
         let header = self.header();
-        let place = &header.ring[ticket as usize % SLOTS];
-        let taken = || match place.swap(0, Ordering::Acquire) {
+        let entry = &header.ring[ticket as usize % SLOTS];
+        let take_entry = || match entry.swap(0, Ordering::Acquire) {
             0 => None,
             number => Some(number as usize - 1),
         };
-        if memory::spin(place, 0, SPINS) {
-            return taken();
+        if memory::spin(entry, 0, SPIN_ITERATIONS) {
+            return take_entry();
         }
         header.asleep.store(1, Ordering::SeqCst);
-        let seen = header.doorbell.load(Ordering::SeqCst);
-        if place.load(Ordering::Acquire) == 0 {
-            memory::sleep(&header.doorbell, seen, time);
+        let doorbell = header.doorbell.load(Ordering::SeqCst);
+        if entry.load(Ordering::Acquire) == 0 {
+            memory::futex_wait(&header.doorbell, doorbell, timeout);
         }
         header.asleep.store(0, Ordering::SeqCst);
-        taken()
+        take_entry()
     }
 
-    /// Waits until the state of a slot is no longer `token`, or the time is over, and gives the state.
-    pub(crate) fn await_answer(&self, number: usize, token: u32, time: Duration) -> u32 {
+    /// Waits until the state of a slot is no longer `token` or the timeout expires, and returns the state.
+    pub(crate) fn await_answer(&self, number: usize, token: u32, timeout: Duration) -> u32 {
         let slot = self.slot(number);
-        if !memory::spin(&slot.state, token, SPINS) {
+        if !memory::spin(&slot.state, token, SPIN_ITERATIONS) {
             slot.asleep.store(1, Ordering::SeqCst);
-            memory::sleep(&slot.state, token, time);
+            memory::futex_wait(&slot.state, token, timeout);
             slot.asleep.store(0, Ordering::SeqCst);
         }
         slot.state.load(Ordering::Acquire)
     }
 
-    /// Wakes everybody who waits for an answer, because none will come.
+    /// Wakes all threads that wait for an answer, because the worker has terminated.
     pub fn wake_all(&self) {
-        (0..SLOTS).for_each(|number| memory::wake(&self.slot(number).state));
-        memory::wake(&self.header().state);
+        (0..SLOTS).for_each(|number| memory::futex_wake(&self.slot(number).state));
+        memory::futex_wake(&self.header().state);
     }
 
-    /// Says that the call of a slot was answered.
+    /// Marks the call of a slot as answered.
     pub fn answer(&self, number: usize, token: u32) {
         let slot = self.slot(number);
         slot.state.store(answered(token), Ordering::SeqCst);
         if slot.asleep.load(Ordering::SeqCst) != 0 {
-            memory::wake(&slot.state);
+            memory::futex_wake(&slot.state);
         }
     }
 }
 
-/// Bytes of the shared memory, copied once.
+/// A copy of bytes of the shared memory.
 fn copied(from: *const u8, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
-    // SAFETY: the callers pass ranges inside the memory; bytes are copied whatever they are.
+    // SAFETY: the callers pass ranges inside the memory; any bytes are valid.
     unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size) };
     bytes
 }
 
-/// Turns of a spinning loop before a side sleeps: tens of microseconds, which is more than a small call takes.
-const SPINS: u32 = 10_000;
+/// Spin iterations before sleeping: tens of microseconds, longer than a small call.
+const SPIN_ITERATIONS: u32 = 10_000;

@@ -1,4 +1,4 @@
-//! A kernel that runs in a worker, as the registry holds it.
+//! The host-side proxy of a kernel that runs in a worker.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use lz_core::{
 };
 use lz_ops::tokenizer::Tokenizer;
 
-use crate::arena::{Arena, NoBlock, rounded};
+use crate::arena::{AllocationError, Arena, rounded};
 use crate::failure::{self, out_of_memory};
 use crate::host::Shared;
-use crate::message::{Answer, Block, Call, HeldOut, Placed, Request, SentArg, SentOut};
-use crate::patience::Patience;
-use crate::slot::Held;
+use crate::message::{Answer, ArenaTensor, Block, Call, PendingOutput, Request, WireArg, WireOutput};
+use crate::patience::WaitDeadline;
+use crate::slot::SlotGuard;
 use crate::wire::{pack_texts, unpack_texts};
 
 /// A kernel of a worker.
@@ -34,36 +34,36 @@ impl RemoteKernel {
     }
 }
 
-/// Blocks of the arena that one call uses; given back when it is over.
+/// The arena blocks of one call; released on drop.
 struct Blocks<'a> {
     arena: &'a Arena,
-    taken: Vec<(usize, usize)>,
-    /// What is left of the block for the arguments and the outputs.
-    left: (usize, usize),
+    allocated: Vec<(usize, usize)>,
+    /// The unused rest of the block that was reserved for arguments and outputs.
+    reserved: (usize, usize),
 }
 
 impl Drop for Blocks<'_> {
     fn drop(&mut self) {
-        for (offset, bytes) in &self.taken {
-            self.arena.give_back(*offset, *bytes);
+        for (offset, bytes) in &self.allocated {
+            self.arena.release(*offset, *bytes);
         }
     }
 }
 
 impl<'a> Blocks<'a> {
-    /// One block for so many bytes, once other calls have given back enough. In one piece: two calls that had half of what
-    /// they need each would wait for each other.
+    /// Reserves one block, waiting for other calls to release memory. One block, because two calls that each hold half of what they need
+    /// would deadlock.
     fn reserve(arena: &'a Arena, bytes: usize, deadline: Duration) -> Result<Blocks<'a>, KernelError> {
-        let mut blocks = Blocks { arena, taken: Vec::new(), left: (0, 0) };
+        let mut blocks = Blocks { arena, allocated: Vec::new(), reserved: (0, 0) };
         if bytes > 0 {
-            let offset = arena.wait_for(bytes, Patience::new(deadline)).map_err(|why| match why {
-                NoBlock::TooLarge => blocks.too_large(bytes),
-                NoBlock::Stopped(stop) => {
-                    failure::stopped(stop, "enough of the worker's shared memory", deadline)
+            let offset = arena.wait_for(bytes, WaitDeadline::new(deadline)).map_err(|why| match why {
+                AllocationError::TooLarge => blocks.too_large(bytes),
+                AllocationError::Wait(stop) => {
+                    failure::wait_failed(stop, "enough of the worker's shared memory", deadline)
                 }
             })?;
-            blocks.taken.push((offset, bytes));
-            blocks.left = (offset, offset + bytes);
+            blocks.allocated.push((offset, bytes));
+            blocks.reserved = (offset, offset + bytes);
         }
         Ok(blocks)
     }
@@ -72,39 +72,39 @@ impl<'a> Blocks<'a> {
     fn too_large(&self, bytes: usize) -> KernelError {
         let (bytes, limit) = (bytes.div_ceil(1 << 20), self.arena.memory().size() >> 20);
         out_of_memory(format!(
-            "the call needs {bytes} MiB of the worker's shared memory, which has {limit} MiB; allow it more \
-             (`worker.arena_limit_mb`), or pass smaller tensors"
+            "the call needs {bytes} MiB of the worker's shared memory, which has {limit} MiB; increase \
+             `worker.arena_limit_mb` or pass smaller tensors"
         ))
     }
 
-    /// Room for bytes: of what was reserved, or for what turned up during the call of what is free now.
+    /// Allocates bytes: from the reserved block, or, for sizes that become known during the call, from memory that is free now.
     fn take(&mut self, bytes: usize) -> Result<Block, KernelError> {
         let size = rounded(bytes).ok_or_else(|| self.too_large(usize::MAX))?;
-        let (next, end) = self.left;
+        let (next, end) = self.reserved;
         let offset = if end - next >= size {
-            self.left.0 = next + size;
+            self.reserved.0 = next + size;
             next
         } else {
-            // Not waited for: those who have the memory may wait in turn for what this call has.
+            // Without waiting: the calls that hold the memory may wait for memory of this call.
             let Some(offset) = self.arena.take(size) else { return Err(self.too_large(size)) };
-            self.taken.push((offset, size));
+            self.allocated.push((offset, size));
             offset
         };
         Ok(Block { offset: offset as u64, bytes: bytes as u64 })
     }
 
-    /// Room for a dense tensor with the sizes of `layout`.
-    fn place(&mut self, layout: &Layout) -> Result<Placed, KernelError> {
+    /// Allocates a dense tensor with the shape of `layout`.
+    fn allocate(&mut self, layout: &Layout) -> Result<ArenaTensor, KernelError> {
         let dense = Layout { strides: layout.shape.contiguous_strides(), place: Place::HOST, ..*layout };
-        let bytes = bytes_of(layout).ok_or_else(|| self.too_large(usize::MAX))?;
-        Ok(Placed { offset: self.take(bytes)?.offset, layout: dense })
+        let bytes = dense_bytes(layout).ok_or_else(|| self.too_large(usize::MAX))?;
+        Ok(ArenaTensor { offset: self.take(bytes)?.offset, layout: dense })
     }
 
-    /// Bytes, copied.
+    /// Copies bytes into a new block.
     fn put(&mut self, bytes: &[u8]) -> Result<Block, KernelError> {
         let block = self.take(bytes.len())?;
         if let Some(to) = self.arena.memory().at(block.offset as usize, bytes.len()) {
-            // SAFETY: a block of its own, which nobody else knows yet.
+            // SAFETY: a new block that is not shared yet.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
         Ok(block)
@@ -115,42 +115,42 @@ impl<'a> Blocks<'a> {
         let bytes = block.bytes as usize;
         let mut copy = vec![0; bytes];
         if let Some(from) = self.arena.memory().at(block.offset as usize, bytes) {
-            // SAFETY: inside the memory; whatever the worker does with it meanwhile, bytes are bytes.
+            // SAFETY: inside the memory; any bytes are valid, even if the worker writes concurrently.
             unsafe { std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), bytes) };
         }
         copy
     }
 }
 
-/// Bytes of a dense tensor; `None` if they cannot be counted.
-fn bytes_of(layout: &Layout) -> Option<usize> {
+/// Bytes of a dense tensor; `None` on overflow.
+fn dense_bytes(layout: &Layout) -> Option<usize> {
     usize::try_from(layout.elements()?.checked_mul(layout.dtype.size() as i64)?).ok()
 }
 
-/// Where a tensor lies in the shared memory already; `None` if it lies elsewhere.
-fn inside(arena: &Arena, view: &TensorView<'_>) -> Option<Placed> {
+/// The tensor in the arena if its memory is there; `None` if it is elsewhere.
+fn find_in_arena(arena: &Arena, view: &TensorView<'_>) -> Option<ArenaTensor> {
     let (start, end) = view.address_range()?;
     let bytes = usize::try_from(end - start).ok()?;
     arena.memory().offset_of(usize::try_from(start).ok()?, bytes)?;
     let offset = arena.memory().offset_of(view.address(), 0)?;
-    Some(Placed { offset: offset as u64, layout: *view.layout() })
+    Some(ArenaTensor { offset: offset as u64, layout: *view.layout() })
 }
 
-/// A view of a tensor in the shared memory.
+/// A view of a tensor in the arena.
 ///
 /// # Safety
-/// The tensor lies inside, and nobody else writes it for `'a`.
-unsafe fn lent<'a>(arena: &Arena, placed: &Placed) -> Option<TensorMut<'a>> {
-    let data = arena.memory().at(usize::try_from(placed.offset).ok()?, 0)?;
-    // SAFETY: passed on.
-    Some(unsafe { TensorMut::from_raw(data, placed.layout) })
+/// The tensor is inside the arena, and nothing else writes it for `'a`.
+unsafe fn view_in_arena<'a>(arena: &Arena, arena_tensor: &ArenaTensor) -> Option<TensorMut<'a>> {
+    let data = arena.memory().at(usize::try_from(arena_tensor.offset).ok()?, 0)?;
+    // SAFETY: forwarded to the caller.
+    Some(unsafe { TensorMut::from_raw(data, arena_tensor.layout) })
 }
 
 /// Copies every element, bit for bit.
 fn copy(from: &TensorView<'_>, to: &mut TensorMut<'_>) {
     if from.layout().is_contiguous() && to.layout().is_contiguous() {
         let bytes = usize::try_from(from.elements()).unwrap_or(0) * from.dtype().size();
-        // SAFETY: both are sound and dense and of the same size; one of them lies in the arena, in a block of its own.
+        // SAFETY: both are valid, dense and of the same size; one of them is in its own block of the arena.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), bytes) };
         return;
     }
@@ -173,14 +173,14 @@ impl Kernel for RemoteKernel {
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let shared = &*self.shared;
-        let slot = Held::claim(shared)?;
+        let slot = SlotGuard::claim(shared)?;
         let number = slot.kernel(&self.id, &self.info.name)?;
         let arena = &*slot.running.arena;
         let packed: Vec<Option<Vec<u8>>> = args
             .iter()
             .map(|arg| if let Arg::Text(texts) = arg { Some(pack_texts(texts)) } else { None })
             .collect();
-        let bytes = needed(arena, args, outputs, &packed)?;
+        let bytes = required_bytes(arena, args, outputs, &packed)?;
         let mut blocks = Blocks::reserve(arena, bytes, shared.options.deadline)?;
         let mut call = Call {
             kernel: number,
@@ -191,49 +191,53 @@ impl Kernel for RemoteKernel {
         let mut written_in_place = false;
         for (arg, packed) in args.iter().zip(&packed) {
             call.args.push(match arg {
-                Arg::Absent => SentArg::Absent,
-                Arg::Value(value) => SentArg::Value(*value),
-                Arg::Tensor(view) => SentArg::Tensor(send(&mut blocks, view)?),
+                Arg::Absent => WireArg::Absent,
+                Arg::Value(value) => WireArg::Value(*value),
+                Arg::Tensor(view) => WireArg::Tensor(send(&mut blocks, view)?),
                 Arg::TensorMut(tensor) => {
                     let view = tensor.as_view();
-                    written_in_place |= inside(arena, &view).is_some();
-                    SentArg::Written(send(&mut blocks, &view)?)
+                    written_in_place |= find_in_arena(arena, &view).is_some();
+                    WireArg::TensorMut(send(&mut blocks, &view)?)
                 }
-                Arg::Text(_) => SentArg::Texts(blocks.put(packed.as_deref().unwrap_or_default())?),
-                Arg::Handle(handle) => SentArg::Tokenizer(handle.digest(), None),
+                Arg::Text(_) => WireArg::Texts(blocks.put(packed.as_deref().unwrap_or_default())?),
+                Arg::Handle(handle) => WireArg::Tokenizer(handle.digest(), None),
             });
         }
         for output in outputs.iter() {
             call.outputs.push(match output {
-                OutArg::Absent => SentOut::Absent,
+                OutArg::Absent => WireOutput::Absent,
                 OutArg::Tensor(tensor) => {
                     let view = tensor.as_view();
-                    SentOut::Tensor(inside(arena, &view).map_or_else(|| blocks.place(view.layout()), Ok)?)
+                    WireOutput::Tensor(
+                        find_in_arena(arena, &view).map_or_else(|| blocks.allocate(view.layout()), Ok)?,
+                    )
                 }
-                OutArg::Dynamic(_) => SentOut::Dynamic,
-                OutArg::Text(_) => SentOut::Texts,
+                OutArg::Dynamic(_) => WireOutput::Dynamic,
+                OutArg::Text(_) => WireOutput::Texts,
             });
         }
-        let made = self.perform(&slot, &mut blocks, &mut call, args).map_err(|error| {
-            // What was copied is as it was: only tensors that lie in the shared memory can have been changed.
+        let produced = self.perform(&slot, &mut blocks, &mut call, args).map_err(|error| {
+            // Copied tensors are unchanged: only tensors in the arena may have been modified.
             if written_in_place { error } else { error.before_writing() }
         })?;
         for (arg, sent) in args.iter_mut().zip(&call.args) {
-            if let (Arg::TensorMut(tensor), SentArg::Written(placed)) = (arg, sent) {
-                fetch(arena, placed, tensor);
+            if let (Arg::TensorMut(tensor), WireArg::TensorMut(arena_tensor)) = (arg, sent) {
+                fetch(arena, arena_tensor, tensor);
             }
         }
-        let mut made = made.into_iter();
+        let mut produced = produced.into_iter();
         for (output, sent) in outputs.iter_mut().zip(&call.outputs) {
             match (output, sent) {
-                (OutArg::Tensor(tensor), SentOut::Tensor(placed)) => fetch(arena, placed, tensor),
-                (OutArg::Dynamic(place), SentOut::Dynamic) => match made.next() {
-                    Some(Made::Tensor(tensor)) => **place = Some(tensor),
-                    _ => return Err(slot.nonsense()),
+                (OutArg::Tensor(tensor), WireOutput::Tensor(arena_tensor)) => {
+                    fetch(arena, arena_tensor, tensor)
+                }
+                (OutArg::Dynamic(output), WireOutput::Dynamic) => match produced.next() {
+                    Some(DynamicOutput::Tensor(tensor)) => **output = Some(tensor),
+                    _ => return Err(slot.invalid_answer()),
                 },
-                (OutArg::Text(place), SentOut::Texts) => match made.next() {
-                    Some(Made::Texts(texts)) => **place = Some(texts),
-                    _ => return Err(slot.nonsense()),
+                (OutArg::Text(output), WireOutput::Texts) => match produced.next() {
+                    Some(DynamicOutput::Texts(texts)) => **output = Some(texts),
+                    _ => return Err(slot.invalid_answer()),
                 },
                 _ => {}
             }
@@ -242,8 +246,8 @@ impl Kernel for RemoteKernel {
     }
 }
 
-/// Bytes that a call needs in the arena, apart from what turns up while it runs.
-fn needed(
+/// Arena bytes of a call, without those that become known during the call.
+fn required_bytes(
     arena: &Arena,
     args: &[Arg<'_>],
     outputs: &[OutArg<'_>],
@@ -263,113 +267,115 @@ fn needed(
             }
         };
         host_only(&view)?;
-        if inside(arena, &view).is_none() {
-            add(bytes_of(view.layout()));
+        if find_in_arena(arena, &view).is_none() {
+            add(dense_bytes(view.layout()));
         }
     }
     for output in outputs {
         let OutArg::Tensor(tensor) = output else { continue };
         let view = tensor.as_view();
         host_only(&view)?;
-        if inside(arena, &view).is_none() {
-            add(bytes_of(view.layout()));
+        if find_in_arena(arena, &view).is_none() {
+            add(dense_bytes(view.layout()));
         }
     }
-    total.ok_or_else(|| out_of_memory("the tensors of the call are larger than the address space"))
+    total.ok_or_else(|| out_of_memory("the total size of the call's tensors exceeds the address space"))
 }
 
-/// A result whose size was not known before.
-enum Made {
+/// An output whose size the kernel determined.
+enum DynamicOutput {
     Tensor(Tensor),
     Texts(Vec<String>),
 }
 
 impl RemoteKernel {
-    /// Asks until the call is done: the worker may want the definition of a tokenizer first, and results whose size it found out
-    /// are fetched afterwards.
+    /// Runs the call: sends definitions of tokenizers that the worker does not have, and fetches dynamic outputs afterwards.
     fn perform(
         &self,
-        slot: &Held<'_>,
+        slot: &SlotGuard<'_>,
         blocks: &mut Blocks<'_>,
         call: &mut Call,
         args: &[Arg<'_>],
-    ) -> Result<Vec<Made>, KernelError> {
-        let mut answer = slot.ask(&Request::Call(call.clone()))?;
-        // Once for each tokenizer; a worker that asks again and again is not taken at its word.
+    ) -> Result<Vec<DynamicOutput>, KernelError> {
+        let mut answer = slot.request(&Request::Call(call.clone()))?;
+        // At most once for each argument, so that a worker cannot request definitions forever.
         for _ in 0..args.len() {
-            let Answer::Unknown(wanted) = answer else { break };
+            let Answer::UnknownTokenizer(unknown) = answer else { break };
             for (arg, sent) in args.iter().zip(&mut call.args) {
-                if let (Arg::Handle(handle), SentArg::Tokenizer(digest, json)) = (arg, sent)
-                    && *digest == wanted
+                if let (Arg::Handle(handle), WireArg::Tokenizer(digest, json)) = (arg, sent)
+                    && *digest == unknown
                 {
                     *json = Some(blocks.put(Tokenizer::from_handle(*handle)?.json())?);
                 }
             }
-            answer = slot.ask(&Request::Call(call.clone()))?;
+            answer = slot.request(&Request::Call(call.clone()))?;
         }
-        let held = match answer {
-            Answer::Done if call.held_outputs().is_empty() => return Ok(Vec::new()),
-            Answer::Held(held) => held,
+        let pending = match answer {
+            Answer::Done if call.dynamic_outputs().is_empty() => return Ok(Vec::new()),
+            Answer::Pending(pending) => pending,
             Answer::Failed(failed) => return Err(failed.into_error()),
-            Answer::Done | Answer::Unknown(_) => return Err(slot.nonsense()),
+            Answer::Done | Answer::UnknownTokenizer(_) => return Err(slot.invalid_answer()),
         };
-        let wrong = |why: String| slot.broken(&format!("{}: {why}; the worker was stopped", self.id));
+        let wrong =
+            |why: String| slot.protocol_violation(&format!("{}: {why}; the worker was stopped", self.id));
         let schema = self.info.schema();
         let bound = check::check_call(schema, args, None).map_err(KernelError::invalid)?;
-        let outputs =
-            stated(call, &held).ok_or_else(|| wrong("other results than were asked for".to_owned()))?;
-        check::check_produced(schema, &bound, &outputs).map_err(|reason| wrong(reason.to_string()))?;
-        let mut placed = Vec::with_capacity(held.len());
-        for output in &held {
+        let reported = produced_outputs(call, &pending)
+            .ok_or_else(|| wrong("the answer has other outputs than the call".to_owned()))?;
+        check::check_produced(schema, &bound, &reported).map_err(|reason| wrong(reason.to_string()))?;
+        let mut blocks_for_pending = Vec::with_capacity(pending.len());
+        for output in &pending {
             let bytes = match output {
-                HeldOut::Tensor(dtype, shape) => {
-                    Layout::contiguous(shape, *dtype).ok().as_ref().and_then(bytes_of)
+                PendingOutput::Tensor(dtype, shape) => {
+                    Layout::contiguous(shape, *dtype).ok().as_ref().and_then(dense_bytes)
                 }
-                HeldOut::Texts(bytes) => usize::try_from(*bytes).ok(),
+                PendingOutput::Texts(bytes) => usize::try_from(*bytes).ok(),
             };
-            placed.push(blocks.take(bytes.ok_or_else(|| slot.nonsense())?)?);
+            blocks_for_pending.push(blocks.take(bytes.ok_or_else(|| slot.invalid_answer())?)?);
         }
-        match slot.ask(&Request::Fetch(placed.clone()))? {
+        match slot.request(&Request::Fetch(blocks_for_pending.clone()))? {
             Answer::Done => {}
             Answer::Failed(failed) => return Err(failed.into_error()),
-            Answer::Held(_) | Answer::Unknown(_) => return Err(slot.nonsense()),
+            Answer::Pending(_) | Answer::UnknownTokenizer(_) => return Err(slot.invalid_answer()),
         }
-        let mut made = Vec::with_capacity(held.len());
-        for ((output, number), block) in held.iter().zip(&call.held_outputs()).zip(placed) {
+        let mut outputs = Vec::with_capacity(pending.len());
+        for ((output, number), block) in pending.iter().zip(&call.dynamic_outputs()).zip(blocks_for_pending) {
             let bytes = blocks.get(block);
-            made.push(match output {
-                HeldOut::Texts(_) => {
-                    let texts = unpack_texts(&bytes).ok_or_else(|| slot.nonsense())?;
+            outputs.push(match output {
+                PendingOutput::Texts(_) => {
+                    let texts = unpack_texts(&bytes).ok_or_else(|| slot.invalid_answer())?;
                     let produced = (*number, None, &[texts.len() as i64][..]);
                     check::check_produced(schema, &bound, &[produced])
                         .map_err(|reason| wrong(reason.to_string()))?;
-                    Made::Texts(texts)
+                    DynamicOutput::Texts(texts)
                 }
-                HeldOut::Tensor(dtype, shape) => {
+                PendingOutput::Tensor(dtype, shape) => {
                     let mut tensor = Tensor::zeros(shape, *dtype).map_err(KernelError::because)?;
                     match tensor.bytes_mut() {
-                        place if place.len() == bytes.len() => place.copy_from_slice(&bytes),
-                        _ => return Err(slot.nonsense()),
+                        memory if memory.len() == bytes.len() => memory.copy_from_slice(&bytes),
+                        _ => return Err(slot.invalid_answer()),
                     }
-                    Made::Tensor(tensor)
+                    DynamicOutput::Tensor(tensor)
                 }
             });
         }
-        Ok(made)
+        Ok(outputs)
     }
 }
 
-/// The results that the worker states, as they are checked; `None` if they are not as many, or text where a tensor belongs.
-fn stated<'h>(call: &Call, held: &'h [HeldOut]) -> Option<Vec<Produced<'h>>> {
-    let expected = call.held_outputs();
-    let one = |(number, held): (usize, &'h HeldOut)| match (held, call.outputs.get(number)?) {
-        (HeldOut::Tensor(dtype, shape), SentOut::Dynamic) => Some(Some((number, Some(*dtype), &shape[..]))),
-        // How many there are is known once they were fetched.
-        (HeldOut::Texts(_), SentOut::Texts) => Some(None),
+/// The reported outputs in the form for validation; `None` if their number or kind does not match the call.
+fn produced_outputs<'h>(call: &Call, pending: &'h [PendingOutput]) -> Option<Vec<Produced<'h>>> {
+    let expected = call.dynamic_outputs();
+    let one = |(number, pending): (usize, &'h PendingOutput)| match (pending, call.outputs.get(number)?) {
+        (PendingOutput::Tensor(dtype, shape), WireOutput::Dynamic) => {
+            Some(Some((number, Some(*dtype), &shape[..])))
+        }
+        // The number of strings is known only after fetching.
+        (PendingOutput::Texts(_), WireOutput::Texts) => Some(None),
         _ => None,
     };
     let stated: Option<Vec<Option<Produced<'h>>>> =
-        (expected.len() == held.len()).then(|| expected.into_iter().zip(held).map(one).collect())?;
+        (expected.len() == pending.len()).then(|| expected.into_iter().zip(pending).map(one).collect())?;
     Some(stated?.into_iter().flatten().collect())
 }
 
@@ -378,28 +384,28 @@ fn host_only(view: &TensorView<'_>) -> Result<(), KernelError> {
         return Ok(());
     }
     let reason = Reason::new(ReasonCode::DeviceMismatch)
-        .required("memory of the host: what is on a device does not cross to another process")
+        .required("tensors in host memory: kernels in a worker process cannot access device memory")
         .found(view.place().to_string());
     Err(KernelError::because(reason).before_writing())
 }
 
-/// Where a tensor lies that the worker reads: where it is, or in a copy.
-fn send(blocks: &mut Blocks<'_>, view: &TensorView<'_>) -> Result<Placed, KernelError> {
-    if let Some(placed) = inside(blocks.arena, view) {
-        return Ok(placed);
+/// The arena tensor for an argument: the tensor itself if it is in the arena, else a copy.
+fn send(blocks: &mut Blocks<'_>, view: &TensorView<'_>) -> Result<ArenaTensor, KernelError> {
+    if let Some(arena_tensor) = find_in_arena(blocks.arena, view) {
+        return Ok(arena_tensor);
     }
-    let placed = blocks.place(view.layout())?;
-    // SAFETY: a block of its own, which nobody else knows yet.
-    if let Some(mut to) = unsafe { lent(blocks.arena, &placed) } {
+    let arena_tensor = blocks.allocate(view.layout())?;
+    // SAFETY: a new block that is not shared yet.
+    if let Some(mut to) = unsafe { view_in_arena(blocks.arena, &arena_tensor) } {
         copy(view, &mut to);
     }
-    Ok(placed)
+    Ok(arena_tensor)
 }
 
-/// Copies a result to where the caller wants it, unless it lies there already.
-fn fetch(arena: &Arena, placed: &Placed, to: &mut TensorMut<'_>) {
-    // SAFETY: the call is over; a worker that writes on only changes which bytes are copied.
-    if let Some(from) = unsafe { lent(arena, placed) }
+/// Copies an output into the caller's tensor, unless it is in the arena.
+fn fetch(arena: &Arena, arena_tensor: &ArenaTensor, to: &mut TensorMut<'_>) {
+    // SAFETY: the call is finished; a worker that still writes only changes which bytes are copied.
+    if let Some(from) = unsafe { view_in_arena(arena, arena_tensor) }
         && from.address() != to.address()
     {
         copy(&from.as_view(), to);

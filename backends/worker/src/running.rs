@@ -1,4 +1,4 @@
-//! A worker's process that runs, and what it is called through.
+//! A running worker process with its channel, slots and arena.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -6,23 +6,23 @@ use std::sync::{Arc, OnceLock};
 use lz_core::Reason;
 
 use crate::arena::Arena;
-use crate::failure::{excerpt, garbage, unavailable};
+use crate::failure::{excerpt, protocol_error, unavailable};
 use crate::memory::{self, SharedMemory};
 use crate::options::WorkerOptions;
-use crate::patience::{Patience, Stop};
+use crate::patience::{WaitDeadline, WaitError};
 use crate::process::Process;
 use crate::protocol::{self, CONTROL_BYTES, Channel};
 use crate::slots::Slots;
 use crate::supervisor::NotRunning;
 
-/// A process and what it is called through. It is killed when nobody holds this any more.
+/// A running worker process. It is killed when the last reference is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub channel: Arc<Channel>,
     pub slots: Slots,
     pub arena: Arc<Arena>,
     pub process: Arc<Process>,
-    pub greeting: Greeting,
+    pub handshake: Handshake,
     /// Why the host stopped it, if it did.
     stopped: OnceLock<Reason>,
 }
@@ -33,68 +33,76 @@ impl Drop for Running {
     }
 }
 
-/// What a worker says of itself.
+/// The parsed handshake of a worker.
 #[derive(Debug, Clone)]
-pub(crate) struct Greeting {
+pub(crate) struct Handshake {
     pub descriptor: String,
     pub kernels: Vec<(String, String)>,
 }
 
 impl Running {
-    /// Starts a process and waits for its greeting.
+    /// Spawns a process and waits for its handshake.
     pub fn start(
         options: &WorkerOptions,
         arena: Arc<Arena>,
-        mut patience: Patience,
+        mut wait: WaitDeadline,
     ) -> Result<Running, NotRunning> {
         let refuse = |reason: Reason| NotRunning::Unavailable(reason);
         let control = SharedMemory::create(CONTROL_BYTES).ok().and_then(Channel::new);
-        let control = control.ok_or_else(|| refuse(unavailable("there is no shared memory")))?;
+        let control =
+            control.ok_or_else(|| refuse(unavailable("cannot create shared memory for the worker")))?;
         let channel = Arc::new(control);
         channel.header().magic.store(protocol::MAGIC, Ordering::Release);
-        let woken = Arc::clone(&channel);
-        let ended = move || woken.wake_all();
+        let waiters = Arc::clone(&channel);
+        let on_termination = move || waiters.wake_all();
         let (control, tensors) = (channel.memory.descriptor(), arena.memory().descriptor());
-        let process = Process::start(options, control, tensors, ended)
-            .map_err(|error| refuse(unavailable(format!("{}: {error}", options.program.display()))))?;
+        let process = Process::start(options, control, tensors, on_termination).map_err(|error| {
+            refuse(unavailable(format!("cannot start {}: {error}", options.program.display())))
+        })?;
         let state = &channel.header().state;
-        // Each word of the memory is read once: the worker may change it between two looks.
+        // Each word of the memory is read once: the worker may change it between two reads.
         let state = loop {
             match state.load(Ordering::Acquire) {
                 protocol::STARTING => {}
                 other => break other,
             }
-            if let Some(ending) = process.ending() {
-                return Err(refuse(unavailable(format!("the worker ended while it started: {ending}"))));
+            if let Some(termination) = process.termination() {
+                return Err(refuse(unavailable(format!(
+                    "the worker terminated during its start: {termination}"
+                ))));
             }
-            match patience.slice() {
-                Ok(slice) => memory::sleep(state, protocol::STARTING, slice),
+            match wait.slice() {
+                Ok(slice) => memory::futex_wait(state, protocol::STARTING, slice),
                 Err(stop) => {
                     process.kill();
                     return Err(match stop {
-                        Stop::Expired => refuse(unavailable("the worker did not start in time")),
+                        WaitError::Expired => refuse(unavailable(
+                            "the worker did not start within `worker.start_deadline_seconds`",
+                        )),
                         other => NotRunning::Stopped(other),
                     });
                 }
             }
         };
-        let greeting = channel.greeting();
-        let reason = match (state, greeting) {
-            (protocol::READY, Some(greeting)) => match read_greeting(&greeting) {
-                Some(greeting) => {
+        let handshake = channel.handshake();
+        let reason = match (state, handshake) {
+            (protocol::READY, Some(handshake)) => match parse_handshake(&handshake) {
+                Some(handshake) => {
                     let (slots, stopped) = (Slots::new(), OnceLock::new());
-                    return Ok(Running { channel, slots, arena, process, greeting, stopped });
+                    return Ok(Running { channel, slots, arena, process, handshake, stopped });
                 }
-                None => garbage("the worker's greeting cannot be understood"),
+                None => {
+                    protocol_error("the worker's handshake is not valid JSON with `descriptor` and `kernels`")
+                }
             },
             (protocol::REFUSED, Some(why)) => unavailable(excerpt(&String::from_utf8_lossy(&why))),
-            _ => garbage("the worker's greeting cannot be understood"),
+            _ => protocol_error("the worker's handshake has an invalid state or size"),
         };
         process.kill();
         Err(refuse(reason))
     }
 
-    /// Stops the process. Other calls that it has learn why; whether this was the first to stop it.
+    /// Stops the process and records the reason for its other calls. Returns whether this call was the first to stop it.
     pub fn stop(&self, why: &Reason) -> bool {
         let first = self.stopped.set(why.clone()).is_ok();
         self.process.kill();
@@ -107,12 +115,12 @@ impl Running {
     }
 }
 
-fn read_greeting(bytes: &[u8]) -> Option<Greeting> {
+fn parse_handshake(bytes: &[u8]) -> Option<Handshake> {
     let json: serde_json::Value = serde_json::from_slice(bytes).ok()?;
     let kernels = json.get("kernels")?.as_array()?.iter().map(|kernel| {
         let text = |at: usize| Some(kernel.get(at)?.as_str()?.to_owned());
         Some((text(0)?, text(1)?))
     });
     let descriptor = json.get("descriptor")?.as_str()?.to_owned();
-    Some(Greeting { descriptor, kernels: kernels.collect::<Option<_>>()? })
+    Some(Handshake { descriptor, kernels: kernels.collect::<Option<_>>()? })
 }

@@ -1,4 +1,4 @@
-//! The worker's side: takes calls out of the ring and runs them until the host is gone.
+//! The worker side: takes calls from the ring buffer and runs them until the host terminates.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -13,62 +13,67 @@ use lz_core::{Arg, Handle, KernelEntry, KernelError, OutArg, Tensor};
 use lz_ops::tokenizer::Tokenizer;
 
 use crate::memory::SharedMemory;
-use crate::message::{Answer, Block, Call, HeldOut, Placed, Request, SentArg, SentOut};
+use crate::message::{Answer, ArenaTensor, Block, Call, PendingOutput, Request, WireArg, WireOutput};
 use crate::process::{ARENA_VARIABLE, CONTROL_VARIABLE};
 use crate::protocol::{self, Channel};
 use crate::wire::{pack_texts, unpack_texts};
 
-/// How long a worker sleeps before it looks around.
-const LOOK: Duration = Duration::from_secs(1);
+/// Maximum sleep of a worker between two checks of the ring.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a worker offers.
+/// The kernels that a worker provides.
 #[derive(Debug)]
 pub struct Offer {
-    /// The capability descriptor's JSON; empty where the host knows the kernels' specs by itself.
+    /// The JSON of the capability descriptor; empty if the host already has the specs of the kernels.
     pub descriptor: String,
-    /// The kernels that it describes.
+    /// The kernels of the descriptor.
     pub kernels: Vec<KernelEntry>,
 }
 
-/// Says what `make` makes, then serves calls; returns only if that cannot be done. To be called once, in a process that a
-/// host has started.
+/// Sends the result of `make` as the handshake, then serves calls. Returns only on failure. Must be called once, in a process that a host
+/// has spawned.
 pub fn serve(make: impl FnOnce() -> Result<Offer, String>) -> io::Result<()> {
     let (channel, arena) = open()?;
     let offer = match catch_unwind(AssertUnwindSafe(make)) {
         Ok(Ok(offer)) => offer,
         Ok(Err(message)) => {
-            channel.greet(protocol::REFUSED, message.as_bytes());
+            channel.send_handshake(protocol::REFUSED, message.as_bytes());
             return Err(io::Error::other(message));
         }
         Err(_) => {
-            channel.greet(protocol::REFUSED, b"the worker panicked while it started");
-            return Err(io::Error::other("a panic"));
+            channel.send_handshake(protocol::REFUSED, b"the worker panicked during its start");
+            return Err(io::Error::other("panic during the start of the worker"));
         }
     };
     let kernels: Vec<[&str; 2]> =
         offer.kernels.iter().map(|entry| [entry.spec.id.as_str(), entry.spec.operation.as_str()]).collect();
-    let greeting = serde_json::json!({ "descriptor": offer.descriptor, "kernels": kernels }).to_string();
-    if greeting.len() > protocol::GREETING_BYTES {
-        channel.greet(protocol::REFUSED, b"the worker has too many kernels to tell");
-        return Err(io::Error::other("too many kernels"));
+    let handshake = serde_json::json!({ "descriptor": offer.descriptor, "kernels": kernels }).to_string();
+    if handshake.len() > protocol::HANDSHAKE_BYTES {
+        let message = format!(
+            "the handshake has {} bytes, more than the limit of {}: the worker has too many kernels",
+            handshake.len(),
+            protocol::HANDSHAKE_BYTES
+        );
+        channel.send_handshake(protocol::REFUSED, message.as_bytes());
+        return Err(io::Error::other(message));
     }
-    channel.greet(protocol::READY, greeting.as_bytes());
+    channel.send_handshake(protocol::READY, handshake.as_bytes());
     let mut server = Server {
         arena,
         kernels: offer.kernels,
         scratch: Scratch::default(),
         tokenizers: Vec::new(),
-        held: (0..protocol::SLOTS).map(|_| Vec::new()).collect(),
+        pending: (0..protocol::SLOTS).map(|_| Vec::new()).collect(),
     };
     let mut ticket = 0u32;
     loop {
-        let Some(number) = channel.take(ticket, LOOK) else { continue };
+        let Some(number) = channel.take(ticket, POLL_INTERVAL) else { continue };
         ticket = ticket.wrapping_add(1);
         let token = channel.slot(number).state.load(Ordering::Acquire);
         let answer = match channel.read(number).and_then(|bytes| Request::read(&bytes)) {
             Some(Request::Call(call)) => server.call(number, &call),
             Some(Request::Fetch(blocks)) => server.fetch(number, &blocks),
-            None => Err(KernelError::failed("the request cannot be understood").before_writing()),
+            None => Err(KernelError::failed("the worker received an invalid request").before_writing()),
         };
         // A kernel that overwrote the shared control memory may have overwritten its inputs and outputs too.
         let is_intact = channel.slot(number).state.load(Ordering::Acquire) == token
@@ -82,47 +87,54 @@ pub fn serve(make: impl FnOnce() -> Result<Offer, String>) -> io::Result<()> {
     }
 }
 
-/// What the host talks through, and where tensors lie. To be called once, in a process that a host has started.
+/// Opens the channel and the arena. Must be called once, in a process that a host has spawned.
 pub fn open() -> io::Result<(Channel, SharedMemory)> {
     let (control, arena) = (inherited(CONTROL_VARIABLE)?, inherited(ARENA_VARIABLE)?);
     let channel = Channel::new(SharedMemory::open(control)?)
         .filter(|channel| channel.header().magic.load(Ordering::Acquire) == protocol::MAGIC)
-        .ok_or_else(|| io::Error::other("this is not the memory of a host; workers are started by one"))?;
+        .ok_or_else(|| {
+            io::Error::other(
+                "the control memory has no valid header; a worker must be started by a LayerZero host",
+            )
+        })?;
     Ok((channel, SharedMemory::open(arena)?))
 }
 
-/// A descriptor that the host left open for us.
+/// A file descriptor that the host passed to this process.
 fn inherited(variable: &str) -> io::Result<OwnedFd> {
     let number: Option<RawFd> = std::env::var(variable).ok().and_then(|text| text.parse().ok());
     let number = number.ok_or_else(|| {
-        io::Error::other(format!("{variable} names no descriptor; workers are started by a host"))
+        io::Error::other(format!(
+            "{variable} is not set to a file descriptor; a worker must be started by a LayerZero host"
+        ))
     })?;
-    // SAFETY: the host left it open for this process and says so; nobody else here uses it.
+    // SAFETY: the host left it open for this process, and nothing else here uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Tokenizers that a worker remembers; the one that was used longest ago goes first.
-const MOST_TOKENIZERS: usize = 8;
+/// Maximum number of cached tokenizers; the least recently used one is evicted.
+const MAX_TOKENIZERS: usize = 8;
 
-/// What a worker has between calls.
+/// The state of a worker between calls.
 struct Server {
     arena: SharedMemory,
     kernels: Vec<KernelEntry>,
     scratch: Scratch,
     tokenizers: Vec<Arc<Tokenizer>>,
-    /// By slot: what the last call made that is still to be fetched.
-    held: Vec<Vec<Made>>,
+    /// By slot: the outputs of the last call that are not fetched yet.
+    pending: Vec<Vec<DynamicOutput>>,
 }
 
-/// A result whose size was not known before, where it waits to be fetched.
-enum Made {
+/// An output whose size the kernel determines.
+enum DynamicOutput {
     Tensor(Option<Tensor>),
     Texts(Option<Vec<String>>),
     Packed(Vec<u8>),
 }
 
-fn refuse() -> KernelError {
-    KernelError::failed("the request names what is not there").before_writing()
+fn invalid_request() -> KernelError {
+    KernelError::failed("the request refers to a kernel, block or output that does not exist")
+        .before_writing()
 }
 
 impl Server {
@@ -131,36 +143,36 @@ impl Server {
         let mut tokenizers: Vec<Arc<Tokenizer>> = Vec::new();
         for arg in &call.args {
             match arg {
-                SentArg::Texts(block) => {
-                    texts.push(unpack_texts(&self.bytes(*block)?).ok_or_else(refuse)?);
+                WireArg::Texts(block) => {
+                    texts.push(unpack_texts(&self.bytes(*block)?).ok_or_else(invalid_request)?);
                 }
-                SentArg::Tokenizer(digest, json) => match self.tokenizer(digest, *json)? {
+                WireArg::Tokenizer(digest, json) => match self.tokenizer(digest, *json)? {
                     Some(tokenizer) => tokenizers.push(tokenizer),
-                    None => return Ok(Answer::Unknown(*digest)),
+                    None => return Ok(Answer::UnknownTokenizer(*digest)),
                 },
                 _ => {}
             }
         }
         let texts: Vec<Vec<&str>> =
             texts.iter().map(|batch| batch.iter().map(String::as_str).collect()).collect();
-        let mut made: Vec<Made> = Vec::new();
+        let mut dynamic: Vec<DynamicOutput> = Vec::new();
         for output in &call.outputs {
             match output {
-                SentOut::Dynamic => made.push(Made::Tensor(None)),
-                SentOut::Texts => made.push(Made::Texts(None)),
-                SentOut::Absent | SentOut::Tensor(_) => {}
+                WireOutput::Dynamic => dynamic.push(DynamicOutput::Tensor(None)),
+                WireOutput::Texts => dynamic.push(DynamicOutput::Texts(None)),
+                WireOutput::Absent | WireOutput::Tensor(_) => {}
             }
         }
-        self.run(call, &texts, &tokenizers, &mut made)?;
-        if made.is_empty() {
+        self.run(call, &texts, &tokenizers, &mut dynamic)?;
+        if dynamic.is_empty() {
             return Ok(Answer::Done);
         }
-        let outputs = made.iter_mut().map(Made::settle).collect::<Option<Vec<HeldOut>>>();
-        let outputs = outputs.ok_or_else(|| KernelError::failed("the kernel left out a result"))?;
-        if let Some(place) = self.held.get_mut(slot) {
-            *place = made;
+        let outputs = dynamic.iter_mut().map(DynamicOutput::describe).collect::<Option<Vec<PendingOutput>>>();
+        let outputs = outputs.ok_or_else(|| KernelError::failed("the kernel did not produce all outputs"))?;
+        if let Some(pending) = self.pending.get_mut(slot) {
+            *pending = dynamic;
         }
-        Ok(Answer::Held(outputs))
+        Ok(Answer::Pending(outputs))
     }
 
     fn run(
@@ -168,66 +180,71 @@ impl Server {
         call: &Call,
         texts: &[Vec<&str>],
         tokenizers: &[Arc<Tokenizer>],
-        made: &mut [Made],
+        dynamic: &mut [DynamicOutput],
     ) -> Result<(), KernelError> {
-        let entry = self.kernels.get(call.kernel as usize).ok_or_else(refuse)?;
-        let (mut texts, mut tokenizers, mut made) = (texts.iter(), tokenizers.iter(), made.iter_mut());
+        let entry = self.kernels.get(call.kernel as usize).ok_or_else(invalid_request)?;
+        let (mut texts, mut tokenizers, mut dynamic) = (texts.iter(), tokenizers.iter(), dynamic.iter_mut());
         let mut args: Vec<Arg<'_>> = Vec::with_capacity(call.args.len());
         for arg in &call.args {
             args.push(match arg {
-                SentArg::Absent => Arg::Absent,
-                SentArg::Value(value) => Arg::Value(*value),
-                SentArg::Tensor(placed) => {
-                    let (data, layout) = address(&self.arena, placed).ok_or_else(refuse)?;
-                    // SAFETY: inside the arena, and the host keeps it as it is until the call is answered.
+                WireArg::Absent => Arg::Absent,
+                WireArg::Value(value) => Arg::Value(*value),
+                WireArg::Tensor(arena_tensor) => {
+                    let (data, layout) = address(&self.arena, arena_tensor).ok_or_else(invalid_request)?;
+                    // SAFETY: inside the arena, and the host does not modify it until the call is answered.
                     Arg::Tensor(unsafe { TensorView::from_raw(data, layout) })
                 }
-                SentArg::Written(placed) => {
-                    let (data, layout) = address(&self.arena, placed).ok_or_else(refuse)?;
-                    // SAFETY: as above, and lent to this call alone.
+                WireArg::TensorMut(arena_tensor) => {
+                    let (data, layout) = address(&self.arena, arena_tensor).ok_or_else(invalid_request)?;
+                    // SAFETY: as above, and exclusive to this call.
                     Arg::TensorMut(unsafe { TensorMut::from_raw(data, layout) })
                 }
-                SentArg::Texts(_) => Arg::Text(texts.next().ok_or_else(refuse)?),
-                SentArg::Tokenizer(..) => Arg::Handle(&**tokenizers.next().ok_or_else(refuse)?),
+                WireArg::Texts(_) => Arg::Text(texts.next().ok_or_else(invalid_request)?),
+                WireArg::Tokenizer(..) => Arg::Handle(&**tokenizers.next().ok_or_else(invalid_request)?),
             });
         }
         let mut outputs: Vec<OutArg<'_>> = Vec::with_capacity(call.outputs.len());
         for output in &call.outputs {
             outputs.push(match output {
-                SentOut::Absent => OutArg::Absent,
-                SentOut::Tensor(placed) => {
-                    let (data, layout) = address(&self.arena, placed).ok_or_else(refuse)?;
+                WireOutput::Absent => OutArg::Absent,
+                WireOutput::Tensor(arena_tensor) => {
+                    let (data, layout) = address(&self.arena, arena_tensor).ok_or_else(invalid_request)?;
                     // SAFETY: as above.
                     OutArg::Tensor(unsafe { TensorMut::from_raw(data, layout) })
                 }
-                SentOut::Dynamic | SentOut::Texts => match made.next().ok_or_else(refuse)? {
-                    Made::Tensor(place) => OutArg::Dynamic(place),
-                    Made::Texts(place) => OutArg::Text(place),
-                    Made::Packed(_) => return Err(refuse()),
-                },
+                WireOutput::Dynamic | WireOutput::Texts => {
+                    match dynamic.next().ok_or_else(invalid_request)? {
+                        DynamicOutput::Tensor(tensor) => OutArg::Dynamic(tensor),
+                        DynamicOutput::Texts(texts) => OutArg::Text(texts),
+                        DynamicOutput::Packed(_) => return Err(invalid_request()),
+                    }
+                }
             });
         }
         let mut run = Run::new(&mut self.scratch, call.workspace);
         match catch_unwind(AssertUnwindSafe(|| entry.kernel.run(&mut args, &mut outputs, &mut run))) {
             Ok(outcome) => outcome,
-            Err(_) => Err(KernelError::failed(format!("{} panicked in its worker", entry.spec.id))),
+            Err(_) => Err(KernelError::failed(format!("kernel {} panicked in the worker", entry.spec.id))),
         }
     }
 
-    /// Writes what the last call of a slot made to where the host has room for it.
+    /// Writes the pending outputs of a slot into the blocks that the host has allocated.
     fn fetch(&mut self, slot: usize, blocks: &[Block]) -> Result<Answer, KernelError> {
-        let held = self.held.get_mut(slot).map(std::mem::take).unwrap_or_default();
-        if held.len() != blocks.len() {
-            return Err(refuse());
+        let pending = self.pending.get_mut(slot).map(std::mem::take).unwrap_or_default();
+        if pending.len() != blocks.len() {
+            return Err(invalid_request());
         }
-        for (made, block) in held.iter().zip(blocks) {
-            let bytes: &[u8] = match made {
-                Made::Tensor(Some(tensor)) => tensor.bytes(),
-                Made::Packed(bytes) => bytes,
-                Made::Tensor(None) | Made::Texts(_) => return Err(refuse()),
+        for (dynamic, block) in pending.iter().zip(blocks) {
+            let bytes: &[u8] = match dynamic {
+                DynamicOutput::Tensor(Some(tensor)) => tensor.bytes(),
+                DynamicOutput::Packed(bytes) => bytes,
+                DynamicOutput::Tensor(None) | DynamicOutput::Texts(_) => return Err(invalid_request()),
             };
-            let to = self.block(*block).filter(|_| block.bytes == bytes.len() as u64).ok_or_else(refuse)?;
-            // SAFETY: a block of that size inside the arena, lent to this call alone.
+            let to = self
+                .block(*block)
+                .filter(|_| block.bytes == bytes.len() as u64)
+                .ok_or_else(invalid_request)?;
+            // SAFETY: a block of that size inside the arena, exclusive to this call.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
         Ok(Answer::Done)
@@ -239,66 +256,66 @@ impl Server {
 
     /// A copy of the bytes of a block.
     fn bytes(&self, block: Block) -> Result<Vec<u8>, KernelError> {
-        let from = self.block(block).ok_or_else(refuse)?;
+        let from = self.block(block).ok_or_else(invalid_request)?;
         let mut bytes = vec![0; block.bytes as usize];
-        // SAFETY: inside the arena, and the host keeps it as it is until the call is answered.
+        // SAFETY: inside the arena, and the host does not modify it until the call is answered.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(bytes)
     }
 
-    /// A tokenizer that is known, or becomes so; `None` if its definition is needed first.
+    /// A cached tokenizer, or one loaded from `json`; `None` if it is not cached and `json` is missing.
     fn tokenizer(
         &mut self,
         digest: &[u8; 32],
         json: Option<Block>,
     ) -> Result<Option<Arc<Tokenizer>>, KernelError> {
-        if let Some(at) = self.tokenizers.iter().position(|known| known.digest() == *digest) {
-            let known = self.tokenizers.remove(at);
-            self.tokenizers.push(Arc::clone(&known));
-            return Ok(Some(known));
+        if let Some(at) = self.tokenizers.iter().position(|cached| cached.digest() == *digest) {
+            let cached = self.tokenizers.remove(at);
+            self.tokenizers.push(Arc::clone(&cached));
+            return Ok(Some(cached));
         }
         let Some(json) = json else { return Ok(None) };
-        let made = Tokenizer::from_json(&self.bytes(json)?)
+        let tokenizer = Tokenizer::from_json(&self.bytes(json)?)
             .map_err(|error| KernelError::failed(error.to_string()).before_writing())?;
-        if made.digest() != *digest {
-            return Err(refuse());
+        if tokenizer.digest() != *digest {
+            return Err(invalid_request());
         }
-        let made = Arc::new(made);
-        self.tokenizers.push(Arc::clone(&made));
-        if self.tokenizers.len() > MOST_TOKENIZERS {
+        let tokenizer = Arc::new(tokenizer);
+        self.tokenizers.push(Arc::clone(&tokenizer));
+        if self.tokenizers.len() > MAX_TOKENIZERS {
             self.tokenizers.remove(0);
         }
-        Ok(Some(made))
+        Ok(Some(tokenizer))
     }
 }
 
-impl Made {
-    /// What the host is told of it; `None` if the kernel did not make it.
-    fn settle(&mut self) -> Option<HeldOut> {
+impl DynamicOutput {
+    /// The description for the host; `None` if the kernel did not produce the output.
+    fn describe(&mut self) -> Option<PendingOutput> {
         match self {
-            Made::Tensor(Some(tensor)) => {
-                Some(HeldOut::Tensor(tensor.view().dtype(), tensor.view().layout().shape))
+            DynamicOutput::Tensor(Some(tensor)) => {
+                Some(PendingOutput::Tensor(tensor.view().dtype(), tensor.view().layout().shape))
             }
-            Made::Texts(Some(texts)) => {
+            DynamicOutput::Texts(Some(texts)) => {
                 let packed = pack_texts(texts);
                 let bytes = packed.len() as u64;
-                *self = Made::Packed(packed);
-                Some(HeldOut::Texts(bytes))
+                *self = DynamicOutput::Packed(packed);
+                Some(PendingOutput::Texts(bytes))
             }
-            Made::Tensor(None) | Made::Texts(None) | Made::Packed(_) => None,
+            DynamicOutput::Tensor(None) | DynamicOutput::Texts(None) | DynamicOutput::Packed(_) => None,
         }
     }
 }
 
-/// The address of a tensor, if all of it lies in the arena.
-fn address(arena: &SharedMemory, placed: &Placed) -> Option<(*mut u8, Layout)> {
-    let layout = placed.layout;
+/// The address of a tensor, if all of it is inside the arena.
+fn address(arena: &SharedMemory, arena_tensor: &ArenaTensor) -> Option<(*mut u8, Layout)> {
+    let layout = arena_tensor.layout;
     if !layout.is_sound() {
         return None;
     }
     let (lowest, highest) = layout.reach()?;
     let size = layout.dtype.size() as i64;
-    let first = i64::try_from(placed.offset).ok()?;
+    let first = i64::try_from(arena_tensor.offset).ok()?;
     let start = usize::try_from(first.checked_add(lowest.checked_mul(size)?)?).ok()?;
     let bytes = usize::try_from((highest - lowest + 1).checked_mul(size)?).ok()?;
     arena.at(start, bytes)?;

@@ -1,4 +1,4 @@
-//! What an operator sets about worker processes: `backend_isolation` and the section `worker`.
+//! The policy settings of worker processes: `backend_isolation` and the section `worker`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use lz_schema::policy::SettingValue;
 use crate::options::WorkerOptions;
 use crate::process::CONTROL_VARIABLE;
 
-/// The setting that says where backends run.
+/// The policy key for where backends run.
 pub const ISOLATION: &str = "backend_isolation";
 
 /// Where a backend runs.
@@ -19,31 +19,30 @@ pub const ISOLATION: &str = "backend_isolation";
 pub enum Isolation {
     /// In this process.
     InProcess,
-    /// In a process of its own.
+    /// In a worker process.
     Subprocess,
 }
 
-/// Whether this process is a worker itself. A worker starts no workers.
+/// Whether this process is a worker. A worker never starts workers.
 pub fn is_worker() -> bool {
     std::env::var_os(CONTROL_VARIABLE).is_some()
 }
 
-/// Where the code of a backend comes from, which is known before any of it runs.
+/// The origin of a backend's code, known before any of it runs.
 #[derive(Debug, Clone, Copy)]
 pub enum Origin<'a> {
-    /// It is one of LayerZero's own ([`lz_core::built_in`]).
+    /// Built into LayerZero ([`lz_core::built_in`]).
     BuiltIn,
-    /// A plugin's file.
+    /// A plugin file.
     File(&'a Path),
-    /// A module of Python, whose functions were registered.
+    /// A Python module whose functions were registered.
     Module(&'a str),
     /// An entry point of a Python package.
     EntryPoint(&'a str),
 }
 
 impl Origin<'_> {
-    /// Whether a name in the policy is that of this origin: a path or a file's name, a module or a package above it, or an
-    /// entry point.
+    /// Whether a name in the policy matches this origin: a path or file name, a module or a parent package, or an entry point.
     fn is_named(&self, name: &str) -> bool {
         match self {
             Origin::BuiltIn => false,
@@ -58,9 +57,8 @@ impl Origin<'_> {
     }
 }
 
-/// Where a backend runs, and who said so. What policy says about its origin counts, and about the name that it states only
-/// what is stricter: code that is not trusted chooses its name itself. `container` is declined: a worker process is as far as
-/// isolation goes.
+/// Where a backend runs, and the source of that setting. The policy for its origin applies; the policy for the name that it reports
+/// applies only if it is stricter, because untrusted code chooses its own name. `container` is rejected: it is not implemented.
 pub fn isolation(engine: &Engine, origin: Origin<'_>, backend: &str) -> Result<Sourced<Isolation>, Reason> {
     let set = engine.setting(ISOLATION);
     let (general, named) = match set.as_ref().map(|set| &set.value) {
@@ -72,25 +70,25 @@ pub fn isolation(engine: &Engine, origin: Origin<'_>, backend: &str) -> Result<S
         Origin::BuiltIn => by_name,
         _ => named.iter().find(|(name, _)| origin.is_named(name)).map(|(_, word)| word.as_str()),
     };
-    let strictness = |word: &&str| ["in_process", "subprocess"].iter().position(|known| known == word);
+    let strictness = |word: &&str| ["in_process", "subprocess"].iter().position(|name| name == word);
     let word = [by_origin.or(Some(general)), by_name.filter(|_| !matches!(origin, Origin::BuiltIn))];
-    // A word that is not known here is stricter than all others.
+    // Unknown values count as the strictest.
     let word = word.into_iter().flatten().max_by_key(|word| strictness(word).unwrap_or(usize::MAX));
     let word = word.unwrap_or("in_process");
     let source = set.as_ref().map_or_else(|| "default".to_owned(), |set| set.source.to_string());
     match word {
-        _ if is_worker() => Ok(Sourced::new(Isolation::InProcess, "a worker runs its own kernels")),
+        _ if is_worker() => Ok(Sourced::new(Isolation::InProcess, "this process is a worker")),
         "in_process" => Ok(Sourced::new(Isolation::InProcess, source)),
         "subprocess" => Ok(Sourced::new(Isolation::Subprocess, source)),
         other => Err(Reason::new(ReasonCode::PolicyInvalid).message(format!(
-            "`{ISOLATION}: {other}` for `{backend}` ({source}) is not there yet; `subprocess` runs it in a process of its own, \
-             which may itself be started in a container (`worker.program`)"
+            "`{ISOLATION}: {other}` for `{backend}` ({source}) is not implemented; use `subprocess`, which runs it in a worker \
+             process; `worker.program` may be a program that starts the worker in a container"
         ))),
     }
 }
 
-/// A name in `backend_isolation` that no backend has and that is spelled almost like one that is not named there: the latter runs
-/// in this process, which may not be what was meant.
+/// A warning if `backend_isolation` contains an unknown name that is similar to `backend`, which is not in it: the backend runs in this
+/// process, which may not be intended.
 pub fn misspelled(engine: &Engine, backend: &str) -> Option<String> {
     let set = engine.setting(ISOLATION)?;
     let SettingValue::WordByName(_, named) = &set.value else { return None };
@@ -101,12 +99,12 @@ pub fn misspelled(engine: &Engine, backend: &str) -> Option<String> {
     let unknown = named.iter().map(|(name, _)| name.as_str()).filter(|name| registry.backend(name).is_none());
     let near = lz_schema::diagnostics::nearest(backend, unknown)?;
     Some(format!(
-        "`{ISOLATION}` ({}) names `{near}`, which no backend is called; did you mean `{backend}`, which runs in this process?",
+        "`{ISOLATION}` ({}) contains `{near}`, but no backend has that name; did you mean `{backend}`, which runs in this process?",
         set.source
     ))
 }
 
-/// Whether any backend is to run in a process of its own.
+/// Whether the policy isolates any backend.
 pub fn any_isolated(engine: &Engine) -> bool {
     match engine.setting(ISOLATION).map(|set| set.value) {
         Some(SettingValue::WordByName(word, named)) if !is_worker() => {
@@ -116,8 +114,7 @@ pub fn any_isolated(engine: &Engine) -> bool {
     }
 }
 
-/// A worker as the operator wants them; `program` where it is not the one of `worker.program`. That one must be under the
-/// control of this user or root.
+/// The worker options of the policy. `program` overrides `worker.program`, which must be writable only by this user or root.
 pub fn options(engine: &Engine, program: Option<PathBuf>) -> Result<WorkerOptions, Reason> {
     let text = |key: &str| engine.setting(key).map(|set| set.value.to_string()).unwrap_or_default();
     let seconds = |key: &str| match engine.setting(key).map(|set| set.value) {
@@ -132,7 +129,7 @@ pub fn options(engine: &Engine, program: Option<PathBuf>) -> Result<WorkerOption
     };
     let program = match program {
         Some(program) => program,
-        None => found(Path::new(&text("worker.program")))?,
+        None => find_program(Path::new(&text("worker.program")))?,
     };
     let mut options = WorkerOptions::new(program);
     if let Some(bytes) = mebibytes("worker.arena_mb").and_then(|bytes| usize::try_from(bytes).ok()) {
@@ -150,12 +147,12 @@ pub fn options(engine: &Engine, program: Option<PathBuf>) -> Result<WorkerOption
     Ok(options)
 }
 
-/// A program by its path, or by its name beside this one and in `PATH`.
-fn found(program: &Path) -> Result<PathBuf, Reason> {
+/// Finds a program by its path, or by its name in the folder of this executable and in `PATH`.
+fn find_program(program: &Path) -> Result<PathBuf, Reason> {
     let own = std::env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = own.into_iter().chain(std::env::split_paths(&path)).collect();
     files::trusted_program(program, folders.iter().map(|folder| folder.as_os_str())).map_err(|why| {
-        Reason::new(ReasonCode::WorkerUnavailable).message(format!("`worker.program` cannot be run: {why}"))
+        Reason::new(ReasonCode::WorkerUnavailable).message(format!("cannot run `worker.program`: {why}"))
     })
 }

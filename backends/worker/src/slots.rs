@@ -1,20 +1,20 @@
-//! Which slots of a worker are in use, and by which calls: bookkeeping that the worker cannot reach.
+//! Slot allocation and requests in flight, in private memory that the worker cannot access.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::patience::{Patience, Stop};
+use crate::patience::{WaitDeadline, WaitError};
 use crate::protocol::SLOTS;
 
-/// A request that the worker has, or had.
+/// A submitted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Submitted {
     pub slot: usize,
-    /// Even, and different from that of every request of the last two billion.
+    /// Even, and unique among the last two billion requests.
     pub token: u32,
-    /// The place in the order in which the worker takes requests.
+    /// The position in the order in which the worker takes requests.
     pub ticket: u32,
-    /// Requests that were submitted before and not answered yet.
+    /// Number of earlier requests without an answer at the time of submission.
     pub ahead: u32,
 }
 
@@ -29,13 +29,13 @@ pub(crate) struct Slots {
 struct Table {
     free: Vec<usize>,
     ticket: u32,
-    /// In the order of submission.
-    under_way: VecDeque<Submitted>,
+    /// Requests without an answer, in submission order.
+    in_flight: VecDeque<Submitted>,
 }
 
 impl Slots {
     pub fn new() -> Slots {
-        let table = Table { free: (0..SLOTS).rev().collect(), ticket: 0, under_way: VecDeque::new() };
+        let table = Table { free: (0..SLOTS).rev().collect(), ticket: 0, in_flight: VecDeque::new() };
         Slots { table: Mutex::new(table), freed: Condvar::new() }
     }
 
@@ -43,17 +43,21 @@ impl Slots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot, once one is free; `None` if `over` says that there is nothing more to wait for.
-    pub fn claim(&self, mut patience: Patience, over: impl Fn() -> bool) -> Result<Option<usize>, Stop> {
+    /// Claims a slot, waiting for a free one; `None` if `canceled` returns true.
+    pub fn claim(
+        &self,
+        mut wait: WaitDeadline,
+        canceled: impl Fn() -> bool,
+    ) -> Result<Option<usize>, WaitError> {
         let mut table = self.table();
         loop {
             if let Some(slot) = table.free.pop() {
                 return Ok(Some(slot));
             }
             drop(table);
-            // Without the lock: asking for interrupts may run code of the caller.
-            let slice = patience.slice()?;
-            if over() {
+            // Without the lock: the interrupt check may run code of the caller.
+            let slice = wait.slice()?;
+            if canceled() {
                 return Ok(None);
             }
             table = self.table();
@@ -63,35 +67,34 @@ impl Slots {
         }
     }
 
-    /// Gives a slot back.
+    /// Releases a slot.
     pub fn release(&self, slot: usize) {
         self.table().free.push(slot);
         self.freed.notify_one();
     }
 
-    /// Counts a request in and hands it on, while nobody else can submit: the worker takes tickets in order.
-    pub fn submit(&self, slot: usize, hand_on: impl FnOnce(&Submitted)) -> Submitted {
+    /// Registers a request and enqueues it under the lock, because the worker takes tickets in order.
+    pub fn submit(&self, slot: usize, enqueue: impl FnOnce(&Submitted)) -> Submitted {
         let mut table = self.table();
         let ticket = table.ticket;
         table.ticket = ticket.wrapping_add(1);
-        // 0 is what the state of a slot is before its first request.
+        // Never 0, which is the initial state of a slot.
         let token = (ticket.wrapping_mul(2) | 0x8000_0000) & !1;
-        let submitted = Submitted { slot, token, ticket, ahead: table.under_way.len() as u32 };
-        hand_on(&submitted);
-        table.under_way.push_back(submitted);
+        let submitted = Submitted { slot, token, ticket, ahead: table.in_flight.len() as u32 };
+        enqueue(&submitted);
+        table.in_flight.push_back(submitted);
         submitted
     }
 
-    /// Counts a request out, because it was answered. Those of a worker that is lost stay, so that it can be told which of
-    /// them it was working on.
+    /// Removes an answered request. Requests of a lost worker stay, so that [`Slots::was_running`] can identify the running one.
     pub fn answered(&self, submitted: &Submitted) {
-        self.table().under_way.retain(|one| one.ticket != submitted.ticket);
+        self.table().in_flight.retain(|one| one.ticket != submitted.ticket);
     }
 
-    /// Whether the worker was working on this request when it was lost: every older one had an answer, by `has_answer`.
+    /// Whether the worker was running this request when it was lost: every earlier one has an answer according to `has_answer`.
     pub fn was_running(&self, submitted: &Submitted, has_answer: impl Fn(&Submitted) -> bool) -> bool {
         let table = self.table();
-        table.under_way.iter().take_while(|one| one.ticket != submitted.ticket).all(has_answer)
+        table.in_flight.iter().take_while(|one| one.ticket != submitted.ticket).all(has_answer)
     }
 }
 
@@ -102,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_request_that_was_running_is_the_oldest_without_an_answer() {
+    fn the_running_request_is_the_oldest_without_an_answer() {
         let slots = Slots::new();
         let all: Vec<Submitted> = (0..3).map(|slot| slots.submit(slot, |_| {})).collect();
         assert_eq!(all.iter().map(|one| one.ahead).collect::<Vec<_>>(), [0, 1, 2]);
@@ -116,18 +119,17 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_a_slot_ends() {
+    fn waiting_for_a_slot_ends_at_the_deadline_or_on_release() {
         let slots = Slots::new();
-        let patience = || Patience::new(Duration::from_millis(1));
-        let all: Vec<usize> =
-            (0..SLOTS).map(|_| slots.claim(patience(), || false).unwrap().unwrap()).collect();
+        let wait = || WaitDeadline::new(Duration::from_millis(1));
+        let all: Vec<usize> = (0..SLOTS).map(|_| slots.claim(wait(), || false).unwrap().unwrap()).collect();
         let mut sorted = all.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, (0..SLOTS).collect::<Vec<_>>(), "each once");
-        assert_eq!(slots.claim(patience(), || false), Err(Stop::Expired));
-        assert_eq!(slots.claim(Patience::new(Duration::from_secs(60)), || true), Ok(None));
+        assert_eq!(slots.claim(wait(), || false), Err(WaitError::Expired));
+        assert_eq!(slots.claim(WaitDeadline::new(Duration::from_secs(60)), || true), Ok(None));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| slots.claim(Patience::new(Duration::from_secs(60)), || false));
+            let waiting = scope.spawn(|| slots.claim(WaitDeadline::new(Duration::from_secs(60)), || false));
             slots.release(all[5]);
             assert_eq!(waiting.join().unwrap(), Ok(Some(all[5])));
         });

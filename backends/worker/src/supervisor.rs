@@ -1,5 +1,5 @@
-//! Starts a worker's process, and starts it again after it was lost, with pauses when it keeps failing. One supervisor belongs
-//! to one process; a forked child makes its own.
+//! Starts a worker process and restarts it after a loss, with exponential backoff after repeated failures. A supervisor belongs to one
+//! process; a forked child creates its own.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,73 +11,79 @@ use crate::arena::Arena;
 use crate::failure::{self, unavailable};
 use crate::fork;
 use crate::options::WorkerOptions;
-use crate::patience::{Patience, Stop};
+use crate::patience::{WaitDeadline, WaitError};
 use crate::running::Running;
 
-/// The first pause after a second failure in a row; each further one doubles it.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Restart backoff after the second consecutive failure; it doubles with each further failure.
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
+/// Maximum restart backoff.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     generation: u64,
     state: Mutex<State>,
-    /// A start has ended, in either way.
-    settled: Condvar,
+    /// Notified when a start succeeds or fails.
+    start_finished: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     running: Option<Arc<Running>>,
-    /// A thread starts a process, without the lock.
+    /// Whether a thread is starting a process, without holding the lock.
     starting: bool,
-    /// For the next process; it gets memory that no process before it has seen.
+    /// The arena of the next process. Each process has its own, so that earlier processes cannot access it.
     arena: Option<Arc<Arena>>,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
-    not_before: Option<Instant>,
+    backoff_until: Option<Instant>,
     starts: u64,
 }
 
-/// Why there is no process to call.
+/// Why there is no running process.
 #[derive(Debug)]
 pub(crate) enum NotRunning {
-    /// It cannot be started, or not yet again.
+    /// It cannot be started, or the restart backoff has not elapsed.
     Unavailable(Reason),
-    /// The wait for somebody else's start ended.
-    Stopped(Stop),
+    /// The wait for another thread's start ended.
+    Stopped(WaitError),
 }
 
 impl NotRunning {
-    /// As a failure of a call.
+    /// As the error of a call.
     pub fn error(self, deadline: Duration) -> KernelError {
         match self {
             NotRunning::Unavailable(reason) => failure::not_started(reason),
             NotRunning::Stopped(stop) => {
-                failure::stopped(stop, "the worker, which is being started,", deadline)
+                failure::wait_failed(stop, "the worker, which another thread is starting,", deadline)
             }
         }
     }
 
-    /// As a reason, for those who make no call.
+    /// As a reason, for operations other than calls.
     pub fn reason(self) -> Reason {
         match self {
             NotRunning::Unavailable(reason) => reason,
-            NotRunning::Stopped(Stop::Expired) => unavailable("the worker did not start in time"),
-            NotRunning::Stopped(Stop::Interrupted) => unavailable("its start was interrupted"),
-            NotRunning::Stopped(Stop::Forked) => unavailable("the process forked while it started"),
+            NotRunning::Stopped(WaitError::Expired) => {
+                unavailable("the worker did not start within `worker.start_deadline_seconds`")
+            }
+            NotRunning::Stopped(WaitError::Interrupted) => {
+                unavailable("the start of the worker was interrupted")
+            }
+            NotRunning::Stopped(WaitError::Forked) => {
+                unavailable("the process forked during the start of the worker")
+            }
         }
     }
 }
 
 impl Supervisor {
     pub fn new() -> Supervisor {
-        let (state, settled) = (Mutex::default(), Condvar::new());
-        Supervisor { generation: fork::generation(), state, settled }
+        let (state, start_finished) = (Mutex::default(), Condvar::new());
+        Supervisor { generation: fork::generation(), state, start_finished }
     }
 
-    /// The process that it belongs to.
+    /// The fork generation of the process that it belongs to.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -86,7 +92,7 @@ impl Supervisor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shared memory of the present process, or of the next one.
+    /// The arena of the running process, or of the next one.
     pub fn arena(&self, options: &WorkerOptions) -> io::Result<Arc<Arena>> {
         let mut state = self.state();
         match state.alive() {
@@ -95,11 +101,11 @@ impl Supervisor {
         }
     }
 
-    /// The process, started again if it has ended and the pause is over.
+    /// The running process, restarted if it has terminated and the backoff has elapsed.
     pub fn running(
         &self,
         options: &WorkerOptions,
-        mut patience: Patience,
+        mut wait: WaitDeadline,
     ) -> Result<Arc<Running>, NotRunning> {
         let mut state = self.state();
         loop {
@@ -110,71 +116,74 @@ impl Supervisor {
                 break;
             }
             drop(state);
-            // Without the lock: asking for interrupts may run code of the caller.
-            let slice = patience.slice().map_err(NotRunning::Stopped)?;
+            // Without the lock: the interrupt check may run code of the caller.
+            let slice = wait.slice().map_err(NotRunning::Stopped)?;
             state = self.state();
             if state.starting {
-                state = self.settled.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
+                state =
+                    self.start_finished.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
-        if let Some(until) = state.not_before
+        if let Some(until) = state.backoff_until
             && Instant::now() < until
         {
             let pause = until.saturating_duration_since(Instant::now()).as_millis();
             return Err(NotRunning::Unavailable(unavailable(format!(
-                "the worker has failed {} times in a row and is not started again for {pause} ms",
+                "the worker has failed {} consecutive times; it is not restarted for another {pause} ms",
                 state.failures
             ))));
         }
         let arena = state.next_arena(options).map_err(|error| {
-            NotRunning::Unavailable(unavailable(format!("there is no shared memory: {error}")))
+            NotRunning::Unavailable(unavailable(format!(
+                "cannot create shared memory for the worker: {error}"
+            )))
         })?;
-        // The last process goes without the lock: killing it may take a moment.
+        // The previous process is killed without the lock, because that may take a moment.
         let last = state.running.take();
         state.arena = None;
         state.starting = true;
         state.starts += 1;
         drop(state);
         drop(last);
-        let outcome = Running::start(options, arena, Patience::new(options.start_deadline));
+        let outcome = Running::start(options, arena, WaitDeadline::new(options.start_deadline));
         if self.generation != fork::generation() {
-            // A signal handler forked meanwhile: the process is the parent's, and so is the lock.
-            return Err(NotRunning::Stopped(Stop::Forked));
+            // A signal handler forked in the meantime: the process and the lock belong to the parent.
+            return Err(NotRunning::Stopped(WaitError::Forked));
         }
         let mut state = self.state();
         state.starting = false;
         let outcome = outcome.map(Arc::new);
         match &outcome {
             Ok(running) => state.running = Some(Arc::clone(running)),
-            Err(NotRunning::Unavailable(_)) => state.failed(),
-            // Nobody's fault.
+            Err(NotRunning::Unavailable(_)) => state.record_failure(),
+            // Not a failure of the worker.
             Err(NotRunning::Stopped(_)) => {}
         }
         drop(state);
-        self.settled.notify_all();
+        self.start_finished.notify_all();
         outcome
     }
 
-    /// The worker answered, so what happened before no longer counts.
-    pub fn works(&self) {
+    /// Records an answer: resets the failure count and the backoff.
+    pub fn record_success(&self) {
         let mut state = self.state();
         state.failures = 0;
-        state.not_before = None;
+        state.backoff_until = None;
     }
 
-    /// The worker was lost by its own fault.
-    pub fn lost(&self, options: &WorkerOptions, reason: Reason) -> KernelError {
-        self.state().failed();
-        tracing::warn!(program = %options.program.display(), why = %reason, "a worker was lost");
+    /// Records the loss of the worker through its own fault.
+    pub fn record_loss(&self, options: &WorkerOptions, reason: Reason) -> KernelError {
+        self.state().record_failure();
+        tracing::warn!(program = %options.program.display(), why = %reason, "worker lost");
         KernelError::because(reason)
     }
 
-    /// The number of the process, while it runs.
+    /// The process id, while it runs.
     pub fn process_id(&self) -> Option<i32> {
         self.state().alive().map(|running| running.process.id())
     }
 
-    /// How often a process was started.
+    /// The number of starts.
     pub fn starts(&self) -> u64 {
         self.state().starts
     }
@@ -182,7 +191,7 @@ impl Supervisor {
 
 impl State {
     fn alive(&self) -> Option<Arc<Running>> {
-        let running = self.running.as_ref().filter(|running| running.process.ending().is_none());
+        let running = self.running.as_ref().filter(|running| running.process.termination().is_none());
         running.map(Arc::clone)
     }
 
@@ -195,12 +204,12 @@ impl State {
         Ok(arena)
     }
 
-    /// The first failure in a row costs nothing but itself; after that each pause is twice as long.
-    fn failed(&mut self) {
+    /// Counts a failure. There is no backoff after the first consecutive failure; after that it doubles each time.
+    fn record_failure(&mut self) {
         self.failures += 1;
         if self.failures > 1 {
-            let doubled = FIRST_PAUSE.saturating_mul(1 << (self.failures - 2).min(16));
-            self.not_before = Some(Instant::now() + doubled.min(LONGEST_PAUSE));
+            let doubled = MIN_BACKOFF.saturating_mul(1 << (self.failures - 2).min(16));
+            self.backoff_until = Some(Instant::now() + doubled.min(MAX_BACKOFF));
         }
     }
 }

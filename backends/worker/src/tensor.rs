@@ -1,4 +1,4 @@
-//! Tensors that lie in the memory that both processes see: they cross without a copy.
+//! Tensors in the arena, which are passed to the worker without a copy.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use lz_core::tensor::Layout;
 use lz_core::{DType, TensorMut, TensorView};
 
 use crate::arena::Arena;
-use crate::message::Placed;
+use crate::message::ArenaTensor;
 
-/// A tensor in the shared memory.
+/// A tensor in the arena.
 #[derive(Debug)]
 pub struct SharedTensor {
     arena: Arc<Arena>,
-    placed: Placed,
+    arena_tensor: ArenaTensor,
     bytes: usize,
 }
 
@@ -21,28 +21,28 @@ impl SharedTensor {
         let layout = Layout::contiguous(shape, dtype).ok()?;
         let bytes = usize::try_from(layout.elements()?.checked_mul(dtype.size() as i64)?).ok()?;
         let offset = arena.take(bytes)?;
-        Some(SharedTensor { arena, placed: Placed { offset: offset as u64, layout }, bytes })
+        Some(SharedTensor { arena, arena_tensor: ArenaTensor { offset: offset as u64, layout }, bytes })
     }
 
-    /// To read.
+    /// A read-only view.
     pub fn view(&self) -> TensorView<'_> {
-        let data = self.arena.memory().at(self.placed.offset as usize, self.bytes);
+        let data = self.arena.memory().at(self.arena_tensor.offset as usize, self.bytes);
         let data = data.unwrap_or(std::ptr::null_mut());
-        // SAFETY: a block of our own, which lives as long as we do.
-        unsafe { TensorView::from_raw(data, self.placed.layout) }
+        // SAFETY: our block, which is released only on drop.
+        unsafe { TensorView::from_raw(data, self.arena_tensor.layout) }
     }
 
-    /// To write.
+    /// A mutable view.
     pub fn view_mut(&mut self) -> TensorMut<'_> {
-        let data = self.arena.memory().at(self.placed.offset as usize, self.bytes);
+        let data = self.arena.memory().at(self.arena_tensor.offset as usize, self.bytes);
         let data = data.unwrap_or(std::ptr::null_mut());
         // SAFETY: as above, and the borrow is exclusive.
-        unsafe { TensorMut::from_raw(data, self.placed.layout) }
+        unsafe { TensorMut::from_raw(data, self.arena_tensor.layout) }
     }
 }
 
 impl Drop for SharedTensor {
     fn drop(&mut self) {
-        self.arena.give_back(self.placed.offset as usize, self.bytes);
+        self.arena.release(self.arena_tensor.offset as usize, self.bytes);
     }
 }

@@ -1,11 +1,11 @@
-//! Numbers, texts and places as bytes, little-endian. What is read is checked; what does not fit is `None`.
+//! The little-endian byte format of messages. Parsing validates its input and returns `None` for invalid bytes.
 
 use lz_core::DType;
 use lz_core::tensor::{Dims, Layout, Place};
 
-use crate::message::{Block, Placed};
+use crate::message::{ArenaTensor, Block};
 
-/// Bytes as they are written.
+/// Serializes values.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     pub bytes: Vec<u8>,
@@ -35,7 +35,7 @@ impl Writer {
         self.word(block.bytes);
     }
 
-    pub fn placed(&mut self, tag: u8, tensor: &Placed) {
+    pub fn arena_tensor(&mut self, tag: u8, tensor: &ArenaTensor) {
         self.tagged(tag, tensor.offset);
         self.byte(tensor.layout.dtype as u8);
         self.byte(tensor.layout.shape.len() as u8);
@@ -45,7 +45,7 @@ impl Writer {
     }
 }
 
-/// Bytes that are still to be read.
+/// Parses the remaining bytes.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     pub bytes: &'a [u8],
@@ -87,16 +87,16 @@ impl Reader<'_> {
         Some(dims)
     }
 
-    pub fn placed(&mut self) -> Option<Placed> {
+    pub fn arena_tensor(&mut self) -> Option<ArenaTensor> {
         let offset = self.word()?;
         let dtype = DType::from_number(self.byte()?)?;
         let rank = self.byte()?;
         let (shape, strides) = (self.dims(rank)?, self.dims(rank)?);
-        Some(Placed { offset, layout: Layout { shape, strides, dtype, place: Place::HOST } })
+        Some(ArenaTensor { offset, layout: Layout { shape, strides, dtype, place: Place::HOST } })
     }
 }
 
-/// A batch of strings in one piece: how many, the size of each, then the bytes of all.
+/// Serializes strings: their count, the size of each, then their bytes.
 pub fn pack_texts<T: AsRef<str>>(texts: &[T]) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.word(texts.len() as u64);
@@ -105,11 +105,11 @@ pub fn pack_texts<T: AsRef<str>>(texts: &[T]) -> Vec<u8> {
     writer.bytes
 }
 
-/// The strings of a batch; `None` if the bytes are none.
+/// Parses strings; `None` if the bytes are invalid.
 pub fn unpack_texts(bytes: &[u8]) -> Option<Vec<String>> {
     let mut reader = Reader { bytes };
     let count = usize::try_from(reader.word()?).ok()?;
-    // Each size takes eight bytes, so a count that was made up ends here and not in an allocation.
+    // Each size takes eight bytes, so an invalid count cannot cause a large allocation.
     let mut sizes = Vec::with_capacity(count.min(reader.bytes.len() / 8));
     for _ in 0..count {
         sizes.push(usize::try_from(reader.word()?).ok()?);
@@ -129,15 +129,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_come_back_as_they_went() {
+    fn texts_round_trip_and_invalid_bytes_are_rejected() {
         for texts in [vec![], vec![""], vec!["a", "", "äöü 🙂"]] {
             let bytes = pack_texts(&texts);
             assert_eq!(unpack_texts(&bytes).unwrap(), texts);
             for end in 0..bytes.len() {
-                assert_eq!(unpack_texts(&bytes[..end]), None, "half a batch is none");
+                assert_eq!(unpack_texts(&bytes[..end]), None, "a truncated batch is invalid");
             }
         }
-        assert_eq!(unpack_texts(&[255; 8]), None, "as many texts as there cannot be");
+        assert_eq!(unpack_texts(&[255; 8]), None, "an impossible count");
         assert_eq!(unpack_texts(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xff]), None, "not UTF-8");
     }
 }

@@ -1,14 +1,14 @@
-//! The one file that names the `tokenizers` crate. It must not know tensors.
+//! The only file that uses the `tokenizers` crate. It must not depend on tensors.
 
-use super::{Token, TokenizerError, contained};
+use super::{Token, TokenizerError, catch_panic};
 
 /// A parsed `tokenizer.json`.
 pub struct Definition(tokenizers::Tokenizer);
 
 impl Definition {
-    /// Parses it. It states neither truncation nor padding.
+    /// Parses a `tokenizer.json` without truncation and padding.
     pub fn parse(json: &[u8], split_special_tokens: bool) -> Result<Definition, TokenizerError> {
-        guarded(|| {
+        catching_panics(|| {
             let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)
                 .map_err(|error| TokenizerError::Definition { message: error.to_string() })?;
             tokenizer.set_encode_special_tokens(split_special_tokens);
@@ -16,28 +16,29 @@ impl Definition {
         })
     }
 
-    /// Tokens and the bytes they came from.
+    /// Tokens with their byte ranges.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, TokenizerError> {
-        guarded(|| {
-            // This form of the call gives offsets in bytes; another one would give characters.
+        catching_panics(|| {
+            // `encode` returns byte offsets; `encode_char_offsets` would return character offsets.
             let encoding = self.0.encode(text, add_special_tokens).map_err(failed)?;
             let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
             Ok(tokens.map(|(&id, &(start, end))| Token { id, bytes: start..end }).collect())
         })
     }
 
-    /// The decoder's text.
+    /// The decoded text.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
-        let kept: Vec<u32> = ids.iter().copied().filter(|&id| self.keeps(id, skip_special_tokens)).collect();
-        // Some decoders cannot do with nothing.
-        if kept.is_empty() {
+        let decoded_ids: Vec<u32> =
+            ids.iter().copied().filter(|&id| self.has_text(id, skip_special_tokens)).collect();
+        // Some decoders fail on an empty list.
+        if decoded_ids.is_empty() {
             return Ok(String::new());
         }
-        guarded(|| self.0.decode(&kept, skip_special_tokens).map_err(failed))
+        catching_panics(|| self.0.decode(&decoded_ids, skip_special_tokens).map_err(failed))
     }
 
-    /// Whether an id contributes to a text.
-    fn keeps(&self, id: u32, skip_special_tokens: bool) -> bool {
+    /// Whether an id contributes to the decoded text.
+    fn has_text(&self, id: u32, skip_special_tokens: bool) -> bool {
         match self.0.id_to_token(id) {
             Some(token) => !(skip_special_tokens && self.0.get_added_vocabulary().is_special_token(&token)),
             None => false,
@@ -49,10 +50,10 @@ fn failed(error: tokenizers::Error) -> TokenizerError {
     TokenizerError::Failed { message: error.to_string() }
 }
 
-/// The crate panics on some definitions that contradict themselves. Nothing that a panic could leave half done is used again: parsing
-/// makes a new value, encoding and decoding change only caches.
-fn guarded<T>(work: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
-    contained(work).unwrap_or_else(|message| {
+/// The crate panics on some inconsistent definitions. No inconsistent state is reused: parsing builds a new value, encoding and decoding
+/// modify only caches.
+fn catching_panics<T>(work: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
+    catch_panic(work).unwrap_or_else(|message| {
         let message = format!("the `tokenizers` library cannot use this definition: {message}");
         Err(TokenizerError::Failed { message })
     })

@@ -1,5 +1,5 @@
-//! The digest of a definition: equal for files that give the same tokens by construction, whatever their spacing,
-//! their order of keys, and their settings of truncation and padding (which are refused or ignored, never obeyed).
+//! The digest of a definition. It does not depend on whitespace, key order, or truncation and padding settings (which are rejected or
+//! ignored, never applied).
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -12,7 +12,7 @@ pub fn of(definition: &Value) -> [u8; 32] {
     let mut text = Canonical { bytes: Vec::with_capacity(FLUSH + 4096), hash: Sha256::new() };
     match definition {
         Value::Object(parts) => {
-            // A part that is null is as good as absent.
+            // A null part is equivalent to a missing one.
             let parts = parts
                 .iter()
                 .filter(|(key, value)| !WITHOUT_EFFECT.contains(&key.as_str()) && !value.is_null());
@@ -24,10 +24,10 @@ pub fn of(definition: &Value) -> [u8; 32] {
     text.hash.finalize().into()
 }
 
-/// Bytes that are hashed at once.
+/// Bytes that are buffered before hashing.
 const FLUSH: usize = 1 << 16;
 
-/// The canonical text, hashed as it is written: definitions are large.
+/// Hashes the canonical text while it is written, because definitions are large.
 struct Canonical {
     bytes: Vec<u8>,
     hash: Sha256,
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_change_tokens_counts() {
+    fn digest_depends_only_on_parts_that_can_change_tokens() {
         let base = digest(r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}}"#);
         let same = r#"{"version":"1.0","truncation":{"max_length":5},"padding":null,"normalizer":null,
                        "model":{"vocab":{"b":1,"a":0},"merges":["a b"],"type":"BPE"}}"#;

@@ -1,34 +1,34 @@
-//! Limits of tokenizer definitions. Definitions come from outside: none may take more memory or time than its size justifies.
+//! Limits of tokenizer definitions. Definitions are untrusted input: none may use more memory or time than its size justifies.
 //!
-//! What real definitions have is far below each limit; the largest known file has 33 MB, 262 144 tokens and 514 906 merges.
+//! Real definitions are far below each limit; the largest known file has 33 MB, 262 144 tokens and 514 906 merges.
 
 use serde_json::Value;
 
 use super::TokenizerError;
 
-/// Bytes of a definition.
+/// Maximum bytes of a definition.
 pub const MAX_BYTES: usize = 1 << 28;
-/// Objects and arrays inside each other.
+/// Maximum nesting depth of objects and arrays.
 const MAX_DEPTH: usize = 24;
-/// Entries of one object or array.
+/// Maximum entries of one object or array.
 const MAX_ENTRIES: usize = 1 << 22;
-/// Bytes of a string inside the vocabulary, the merges and the added tokens.
+/// Maximum bytes of a string in the vocabulary, the merges and the added tokens.
 const MAX_TOKEN_BYTES: usize = 1 << 16;
-/// Bytes of all added tokens: they become an automaton whose size is a multiple of theirs.
+/// Maximum bytes of all added tokens together: the size of their automaton is a multiple of it.
 const MAX_ADDED_BYTES: usize = 1 << 22;
-/// Steps of the normalizer, the pre-tokenizer, the post-processor and the decoder together.
+/// Maximum steps of the normalizer, the pretokenizer, the post-processor and the decoder together.
 const MAX_STEPS: usize = 64;
-/// Regular expressions: each may compile to several megabytes, whatever its length.
+/// Maximum number of regular expressions: each may compile to several megabytes, whatever its length.
 const MAX_EXPRESSIONS: usize = 16;
-/// Bytes of a regular expression or of a string that is replaced.
+/// Maximum bytes of a regular expression or string pattern.
 const MAX_EXPRESSION_BYTES: usize = 1 << 13;
-/// Ids are 32-bit signed integers in every result.
+/// Maximum id: results have `int32` ids.
 const MAX_ID: u64 = i32::MAX as u64;
 
-/// The parts that are lists of steps.
+/// The parts that consist of steps.
 const STEPS: [&str; 4] = ["normalizer", "pre_tokenizer", "post_processor", "decoder"];
 
-/// Refuses text that is too large to be read.
+/// Rejects a definition with too many bytes.
 pub fn check_size(bytes: usize) -> Result<(), TokenizerError> {
     if bytes > MAX_BYTES {
         return exceeded("the file", "bytes", MAX_BYTES, bytes);
@@ -36,7 +36,7 @@ pub fn check_size(bytes: usize) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-/// Refuses a definition beyond the limits.
+/// Rejects a definition beyond the limits.
 pub fn check(definition: &Value) -> Result<(), TokenizerError> {
     let model = &definition["model"];
     let added = &definition["added_tokens"];
@@ -72,12 +72,12 @@ fn exceeded<T>(part: &str, what: &str, limit: usize, found: usize) -> Result<T, 
     })
 }
 
-/// Ids of other types are for the definition's own parser.
+/// Checks an id. Ids of other types are rejected later, by the definition's parser.
 fn check_id(part: &str, token: &str, id: &Value) -> Result<(), TokenizerError> {
     match id.as_u64() {
         Some(id) if id > MAX_ID => Err(TokenizerError::Limit {
             part: part.to_owned(),
-            message: format!("ids are at most {MAX_ID}, found {id} for {:?}", shortened(token)),
+            message: format!("an id must be at most {MAX_ID}, found {id} for {:?}", shortened(token)),
         }),
         _ => Ok(()),
     }
@@ -87,7 +87,7 @@ fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(40.min(text.len()))]
 }
 
-/// Depth and entries of one part.
+/// Checks the nesting depth and the number of entries of a part.
 fn check_tree(part: &str, value: &Value, depth: usize) -> Result<(), TokenizerError> {
     let entries = match value {
         Value::Array(items) => items.len(),
@@ -95,7 +95,7 @@ fn check_tree(part: &str, value: &Value, depth: usize) -> Result<(), TokenizerEr
         _ => return Ok(()),
     };
     if depth > MAX_DEPTH {
-        return exceeded(part, "nested lists and objects", MAX_DEPTH, depth);
+        return exceeded(part, "levels of nested lists and objects", MAX_DEPTH, depth);
     }
     if entries > MAX_ENTRIES {
         return exceeded(part, "entries in a list or object", MAX_ENTRIES, entries);
@@ -107,7 +107,7 @@ fn check_tree(part: &str, value: &Value, depth: usize) -> Result<(), TokenizerEr
     }
 }
 
-/// Strings of a list or of the keys of an object; the nesting was checked before.
+/// Checks the strings of a list or the keys of an object. The nesting is already checked.
 fn check_tokens(part: &str, value: &Value) -> Result<(), TokenizerError> {
     let check = |text: &str| match text.len() > MAX_TOKEN_BYTES {
         true => exceeded(part, "bytes in a token", MAX_TOKEN_BYTES, text.len()),
@@ -123,7 +123,7 @@ fn check_tokens(part: &str, value: &Value) -> Result<(), TokenizerError> {
     }
 }
 
-/// Steps and regular expressions so far.
+/// Counts steps and regular expressions.
 #[derive(Default)]
 struct Steps {
     steps: usize,
@@ -146,7 +146,7 @@ impl Steps {
         }
     }
 
-    /// Plain strings are compiled as well.
+    /// Checks a pattern. Plain strings are compiled as well.
     fn expression(&mut self, part: &str, pattern: Option<&Value>) -> Result<(), TokenizerError> {
         let text =
             pattern.and_then(|pattern| pattern["Regex"].as_str().or_else(|| pattern["String"].as_str()));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_names_its_part_and_what_was_found() {
+    fn each_limit_error_names_the_part_and_the_found_value() {
         let mut nested = json!({"type": "Lowercase"});
         for _ in 0..MAX_DEPTH {
             nested = json!({"type": "Sequence", "normalizers": [nested]});
@@ -200,9 +200,9 @@ mod tests {
             (json!({"decoder": vec![step; 17]}), ["decoder", "found 17"]),
             (json!({"normalizer": {"pattern": {"String": "x".repeat(9000)}}}), ["normalizer", "found 9000"]),
         ];
-        for (definition, wanted) in cases {
+        for (definition, expected) in cases {
             let found = message(&definition);
-            assert!(wanted.iter().all(|part| found.contains(part)), "{found}");
+            assert!(expected.iter().all(|part| found.contains(part)), "{found}");
         }
         assert!(check(&json!({"model": {"vocab": {"a": 2_147_483_647u32, "b": -1, "c": null}}})).is_ok());
         assert!(check_size(MAX_BYTES + 1).is_err() && check_size(MAX_BYTES).is_ok());

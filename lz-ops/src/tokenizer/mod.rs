@@ -1,18 +1,17 @@
-//! Tokenizers as handles: a `tokenizer.json` in the Hugging Face format or a SentencePiece model, its digest, and what it makes of
-//! texts.
+//! Tokenizer handles: a `tokenizer.json` in the Hugging Face format or a SentencePiece model, its digest, encoding and decoding.
 //!
-//! What a `tokenizer.json` means is the business of the `tokenizers` crate, behind the feature of that name. Without the feature
-//! only SentencePiece models can be read, and everything else of this crate works as before.
+//! A `tokenizer.json` is interpreted by the `tokenizers` crate, behind the feature of that name. Without the feature only SentencePiece
+//! models can be loaded.
 
-mod contained;
 mod digest;
-mod known;
 mod limits;
-mod meaning;
+mod model;
+mod panics;
+mod registry;
 mod sentencepiece;
 
 #[cfg(not(feature = "tokenizers"))]
-#[path = "absent.rs"]
+#[path = "definition_disabled.rs"]
 mod definition;
 #[cfg(feature = "tokenizers")]
 mod definition;
@@ -23,90 +22,90 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-pub use contained::contained;
 use lz_core::context::digest_bits;
 use lz_core::files::RegularFile;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};
-use meaning::Meaning;
+use model::Model;
+pub use panics::catch_panic;
 
-/// A tokenizer, as `tokenize.encode` and `tokenize.decode` take it. A clone is the same tokenizer.
+/// A tokenizer for `tokenize.encode` and `tokenize.decode`. Clones share their state.
 #[derive(Clone)]
 pub struct Tokenizer {
     shared: Arc<Shared>,
 }
 
-/// What the clones of a tokenizer have in common.
+/// The state that clones share.
 struct Shared {
-    meaning: Meaning,
+    model: Model,
     json: Box<[u8]>,
     digest: [u8; 32],
-    /// The parsed JSON, for the first who reads it: parsing takes as long as the rest of loading.
+    /// The parsed JSON until it is first taken: parsing takes as long as the rest of loading.
     parsed: Mutex<Option<serde_json::Value>>,
-    /// What a backend has made of it.
+    /// State that a backend attached.
     prepared: OnceLock<Box<dyn Any + Send + Sync>>,
-    /// The tokenizer for texts whose special tokens are text; none if that is this one.
+    /// The tokenizer that encodes special tokens in texts as plain text; `None` if it is this one.
     splitting: OnceLock<Result<Option<Tokenizer>, TokenizerError>>,
 }
 
 /// One token of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Its id.
+    /// Token id.
     pub id: u32,
-    /// The bytes of the text, before normalisation, that it came from; `0..0` if it came from none.
+    /// Byte range in the text before normalization; `0..0` for a token that came from no text.
     pub bytes: Range<usize>,
 }
 
-/// Why a tokenizer cannot be made or used.
+/// Why a tokenizer cannot be loaded or used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenizerError {
     /// The file cannot be read.
     Unreadable {
         /// Its path.
         path: String,
-        /// What the system says.
+        /// The message of the system.
         message: String,
     },
     /// The text is not JSON.
     Json {
-        /// What is wrong, and where.
+        /// The syntax error and its location.
         message: String,
     },
-    /// The JSON is not a tokenizer.
+    /// The JSON is not a valid tokenizer definition.
     Definition {
         /// What is wrong.
         message: String,
     },
-    /// The definition is larger than any that is accepted.
+    /// The definition exceeds a limit.
     Limit {
         /// The part that exceeds a limit.
         part: String,
         /// The limit and what was found.
         message: String,
     },
-    /// The definition states truncation or padding, which no call does.
+    /// The definition sets truncation or padding, which are not supported.
     Setting {
         /// `truncation` or `padding`.
         name: &'static str,
-        /// What it states.
+        /// The value of the setting.
         stated: String,
     },
-    /// The file is not a SentencePiece model, or one that is not understood.
+    /// The file is not a supported SentencePiece model.
     SentencePiece {
         /// What is wrong.
         message: String,
     },
-    /// The definition leaves out merges at random, so that it names no one sequence of tokens.
+    /// The definition has BPE dropout, so that its tokens are random.
     Random {
-        /// The probability of leaving out a merge.
+        /// The probability of skipping a merge.
         dropout: String,
     },
-    /// The definition failed on a text or on ids.
+    /// Encoding or decoding failed.
     Failed {
-        /// What it says.
+        /// The message of the library.
         message: String,
     },
-    /// This build has no tokenizers.
+    /// This build does not support `tokenizer.json`.
     NotBuilt,
 }
 
@@ -114,25 +113,34 @@ impl fmt::Display for TokenizerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TokenizerError::Unreadable { path, message } => write!(f, "cannot read `{path}`: {message}"),
-            TokenizerError::Json { message } => write!(f, "the tokenizer is not JSON: {message}"),
-            TokenizerError::Definition { message } => write!(f, "the JSON is not a tokenizer: {message}"),
+            TokenizerError::Json { message } => {
+                write!(f, "the tokenizer definition is not valid JSON: {message}")
+            }
+            TokenizerError::Definition { message } => {
+                write!(f, "the JSON is not a valid tokenizer definition: {message}")
+            }
             TokenizerError::Limit { part, message } => {
                 write!(f, "`{part}` of the tokenizer exceeds a limit: {message}")
             }
             TokenizerError::Setting { name, stated } => write!(
                 f,
-                "the tokenizer states `{name}` ({stated}), but texts are encoded whole and without padding: set `{name}` to null, or \
-                 read the definition with `whole_texts` to ignore the setting and {} the rows yourself",
-                if *name == "padding" { "pad" } else { "cut" }
+                "the tokenizer states `{name}` ({stated}), but texts are encoded without truncation and padding: set `{name}` to null, or \
+                 load the definition with `whole_texts` to ignore the setting, and {} the rows yourself",
+                if *name == "padding" { "pad" } else { "truncate" }
             ),
             TokenizerError::SentencePiece { message } => {
-                write!(f, "cannot read the SentencePiece model: {message}")
+                write!(f, "cannot load the SentencePiece model: {message}")
             }
             TokenizerError::Random { dropout } => {
-                write!(f, "a tokenizer with dropout {dropout} is random; set `dropout` to null")
+                write!(
+                    f,
+                    "the tokenizer has `dropout` {dropout}, so its tokens are random; set `dropout` to null"
+                )
             }
             TokenizerError::Failed { message } => write!(f, "the tokenizer failed: {message}"),
-            TokenizerError::NotBuilt => f.write_str("lz-ops was built without its feature `tokenizers`"),
+            TokenizerError::NotBuilt => f.write_str(
+                "this build of lz-ops cannot load a `tokenizer.json`; build it with the feature `tokenizers`",
+            ),
         }
     }
 }
@@ -140,12 +148,12 @@ impl fmt::Display for TokenizerError {
 impl std::error::Error for TokenizerError {}
 
 impl Tokenizer {
-    /// Reads the content of a `tokenizer.json`. One that states truncation or padding is refused, because calls encode whole texts.
+    /// Loads the content of a `tokenizer.json`. A definition with truncation or padding is rejected, because calls encode whole texts.
     pub fn from_json(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::read(json, Settings::Refused)
+        Tokenizer::read(json, Settings::Rejected)
     }
 
-    /// The same, but truncation and padding are ignored: for callers that want whole texts.
+    /// Like [`Tokenizer::from_json`], but ignores truncation and padding.
     pub fn whole_texts(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::read(json, Settings::Ignored)
     }
@@ -159,16 +167,17 @@ impl Tokenizer {
         if let Some(dropout) = dropout {
             return Err(TokenizerError::Random { dropout: dropout.to_string() });
         }
-        let plain = settings.apply(&mut value)?;
+        let unchanged = settings.apply(&mut value)?;
         let digest = digest::of(&value);
-        if let Some(same) = known::find(digest_bits(&digest)).filter(|known| known.shared.digest == digest) {
+        if let Some(same) = registry::find(digest_bits(&digest)).filter(|known| known.shared.digest == digest)
+        {
             return Ok(same);
         }
-        // Whoever reads the definition again, another process too, reads it without the settings.
-        let json = if plain { json.to_vec() } else { value.to_string().into_bytes() };
-        let meaning = Meaning::parse(&value, &json)?;
+        // The JSON is parsed again later, also by other processes: it must not contain the ignored settings.
+        let json = if unchanged { json.to_vec() } else { value.to_string().into_bytes() };
+        let model = Model::parse(&value, &json)?;
         let shared = Shared {
-            meaning,
+            model,
             json: json.into(),
             digest,
             parsed: Mutex::new(Some(value)),
@@ -176,16 +185,16 @@ impl Tokenizer {
             splitting: OnceLock::new(),
         };
         let tokenizer = Tokenizer { shared: Arc::new(shared) };
-        known::remember(&tokenizer);
+        registry::register(&tokenizer);
         Ok(tokenizer)
     }
 
-    /// Reads the content of a SentencePiece `.model` file.
+    /// Loads the content of a SentencePiece `.model` file.
     pub fn from_sentencepiece(model: &[u8]) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::from_json(meaning::sentencepiece_json(model).as_bytes())
+        Tokenizer::from_json(model::sentencepiece_json(model).as_bytes())
     }
 
-    /// Reads a SentencePiece model if the file's name ends in `.model`, else a `tokenizer.json` as [`Tokenizer::from_json`] does.
+    /// Loads a SentencePiece model if the file name ends in `.model`, else a `tokenizer.json` like [`Tokenizer::from_json`].
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
         let path = path.as_ref();
         let content = read_file(path)?;
@@ -195,28 +204,28 @@ impl Tokenizer {
         Tokenizer::from_json(&content)
     }
 
-    /// Reads a `tokenizer.json`, as [`Tokenizer::whole_texts`] does.
+    /// Loads a `tokenizer.json` file like [`Tokenizer::whole_texts`].
     pub fn whole_texts_from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::whole_texts(&read_file(path.as_ref())?)
     }
 
-    /// The same tokenizer for texts from outside: special tokens that are written in a text are encoded as the plain text they are,
-    /// so that no text can contain one. Those that the post-processor adds are added as before. It has a digest of its own.
+    /// The same tokenizer for untrusted texts: special tokens in a text are encoded as plain text, so that no text can inject one. The
+    /// post-processor adds its special tokens as before. The result has its own digest.
     pub fn splitting_special_tokens(&self) -> Result<Tokenizer, TokenizerError> {
-        let made = self.shared.splitting.get_or_init(|| {
-            let json = meaning::split_json(&self.shared.json)?;
+        let split = self.shared.splitting.get_or_init(|| {
+            let json = model::split_json(&self.shared.json)?;
             json.map(|json| Tokenizer::from_json(json.as_bytes())).transpose()
         });
-        Ok(made.clone()?.unwrap_or_else(|| self.clone()))
+        Ok(split.clone()?.unwrap_or_else(|| self.clone()))
     }
 
-    /// The living tokenizer with [these bits](lz_core::context::digest_bits) of a digest, for whoever judges by contexts.
+    /// The live tokenizer with [these bits](lz_core::context::digest_bits) of a digest, for judges that see only a context.
     pub fn of_digest_bits(bits: u64) -> Option<Tokenizer> {
-        known::find(bits)
+        registry::find(bits)
     }
 
-    /// What a backend has made of this tokenizer, made now if it is not there; it lives as long as the tokenizer. `None` if
-    /// another backend was there first with something of another type.
+    /// State that a backend attaches to this tokenizer, built by `make` on first use and dropped with the tokenizer. `None` if another
+    /// backend has attached state of another type.
     pub fn prepared<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.shared.prepared.get_or_init(|| Box::new(make())).downcast_ref()
     }
@@ -225,7 +234,7 @@ impl Tokenizer {
         Arc::downgrade(&self.shared)
     }
 
-    /// The tokenizer behind a handle, or why kernels that know only this type cannot use it.
+    /// The tokenizer behind a handle; an error if the handle has another type.
     pub fn from_handle(handle: &dyn Handle) -> Result<&Tokenizer, KernelError> {
         handle.as_any().downcast_ref().ok_or_else(|| {
             KernelError::because(
@@ -237,56 +246,56 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of a text, with those of the post-processor if asked for. Nothing is truncated or padded.
+    /// The tokens of a text, with `add_special_tokens` also those of the post-processor. Nothing is truncated or padded.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, TokenizerError> {
-        self.shared.meaning.encode(text, add_special_tokens)
+        self.shared.model.encode(text, add_special_tokens)
     }
 
-    /// The text of some ids; ids that it does not have contribute nothing.
+    /// The text of ids; unknown ids are skipped.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
-        self.shared.meaning.decode(ids, skip_special_tokens)
+        self.shared.model.decode(ids, skip_special_tokens)
     }
 
-    /// The parsed definition. It is kept for the first who asks and parsed again for others, because it takes several times the
-    /// memory of its text.
+    /// The parsed definition. The first call takes the value from loading; later calls parse again, because the value takes several times
+    /// the memory of the text.
     pub fn parsed(&self) -> Result<serde_json::Value, TokenizerError> {
-        let kept = self.shared.parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        kept.map_or_else(|| parse(self.json()), Ok)
+        let parsed = self.shared.parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        parsed.map_or_else(|| parse(self.json()), Ok)
     }
 
     /// Whether it is a SentencePiece model.
     pub fn is_sentencepiece(&self) -> bool {
-        matches!(self.shared.meaning, Meaning::SentencePiece(_))
+        matches!(self.shared.model, Model::SentencePiece(_))
     }
 
-    /// What it was made from, for kernels that read definitions themselves.
+    /// The JSON of the definition, for kernels that parse it themselves.
     pub fn json(&self) -> &[u8] {
         &self.shared.json
     }
 }
 
-/// What becomes of truncation and padding that a definition states.
+/// How truncation and padding settings of a definition are handled.
 #[derive(Clone, Copy)]
 enum Settings {
-    Refused,
+    Rejected,
     Ignored,
 }
 
 impl Settings {
-    /// Whether the definition states neither; they are removed if they are ignored.
+    /// Rejects or removes the settings. Returns whether the definition is unchanged.
     fn apply(self, definition: &mut serde_json::Value) -> Result<bool, TokenizerError> {
-        let mut plain = true;
+        let mut unchanged = true;
         for name in ["truncation", "padding"] {
             let Some(stated) = definition.get_mut(name).filter(|stated| !stated.is_null()) else { continue };
             match self {
-                Settings::Refused => {
+                Settings::Rejected => {
                     return Err(TokenizerError::Setting { name, stated: stated.to_string() });
                 }
                 Settings::Ignored => *stated = serde_json::Value::Null,
             }
-            plain = false;
+            unchanged = false;
         }
-        Ok(plain)
+        Ok(unchanged)
     }
 }
 
@@ -294,7 +303,7 @@ fn parse(json: &[u8]) -> Result<serde_json::Value, TokenizerError> {
     serde_json::from_slice(json).map_err(|error| TokenizerError::Json { message: error.to_string() })
 }
 
-/// The bytes of a definition.
+/// Reads a definition file of limited size.
 fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
     let read = RegularFile::open(path).and_then(|mut file| file.bytes(limits::MAX_BYTES as u64));
     read.map_err(|error| TokenizerError::Unreadable {

@@ -84,7 +84,7 @@ fn unsupported_models_are_rejected() {
     let good = model(BPE, &pieces(), &[]);
     assert!(error(&[good.clone(), vec![9 << 3, 1]].concat()).contains("field 9 of ModelProto"));
     assert!(error(&good[..good.len() - 1]).contains("damaged"));
-    assert!(error(&model(BPE, &pieces()[1..], &[])).contains("unknown"));
+    assert!(error(&model(BPE, &pieces()[1..], &[])).contains("UNKNOWN"));
     assert!(error(&model(UNIGRAM, &pieces(), &field(2, &[1; 40]))).contains("precompiled_charsmap"));
 }
 

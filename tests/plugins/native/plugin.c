@@ -1,4 +1,4 @@
-/* A plugin in C: one kernel of norm.rms for dense f32. Compiled with one of the FAULT_… names it is broken in that way. */
+/* A C plugin: one kernel of norm.rms for contiguous f32. Each FAULT_… macro enables one fault. */
 #include <layerzero/lz_plugin.h>
 
 #include <math.h>
@@ -35,7 +35,7 @@ static lz_status workspace(void *context, const lz_norm_rms_args *args, uint64_t
 static lz_status run(void *context, const lz_norm_rms_args *args, const lz_norm_rms_out *out, lz_run *run) {
     (void)context;
 #ifdef FAULT_RUN
-    strcpy(run->error, "it was told to fail");
+    strcpy(run->error, "requested test failure");
     return LZ_FAILED;
 #endif
 #ifdef FAULT_UNTERMINATED
@@ -87,7 +87,7 @@ static lz_status run(void *context, const lz_norm_rms_args *args, const lz_norm_
 }
 
 #ifdef FAULT_NEWER
-/* As a header of a later minor version would have it: the same, and then more. */
+/* A vtable of a later minor version, with additional fields. */
 static const struct {
     lz_norm_rms_kernel known;
     void *unknown[4];
@@ -99,7 +99,7 @@ static const struct {
 #define TABLE vtable
 static const lz_norm_rms_kernel vtable = {
 #ifdef FAULT_OLDER
-    /* As a header of an earlier version would have it: without what came last. */
+    /* A vtable of an earlier version, without the last field. */
     .size = offsetof(lz_norm_rms_kernel, release),
 #else
     .size = sizeof(vtable),
@@ -126,7 +126,7 @@ static const lz_kernel kernels[] = {{
 #ifndef FAULT_SYMBOL
 LZ_EXPORT lz_status lz_plugin_init(const lz_host *host, lz_plugin *plugin) {
 #ifdef FAULT_INIT
-    strncpy(host->error, "it does not start today", host->error_capacity);
+    strncpy(host->error, "requested initialization failure", host->error_capacity);
     return LZ_FAILED;
 #endif
 #ifdef FAULT_INIT_CRASH

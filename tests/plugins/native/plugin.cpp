@@ -1,4 +1,4 @@
-// A plugin in C++: one kernel of norm.rms for dense f32, which throws when eps is exactly 0.25.
+// A C++ plugin: one kernel of norm.rms for contiguous f32, which throws if eps is 0.25.
 #include <layerzero/ops/norm_rms.hpp>
 #include <layerzero/plugin.hpp>
 
@@ -14,17 +14,17 @@ constexpr const char *descriptor = R"({
         "requires_contiguous": true, "writes_into_output": true, "priority": 99}]}})";
 
 #ifdef FAULT_RAW_THROW
-// A table that was made without the shim: what is thrown leaves it, and nothing can catch it on the other side.
+// A vtable without the exception shim: exceptions leave it, and the host cannot catch them.
 lz_status run(void *, const lz_norm_rms_args *, const lz_norm_rms_out *, lz_run *) {
-    throw std::runtime_error("nobody catches this");
+    throw std::runtime_error("uncaught test exception");
 }
 const lz_norm_rms_kernel raw = {sizeof(lz_norm_rms_kernel), nullptr, nullptr, run, nullptr};
 #endif
 
-[[maybe_unused]] void normalise(const lz::ops::NormRms &call, const lz::ops::NormRmsOut &out, lz::Run &) {
+[[maybe_unused]] void normalize(const lz::ops::NormRms &call, const lz::ops::NormRmsOut &out, lz::Run &) {
     const float eps = call.eps.value();
     if (eps == 0.25F) {
-        throw std::runtime_error("a quarter is too much");
+        throw std::runtime_error("eps 0.25 is rejected");
     }
     const auto from = call.x.as<float>();
     const auto to = out.output.as<float>();
@@ -45,7 +45,7 @@ std::vector<lz::Kernel> kernels() {
 #ifdef FAULT_RAW_THROW
     return {lz::Kernel("cpp.norm.rms", "norm.rms", LZ_NORM_RMS_VERSION, std::shared_ptr<const void>(&raw, [](const void *) {}))};
 #else
-    return {lz::ops::norm_rms_kernel("cpp.norm.rms", normalise)};
+    return {lz::ops::norm_rms_kernel("cpp.norm.rms", normalize)};
 #endif
 }
 

@@ -1,4 +1,4 @@
-"""A backend as somebody else would write it: what its kernels can do, and the functions."""
+"""A sample third-party backend: a capability descriptor and its kernel functions."""
 
 DESCRIPTORS = [
     """{
@@ -16,11 +16,11 @@ DESCRIPTORS = [
 
 
 def relu(x):
-    """Works on whatever can be compared and multiplied."""
+    """Works on any type that supports comparison and multiplication."""
     return x * (x > 0)
 
 
 KERNELS = {"sample.activation.relu": relu}
 
-# Platforms on which a run of these kernels is checked in.
+# Platforms with a checked-in run of these kernels.
 VERIFIED = ("cpu",)

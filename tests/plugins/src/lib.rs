@@ -1,4 +1,4 @@
-//! A plugin in Rust: one kernel of `norm.rms` for dense f32, exported through the C ABI.
+//! A Rust plugin: one kernel of `norm.rms` for contiguous f32, exported through the C ABI.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use lz_plugin::generated::norm_rms::{NormRmsArgs, NormRmsPlaces};
 use lz_plugin::loader::library::{Host, KernelRecord, PluginRecord};
 use lz_plugin::native::Vtable;
 
-/// The version of the interface that this was built for.
+/// The ABI version of this plugin.
 #[unsafe(no_mangle)]
 pub static lz_plugin_abi: u32 = abi::ABI_MAJOR << 16 | abi::ABI_MINOR;
 
@@ -19,9 +19,9 @@ const DESCRIPTOR: &str = concat!(
     "\0"
 );
 
-/// Tables hold addresses; these are of things that never change.
+/// Makes static tables with raw pointers `Sync`.
 struct Fixed<T>(T);
-// SAFETY: read only.
+// SAFETY: read-only data.
 unsafe impl<T> Sync for Fixed<T> {}
 
 static VTABLE: Fixed<Vtable<NormRmsArgs, NormRmsPlaces>> = Fixed(Vtable {
@@ -40,13 +40,13 @@ static KERNELS: Fixed<[KernelRecord; 1]> = Fixed([KernelRecord {
     vtable: (&raw const VTABLE.0).cast(),
 }]);
 
-/// Starts the plugin.
+/// Initializes the plugin.
 ///
 /// # Safety
-/// Called by a host as `lz_plugin.h` says.
+/// Called by a host according to `lz_plugin.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lz_plugin_init(_host: *const Host, plugin: *mut PluginRecord) -> Status {
-    // SAFETY: the host gives a record to fill in.
+    // SAFETY: the host passes a valid record.
     let plugin = unsafe { &mut *plugin };
     plugin.descriptor = DESCRIPTOR.as_ptr().cast();
     plugin.kernels = KERNELS.0.as_ptr();
@@ -60,7 +60,7 @@ unsafe extern "C" fn run(
     out: *const NormRmsPlaces,
     _run: *mut Run,
 ) -> Status {
-    // SAFETY: the host gives a checked call: dense f32 tensors of one shape.
+    // SAFETY: the host passes a validated call: contiguous f32 tensors of equal shape.
     let (x, output, eps) = unsafe { ((*args).x.read(), (*out).output.read(), (*args).eps) };
     let hidden = x.shape[x.rank as usize - 1].max(0) as usize;
     let elements: i64 = x.shape[..x.rank as usize].iter().product();

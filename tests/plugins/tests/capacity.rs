@@ -1,4 +1,4 @@
-//! More calls than slots, and tensors larger than the shared memory: they wait, or are refused without blame for the kernel.
+//! Back-pressure: calls beyond the number of slots or the size of the arena wait, or fail without counting against the kernel.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -32,45 +32,45 @@ fn call(engine: &Engine, rows: i64) -> Result<Vec<f32>, Error> {
     Ok(output.view().as_slice::<f32>().unwrap().to_vec())
 }
 
-/// Calls from many threads at once; how many were refused for want of a slot.
-fn at_once(engine: &Engine, threads: usize) -> usize {
-    let refused = AtomicUsize::new(0);
-    let wanted = call(&lz_ops::reference_engine(), 3).unwrap();
+/// Calls from many threads concurrently. Returns how many failed because no slot was free.
+fn concurrent_calls(engine: &Engine, threads: usize) -> usize {
+    let rejected = AtomicUsize::new(0);
+    let expected = call(&lz_ops::reference_engine(), 3).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| match call(engine, 3) {
-                Ok(output) => assert_eq!(output, wanted),
+                Ok(output) => assert_eq!(output, expected),
                 Err(error) => {
                     assert!(error.has(ReasonCode::CapacityExceeded), "{error}");
-                    refused.fetch_add(1, Ordering::Relaxed);
+                    rejected.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
-    refused.into_inner()
+    rejected.into_inner()
 }
 
 #[test]
-fn more_calls_than_slots_wait_for_their_turn() {
+fn calls_beyond_the_number_of_slots_wait() {
     let worker = worker(Duration::from_secs(60));
     let engine = engine(&worker, "far.slow");
-    assert_eq!(at_once(&engine, 48), 0);
+    assert_eq!(concurrent_calls(&engine, 48), 0);
     assert_eq!(worker.starts(), 1);
 }
 
 #[test]
-fn a_call_that_finds_no_slot_is_refused_without_blame() {
-    // 160 calls of 20 ms each take more than three seconds: those that find no slot within the deadline are refused, and
-    // those that have one are not taken for hung because others are before them.
+fn a_call_without_a_slot_fails_without_counting_against_the_worker() {
+    // 160 calls of 20 ms take more than three seconds. Calls without a slot within the deadline fail; calls with a slot are not
+    // considered hung because of the calls ahead of them.
     let worker = worker(Duration::from_secs(1));
     let engine = engine(&worker, "far.slow");
-    assert!(at_once(&engine, 160) > 5);
+    assert!(concurrent_calls(&engine, 160) > 5);
     assert_eq!(worker.starts(), 1, "the worker was busy, not hung");
     call(&engine, 3).unwrap();
 }
 
 #[test]
-fn the_memory_grows_and_larger_calls_are_refused_without_blame() {
+fn the_arena_grows_and_larger_calls_fail_without_counting_against_the_worker() {
     let worker = worker(Duration::from_secs(60));
     let engine = engine(&worker, "far.norm.rms");
     let free = worker.free_bytes();
@@ -86,7 +86,7 @@ fn the_memory_grows_and_larger_calls_are_refused_without_blame() {
 }
 
 #[test]
-fn calls_that_waited_for_a_worker_that_was_lost_are_not_blamed() {
+fn losing_the_worker_counts_only_against_the_running_call() {
     let worker = worker(Duration::from_secs(60));
     let engine = engine(&worker, "far.slow");
     call(&engine, 3).unwrap();

@@ -1,5 +1,4 @@
-//! What crosses to a worker: the arguments and results of every operation, bit for bit, and tensors of the shared memory
-//! without a copy.
+//! Arguments and results of every operation are passed to a worker and back bit for bit; tensors in shared memory are not copied.
 
 use lz_conformance::assign::Prepared;
 use lz_conformance::call::{OwnedArg, OwnedCall, OwnedOut};
@@ -17,7 +16,7 @@ fn worker() -> Worker {
     Worker::start(options).unwrap()
 }
 
-/// An engine that runs an operation in a worker and nowhere else.
+/// An engine that runs an operation only in a worker.
 fn far(worker: &Worker, info: &'static OperationInfo, id: &str) -> Engine {
     let engine = lz_ops::reference_engine();
     let spec = KernelSpec::new(id, &info.name, "far", "1", Platform::Cpu);
@@ -26,7 +25,7 @@ fn far(worker: &Worker, info: &'static OperationInfo, id: &str) -> Engine {
     engine
 }
 
-/// Everything that a call can have changed.
+/// Everything that a call may have written.
 fn results(call: &OwnedCall) -> Vec<String> {
     let written = call.args.iter().filter_map(|arg| match arg {
         OwnedArg::Written(tensor) => Some(format!("{:?}", tensor.bytes())),
@@ -36,7 +35,7 @@ fn results(call: &OwnedCall) -> Vec<String> {
         OwnedOut::Absent => "absent".to_owned(),
         OwnedOut::Tensor(tensor) => format!("{:?}", tensor.bytes()),
         OwnedOut::Dynamic(tensor) => {
-            let tensor = tensor.as_ref().expect("it was made");
+            let tensor = tensor.as_ref().expect("the kernel set the output");
             let view = tensor.view();
             let bits = view.bits();
             let values = lz_core::tensor::Indices::new(view.shape()).map(|index| bits.int_at(&index));
@@ -48,7 +47,7 @@ fn results(call: &OwnedCall) -> Vec<String> {
 }
 
 #[test]
-fn every_operation_crosses_and_comes_back_bit_for_bit() {
+fn every_operation_gives_bit_identical_results_in_a_worker() {
     let worker = worker();
     let free = worker.free_bytes();
     let reference = lz_ops::reference_engine();
@@ -59,21 +58,21 @@ fn every_operation_crosses_and_comes_back_bit_for_bit() {
             let prepared = Prepared::new(operation).tame();
             let mut random = Random::new(case_seed(&operation.name, "worker", case));
             let drawing = Drawing { size: 40, focus: &[], numbers: Numbers::Normal, devices: false };
-            let mut there = draw_valid(&prepared, &mut random, &drawing).unwrap().call;
-            let mut here = there.clone();
-            here.lend(|args, outputs| dynamic::call_into(&reference, info, args, outputs)).unwrap();
-            there
+            let mut remote = draw_valid(&prepared, &mut random, &drawing).unwrap().call;
+            let mut local = remote.clone();
+            local.lend(|args, outputs| dynamic::call_into(&reference, info, args, outputs)).unwrap();
+            remote
                 .lend(|args, outputs| dynamic::call_into(&engine, info, args, outputs))
                 .unwrap_or_else(|error| panic!("{}, case {case}: {error}", info.name));
-            assert_eq!(results(&there), results(&here), "{}, case {case}", info.name);
+            assert_eq!(results(&remote), results(&local), "{}, case {case}", info.name);
         }
     }
     assert_eq!(worker.starts(), 1);
-    assert_eq!(worker.free_bytes(), free, "everything was given back");
+    assert_eq!(worker.free_bytes(), free, "all blocks were released");
 }
 
 #[test]
-fn what_lies_in_shared_memory_is_not_copied() {
+fn tensors_in_shared_memory_are_not_copied() {
     let worker = worker();
     let engine = far(&worker, &NORM_RMS, "far.addresses");
     let x = worker.allocate(&[4, 64], DType::F32).unwrap();
@@ -81,9 +80,9 @@ fn what_lies_in_shared_memory_is_not_copied() {
     let mut out = worker.allocate(&[4, 64], DType::F32).unwrap();
     let distance = (out.view().address() - x.view().address()) / size_of::<f32>();
     norm_rms_into(&engine, &NormRms::new(x.view()), out.view_mut()).unwrap();
-    let told = out.view().as_slice::<f32>().unwrap()[0];
-    assert_eq!(told, distance as f32, "the kernel worked on the very tensors that the caller holds");
-    // From elsewhere it is a copy, and the result comes back by another.
+    let reported = out.view().as_slice::<f32>().unwrap()[0];
+    assert_eq!(reported, distance as f32, "the kernel used the caller's tensors");
+    // A tensor outside of the arena is copied.
     let elsewhere = lz_core::Tensor::zeros(&[4, 64], DType::F32).unwrap();
     norm_rms_into(&engine, &NormRms::new(elsewhere.view()), out.view_mut()).unwrap();
     assert_ne!(out.view().as_slice::<f32>().unwrap()[0], distance as f32);

@@ -1,4 +1,4 @@
-//! Descriptors and threads of workers that are gone. One test: others in the process would be counted too.
+//! File descriptors and threads of terminated workers. Only one test, because others in the process would be counted too.
 
 use lz_worker::{Worker, WorkerOptions};
 
@@ -7,7 +7,7 @@ fn count(folder: &str) -> usize {
 }
 
 #[test]
-fn nothing_is_left_of_workers_that_were_started_again() {
+fn restarted_workers_leak_no_descriptors_and_threads() {
     let options = || {
         let mut options = WorkerOptions::new(env!("CARGO_BIN_EXE_lz-test-worker"));
         options.arena_bytes = 1 << 20;
@@ -28,7 +28,7 @@ fn nothing_is_left_of_workers_that_were_started_again() {
         Worker::start(WorkerOptions::new(program)).unwrap_err();
     }
     drop(Worker::start(options()).unwrap());
-    // A thread that watched a worker may still be about to end.
+    // Watch threads may take a moment to exit.
     let settled = || count("/proc/self/task") == threads && count("/proc/self/fd") == descriptors;
     for _ in 0..500 {
         if settled() {

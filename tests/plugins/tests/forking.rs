@@ -1,4 +1,4 @@
-//! A forked child starts a worker of its own and leaves the parent's alone. One test: a process that forks is best alone.
+//! A forked child starts its own worker and does not affect the parent's. Only one test, because it forks the test process.
 
 use lz_core::device::Platform;
 use lz_core::{Engine, KernelSpec, TensorView};
@@ -11,18 +11,18 @@ unsafe extern "C" {
     fn _exit(status: i32) -> !;
 }
 
-/// Whether a call gives the results of its own numbers.
-fn is_right(engine: &Engine, seed: i32) -> bool {
+/// Whether a call returns the correct results for its inputs.
+fn is_correct(engine: &Engine, seed: i32) -> bool {
     let x: Vec<f32> = (0..24).map(|at| (at * seed) as f32 - 7.5).collect();
     let call = |engine: &Engine| {
         let args = NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap());
-        norm_rms(engine, args).map(|made| made.output.view().as_slice::<f32>().unwrap().to_vec())
+        norm_rms(engine, args).map(|result| result.output.view().as_slice::<f32>().unwrap().to_vec())
     };
     call(engine).ok() == call(&lz_ops::reference_engine()).ok()
 }
 
 #[test]
-fn children_and_parent_get_their_own_results() {
+fn forked_children_and_the_parent_use_their_own_workers() {
     let mut options = WorkerOptions::new(env!("CARGO_BIN_EXE_lz-test-worker"));
     options.arena_bytes = 1 << 20;
     let worker = Worker::start(options).unwrap();
@@ -30,34 +30,34 @@ fn children_and_parent_get_their_own_results() {
     let spec = KernelSpec::new("far.norm.rms", "norm.rms", "far", "1", Platform::Cpu);
     engine.register([worker.kernel(spec, &NORM_RMS)]).unwrap();
     engine.lock("norm.rms", "far.norm.rms").unwrap();
-    assert!(is_right(&engine, 1));
+    assert!(is_correct(&engine, 1));
     let own = worker.process_id().unwrap();
     let mut tensor = worker.allocate(&[8], lz_core::DType::F32);
     let mut children = Vec::new();
     for child in 0..4 {
-        // SAFETY: the child calls what is meant to work in one, and leaves by `_exit`.
+        // SAFETY: the child uses only code that supports forking, and exits with `_exit`.
         match unsafe { fork() } {
             0 => {
                 drop(tensor.take());
-                let right = (0..50).all(|turn| is_right(&engine, child * 50 + turn));
+                let correct = (0..50).all(|call| is_correct(&engine, child * 50 + call));
                 let own_worker = worker.process_id().is_some_and(|id| id != own) && worker.starts() == 1;
                 drop((engine, worker));
-                // SAFETY: nothing is left to be done.
-                unsafe { _exit(if right && own_worker { 0 } else { 1 + i32::from(right) }) }
+                // SAFETY: terminates the child.
+                unsafe { _exit(if correct && own_worker { 0 } else { 1 + i32::from(correct) }) }
             }
             id => children.push(id),
         }
     }
-    for turn in 0..100 {
-        assert!(is_right(&engine, 1000 + turn), "the parent's call {turn}");
+    for call in 0..100 {
+        assert!(is_correct(&engine, 1000 + call), "the parent's call {call}");
     }
     for child in children {
         let mut status = -1;
-        // SAFETY: our child; the place is ours.
+        // SAFETY: our child, and a valid pointer.
         assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "256: wrong results, 512: the parent's worker, otherwise a signal");
     }
-    assert!(is_right(&engine, 7));
-    assert_eq!((worker.process_id(), worker.starts()), (Some(own), 1), "the parent's worker lives on");
+    assert!(is_correct(&engine, 7));
+    assert_eq!((worker.process_id(), worker.starts()), (Some(own), 1), "the parent's worker still runs");
     assert!(tensor.is_some());
 }

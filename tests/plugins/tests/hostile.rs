@@ -1,4 +1,4 @@
-//! Workers that attack their host: the call fails with a reason, nothing of the host is harmed, and the next call succeeds.
+//! Hostile workers: the call fails with a reason, the host is unaffected, and the next call succeeds.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ fn engine(worker: &Worker, info: &'static OperationInfo) -> Engine {
     engine
 }
 
-fn normalise(engine: &Engine) -> Result<Vec<f32>, Error> {
+fn normalize(engine: &Engine) -> Result<Vec<f32>, Error> {
     let x: Vec<f32> = (0..24).map(|at| at as f32 - 7.5).collect();
     let output = norm_rms(engine, NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap()))?.output;
     Ok(output.view().as_slice::<f32>().unwrap().to_vec())
@@ -52,92 +52,92 @@ fn encode(engine: &Engine) -> Result<(), Error> {
     call.lend(|args, outputs| dynamic::call_into(engine, &TOKENIZE_ENCODE, args, outputs))
 }
 
-/// After an attack the next worker does its work, with all of its memory.
-fn works_again(attack: &str, worker: &Worker, engine: &Engine) {
-    let wanted = normalise(&lz_ops::reference_engine()).unwrap();
-    let next = normalise(engine).unwrap_or_else(|error| panic!("after {attack}: {error}"));
-    assert_eq!(next, wanted, "after {attack}");
-    assert_eq!(worker.free_bytes(), 4 << 20, "after {attack} everything was given back");
+/// After an attack, the restarted worker works and the whole arena is free.
+fn recovers(attack: &str, worker: &Worker, engine: &Engine) {
+    let expected = normalize(&lz_ops::reference_engine()).unwrap();
+    let next = normalize(engine).unwrap_or_else(|error| panic!("after {attack}: {error}"));
+    assert_eq!(next, expected, "after {attack}");
+    assert_eq!(worker.free_bytes(), 4 << 20, "after {attack} all blocks were released");
 }
 
 #[test]
-fn answers_that_make_no_sense_stop_the_worker() {
-    for attack in ["nonsense", "other_state", "length", "held"] {
+fn invalid_answers_stop_the_worker() {
+    for attack in ["invalid_answer", "other_state", "length", "pending"] {
         let worker = worker(attack);
         let engine = engine(&worker, &NORM_RMS);
-        let error = normalise(&engine).unwrap_err();
+        let error = normalize(&engine).unwrap_err();
         assert!(error.has(ReasonCode::WorkerGarbage), "{attack}: {error}");
         assert_eq!(worker.process_id(), None, "{attack}: it was stopped");
-        works_again(attack, &worker, &engine);
+        recovers(attack, &worker, &engine);
         assert_eq!(worker.starts(), 2, "{attack}");
     }
 }
 
 #[test]
-fn a_greeting_that_makes_no_sense_stops_the_worker() {
-    for attack in ["greeting_size", "greeting_state"] {
+fn an_invalid_handshake_stops_the_worker() {
+    for attack in ["handshake_size", "handshake_state"] {
         let worker = worker(attack);
         let reason = worker.descriptor().unwrap_err();
         assert_eq!(reason.code, ReasonCode::WorkerGarbage, "{attack}: {reason}");
         assert_eq!(worker.process_id(), None, "{attack}: it was stopped");
-        works_again(attack, &worker, &engine(&worker, &NORM_RMS));
+        recovers(attack, &worker, &engine(&worker, &NORM_RMS));
     }
 }
 
 #[test]
-fn memory_that_is_overwritten_stops_the_worker() {
+fn overwritten_control_memory_stops_the_worker() {
     for seed in 1..=6u64 {
         let attack = format!("scribble:{}", seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let worker = worker(&attack);
         let engine = engine(&worker, &NORM_RMS);
-        let error = normalise(&engine).unwrap_err();
+        let error = normalize(&engine).unwrap_err();
         let lost = error.has(ReasonCode::WorkerGarbage) || error.has(ReasonCode::WorkerHung);
         assert!(lost, "{attack}: {error}");
-        works_again(&attack, &worker, &engine);
+        recovers(&attack, &worker, &engine);
     }
 }
 
 #[test]
-fn the_memory_cannot_be_truncated() {
+fn the_shared_memory_cannot_be_truncated() {
     let worker = worker("truncate");
     let engine = engine(&worker, &NORM_RMS);
-    let error = normalise(&engine).unwrap_err();
-    assert!(error.to_string().contains("truncation refused: [true, true]"), "{error}");
+    let error = normalize(&engine).unwrap_err();
+    assert!(error.to_string().contains("truncation failed: [true, true]"), "{error}");
 }
 
 #[test]
-fn a_second_answer_is_not_taken_for_the_next_call() {
+fn a_repeated_answer_is_not_accepted_for_the_next_call() {
     let worker = worker("twice");
     let engine = engine(&worker, &NORM_RMS);
-    let error = normalise(&engine).unwrap_err();
+    let error = normalize(&engine).unwrap_err();
     assert!(error.to_string().contains("the first answer"), "{error}");
-    let error = normalise(&engine).unwrap_err();
+    let error = normalize(&engine).unwrap_err();
     assert!(error.has(ReasonCode::WorkerGarbage), "{error}");
-    works_again("twice", &worker, &engine);
+    recovers("twice", &worker, &engine);
 }
 
 #[test]
-fn silence_ends_at_the_deadline() {
+fn a_call_without_an_answer_fails_at_the_deadline() {
     for attack in ["silent", "close", "other_slot"] {
         let worker = worker(attack);
         let engine = engine(&worker, &NORM_RMS);
-        let error = normalise(&engine).unwrap_err();
+        let error = normalize(&engine).unwrap_err();
         assert!(error.has(ReasonCode::WorkerHung), "{attack}: {error}");
-        works_again(attack, &worker, &engine);
+        recovers(attack, &worker, &engine);
     }
 }
 
 #[test]
-fn a_worker_cannot_blame_its_caller() {
+fn a_worker_cannot_return_reason_codes_of_the_caller() {
     let worker = worker("code");
     let engine = engine(&worker, &NORM_RMS);
-    let error = normalise(&engine).unwrap_err();
+    let error = normalize(&engine).unwrap_err();
     assert!(error.has(ReasonCode::KernelFailed) && !error.has(ReasonCode::CallInterrupted), "{error}");
 }
 
 #[test]
-fn results_of_another_type_or_shape_stop_the_worker() {
-    for attack in ["dtype", "shape", "size", "negative", "tokenizer", "held"] {
+fn outputs_with_a_wrong_dtype_or_shape_stop_the_worker() {
+    for attack in ["dtype", "shape", "size", "negative", "tokenizer", "pending"] {
         let worker = worker(attack);
         let engine = engine(&worker, &TOKENIZE_ENCODE);
         let error = encode(&engine).unwrap_err();

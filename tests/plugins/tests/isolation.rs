@@ -1,4 +1,4 @@
-//! Plugins in a worker process: whatever they do, the host goes on, the call has a reason, and the next one succeeds.
+//! Faulty plugins in a worker process: the host survives, the call fails with a reason, and the next call succeeds.
 
 mod support;
 
@@ -37,38 +37,41 @@ fn without_fallback(engine: &Engine) {
     engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
 }
 
-fn close(found: &[f32], wanted: &[f32]) {
-    assert!(found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?} should be {wanted:?}");
+fn assert_close(found: &[f32], expected: &[f32]) {
+    assert!(
+        found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6),
+        "{found:?} should be {expected:?}"
+    );
 }
 
 #[test]
-fn a_kernel_in_a_worker_gives_the_same_results() {
+fn a_kernel_in_a_worker_gives_equal_results() {
     let worker = Worker::start(options("")).unwrap();
     let engine = engine_with(&worker);
     let free = worker.free_bytes();
     engine.lock("norm.rms", "c.norm.rms").unwrap();
-    let wanted = call(&lz_ops::reference_engine()).unwrap();
-    close(&call(&engine).unwrap(), &wanted);
-    // From and into memory that both processes see, without a copy.
+    let expected = call(&lz_ops::reference_engine()).unwrap();
+    assert_close(&call(&engine).unwrap(), &expected);
+    // Input and output in shared memory, without a copy.
     let mut x = worker.allocate(&[3, 8], lz_core::DType::F32).unwrap();
     for (at, value) in x.view_mut().as_slice_mut::<f32>().unwrap().iter_mut().enumerate() {
         *value = at as f32 - 7.5;
     }
     let mut out = worker.allocate(&[3, 8], lz_core::DType::F32).unwrap();
     norm_rms_into(&engine, &NormRms::new(x.view()), out.view_mut()).unwrap();
-    close(out.view().as_slice::<f32>().unwrap(), &wanted);
+    assert_close(out.view().as_slice::<f32>().unwrap(), &expected);
     drop((x, out));
-    assert_eq!(worker.free_bytes(), free, "everything was given back");
+    assert_eq!(worker.free_bytes(), free, "all blocks were released");
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..200).for_each(|_| close(&call(&engine).unwrap(), &wanted)));
+            scope.spawn(|| (0..200).for_each(|_| assert_close(&call(&engine).unwrap(), &expected)));
         }
     });
     assert_eq!(worker.starts(), 1);
 }
 
 #[test]
-fn tensors_that_do_not_fit_go_to_another_kernel() {
+fn a_call_larger_than_the_arena_falls_back_to_another_kernel() {
     let worker = Worker::start(options("")).unwrap();
     let engine = engine_with(&worker);
     let x = vec![1f32; 1 << 20];
@@ -80,37 +83,37 @@ fn tensors_that_do_not_fit_go_to_another_kernel() {
     assert_eq!(engine.fallbacks(), 1);
 }
 
-/// Loses its worker in the call: the reason is `code`, another kernel does the work, and a new worker is started.
+/// The worker is lost during the call: the reason is `code`, the call falls back to another kernel, and the worker is restarted.
 fn survives(fault: &str, code: ReasonCode, change: impl Fn(&mut WorkerOptions)) {
     let mut options = options(fault);
     change(&mut options);
     let worker = Worker::start(options).unwrap();
     let engine = engine_with(&worker);
-    let wanted = call(&lz_ops::reference_engine()).unwrap();
-    assert_eq!(call(&engine).unwrap(), wanted, "the reference does its work");
+    let expected = call(&lz_ops::reference_engine()).unwrap();
+    assert_eq!(call(&engine).unwrap(), expected, "falls back to the reference kernel");
     assert_eq!(engine.fallbacks(), 1);
     let engine = engine_with(&worker);
     without_fallback(&engine);
     let error = call(&engine).unwrap_err();
     assert!(error.has(code), "{fault}: {error}");
-    assert!(worker.starts() >= 2, "it was started again");
-    // Calls of other sizes are told of it as well.
+    assert!(worker.starts() >= 2, "the worker was restarted");
+    // Explanations for other shapes report it too.
     let other = [0f32; 4096];
     let args = NormRms::new(TensorView::from_slice(&other, &[512, 8]).unwrap());
-    let told = engine.explain(&lz_ops::NORM_RMS, &args.check().unwrap().context()).to_string();
-    assert!(told.contains(code.as_str()), "{fault}: {told}");
-    // A worker that fails again and again is left alone for a while, and the reason says so.
+    let explanation = engine.explain(&lz_ops::NORM_RMS, &args.check().unwrap().context()).to_string();
+    assert!(explanation.contains(code.as_str()), "{fault}: {explanation}");
+    // Repeated failures lead to a restart backoff or an open circuit breaker, and the reason reports it.
     let mut reasons = Vec::new();
     for _ in 0..6 {
         if let Err(error) = call(&engine) {
             reasons.extend(error.reasons().iter().map(|reason| reason.code));
         }
     }
-    let left_alone = |code: &ReasonCode| {
-        let waits = [ReasonCode::WorkerUnavailable, ReasonCode::CircuitOpen];
-        waits.contains(code)
+    let backs_off = |code: &ReasonCode| {
+        let codes = [ReasonCode::WorkerUnavailable, ReasonCode::CircuitOpen];
+        codes.contains(code)
     };
-    assert!(reasons.iter().any(left_alone), "{fault}: {reasons:?}");
+    assert!(reasons.iter().any(backs_off), "{fault}: {reasons:?}");
 }
 
 #[test]
@@ -119,7 +122,7 @@ fn a_crash_is_survived() {
 }
 
 #[test]
-fn an_exception_that_nobody_catches_is_survived() {
+fn an_uncaught_exception_is_survived() {
     let mut options = WorkerOptions::new(worker_program())
         .argument(compile("plugin.cpp", "RAW_THROW"))
         .argument("--allow")
@@ -140,28 +143,28 @@ fn a_hang_is_survived() {
 
 #[test]
 fn running_out_of_memory_is_survived() {
-    // Too slow to outrun whoever looks at its memory every few milliseconds: it is stopped a little above its limit.
+    // The plugin allocates slowly enough for the memory polling to stop it slightly above its limit.
     survives("OOM", ReasonCode::WorkerOom, |options| options.memory_limit = Some(128 << 20));
 }
 
 #[test]
-fn a_killed_worker_is_started_again() {
+fn a_killed_worker_is_restarted() {
     let worker = Worker::start(options("")).unwrap();
     let engine = engine_with(&worker);
     engine.lock("norm.rms", "c.norm.rms").unwrap();
-    let wanted = call(&lz_ops::reference_engine()).unwrap();
-    close(&call(&engine).unwrap(), &wanted);
+    let expected = call(&lz_ops::reference_engine()).unwrap();
+    assert_close(&call(&engine).unwrap(), &expected);
     let id = worker.process_id().unwrap();
     assert!(Command::new("kill").args(["-9", &id.to_string()]).status().unwrap().success());
     while worker.process_id().is_some() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    close(&call(&engine).unwrap(), &wanted);
+    assert_close(&call(&engine).unwrap(), &expected);
     assert_eq!(worker.starts(), 2);
 }
 
 #[test]
-fn a_crash_in_the_initialiser_is_a_worker_that_does_not_start() {
+fn a_crash_during_initialization_is_reported_as_unavailable() {
     let reason = Worker::start(options("INIT_CRASH")).unwrap_err();
     assert_eq!(reason.code, ReasonCode::WorkerUnavailable);
     assert!(reason.sentence().contains("SIGSEGV"), "{reason}");
@@ -172,11 +175,11 @@ fn a_crash_in_the_initialiser_is_a_worker_that_does_not_start() {
 }
 
 #[test]
-fn a_worker_that_talks_garbage_is_stopped() {
+fn a_worker_with_an_invalid_handshake_is_stopped() {
     let options = WorkerOptions::new("/bin/sh").argument("-c").argument("exit 3");
     let reason = Worker::start(options).unwrap_err();
     assert!(reason.sentence().contains("exit code 3"), "{reason}");
-    // Says that it is ready without having said anything: state READY, greeting empty.
+    // Sets the state READY with an empty handshake.
     let script = "import os, mmap, struct\n\
         memory = mmap.mmap(int(os.environ['LAYERZERO_WORKER_CONTROL']), 0)\n\
         memory[8:12] = struct.pack('<I', 1)\n\
@@ -187,7 +190,7 @@ fn a_worker_that_talks_garbage_is_stopped() {
 }
 
 #[test]
-fn the_end_is_told_with_its_signal() {
+fn termination_is_reported_with_exit_code_or_signal() {
     for (script, text) in [
         ("kill -BUS $$", "signal 7 (SIGBUS)"),
         ("kill -KILL $$", "OOM killer"),

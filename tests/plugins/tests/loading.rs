@@ -1,4 +1,4 @@
-//! Plugins in C, C++ and Rust, right ones and broken ones, loaded into the process.
+//! Valid and faulty plugins in C, C++ and Rust, loaded into the process.
 
 mod support;
 
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use ed25519_dalek::{Signer, SigningKey};
 use lz_core::{Engine, Error, ReasonCode, TensorView};
 use lz_ops::{NormRms, norm_rms};
-use lz_plugin::loader::{self, Loaded, Trust};
+use lz_plugin::loader::{self, LoadedPlugin, Trust};
 use support::{compile, folder};
 
-/// The Rust plugin, which is this very package.
+/// The Rust plugin, which is the library of this package.
 fn rust_plugin() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let name = "liblz_test_plugin.so";
     let found = [folder.join(name), folder.join("..").join(name)].into_iter().find(|path| path.is_file());
-    let found = found.unwrap_or_else(|| panic!("{name} is not beside the tests"));
+    let found = found.unwrap_or_else(|| panic!("{name} is not next to the test executable"));
     let copy = support::folder().join(name);
     std::fs::copy(found, &copy).unwrap();
     copy
@@ -27,16 +27,16 @@ fn trust() -> Trust {
     Trust::directories([folder()])
 }
 
-fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<Loaded, Error> {
+fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<LoadedPlugin, Error> {
     // SAFETY: the plugins of this repository.
     unsafe { loader::load(engine, path, trust) }
 }
 
-fn refused(path: &Path, trust: &Trust) -> Error {
+fn load_error(path: &Path, trust: &Trust) -> Error {
     let engine = lz_ops::reference_engine();
     let before = engine.registry().kernels().count();
     let error = load(&engine, path, trust).unwrap_err();
-    assert_eq!(engine.registry().kernels().count(), before, "a refused plugin leaves nothing behind");
+    assert_eq!(engine.registry().kernels().count(), before, "a rejected plugin registers nothing");
     error
 }
 
@@ -47,58 +47,62 @@ fn call(engine: &Engine, eps: f32) -> Result<Vec<f32>, Error> {
     Ok(output.view().as_slice::<f32>().unwrap().to_vec())
 }
 
-fn agrees(path: &Path, backend: &str) {
+fn assert_equal_to_reference(path: &Path, backend: &str) {
     let engine = lz_ops::reference_engine();
     let loaded = load(&engine, path, &trust()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(loaded.backend, backend);
     assert_eq!(loaded.kernels, [format!("{backend}.norm.rms")]);
     engine.lock("norm.rms", &format!("{backend}.norm.rms")).unwrap();
-    let wanted = call(&lz_ops::reference_engine(), 1e-5).unwrap();
-    for (found, wanted) in call(&engine, 1e-5).unwrap().iter().zip(&wanted) {
-        assert!((found - wanted).abs() < 1e-6, "{found} should be {wanted}");
+    let expected = call(&lz_ops::reference_engine(), 1e-5).unwrap();
+    for (found, expected) in call(&engine, 1e-5).unwrap().iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-6, "{found} should be {expected}");
     }
     engine.unlock("norm.rms").unwrap();
     engine.unregister_backend(backend);
-    assert_eq!(call(&engine, 1e-5).unwrap(), wanted, "the reference goes on without it");
+    assert_eq!(
+        call(&engine, 1e-5).unwrap(),
+        expected,
+        "the reference kernel runs after the plugin was unregistered"
+    );
 }
 
 #[test]
 fn a_plugin_in_c_runs() {
-    agrees(&compile("plugin.c", ""), "c");
+    assert_equal_to_reference(&compile("plugin.c", ""), "c");
 }
 
 #[test]
 fn plugins_of_other_minor_versions_run() {
-    agrees(&compile("plugin.c", "OLDER"), "c");
-    agrees(&compile("plugin.c", "NEWER"), "c");
+    assert_equal_to_reference(&compile("plugin.c", "OLDER"), "c");
+    assert_equal_to_reference(&compile("plugin.c", "NEWER"), "c");
 }
 
 #[test]
 fn a_plugin_in_cpp_runs() {
-    agrees(&compile("plugin.cpp", ""), "cpp");
+    assert_equal_to_reference(&compile("plugin.cpp", ""), "cpp");
 }
 
 #[test]
 fn a_plugin_in_rust_runs() {
-    agrees(&rust_plugin(), "rusty");
+    assert_equal_to_reference(&rust_plugin(), "rusty");
 }
 
 #[test]
-fn an_exception_is_a_failure_of_its_call() {
+fn an_exception_fails_only_its_call() {
     let engine = lz_ops::reference_engine();
     load(&engine, &compile("plugin.cpp", ""), &trust()).unwrap();
     assert_eq!(call(&engine, 0.25).unwrap(), call(&lz_ops::reference_engine(), 0.25).unwrap());
-    assert_eq!(engine.fallbacks(), 1, "the reference did its work");
+    assert_eq!(engine.fallbacks(), 1, "fell back to the reference kernel");
     engine.configure([("fallback_enabled".to_owned(), lz_core::policy::layer::Given::Bool(false))]).unwrap();
     let error = call(&engine, 0.25).unwrap_err();
     assert!(matches!(error, Error::KernelExecution { .. }), "{error}");
-    assert!(error.to_string().contains("a quarter is too much"), "{error}");
+    assert!(error.to_string().contains("eps 0.25 is rejected"), "{error}");
 }
 
 #[test]
-fn failures_of_a_run_say_what_the_plugin_said() {
-    for (fault, said) in [
-        ("RUN", "it was told to fail"),
+fn run_failures_contain_the_error_message_of_the_plugin() {
+    for (fault, message) in [
+        ("RUN", "requested test failure"),
         ("UNTERMINATED", "xxxxxxxx"),
         ("STATUS", "unknown status 77"),
         ("WORKSPACE", "workspace"),
@@ -108,12 +112,12 @@ fn failures_of_a_run_say_what_the_plugin_said() {
         let off = lz_core::policy::layer::Given::Bool(false);
         engine.configure([("fallback_enabled".to_owned(), off)]).unwrap();
         let error = call(&engine, 1e-5).unwrap_err();
-        assert!(error.to_string().contains(said), "{fault}: {error}");
+        assert!(error.to_string().contains(message), "{fault}: {error}");
     }
 }
 
 #[test]
-fn a_plugin_that_breaks_the_contract_is_refused() {
+fn a_plugin_that_violates_the_contract_is_rejected() {
     for (fault, code) in [
         ("VERSION", ReasonCode::PluginVersionMismatch),
         ("OPERATION_VERSION", ReasonCode::PluginVersionMismatch),
@@ -122,46 +126,48 @@ fn a_plugin_that_breaks_the_contract_is_refused() {
         ("INIT", ReasonCode::PluginInitFailed),
         ("DESCRIPTOR", ReasonCode::CapabilitiesSchemaMismatch),
     ] {
-        let error = refused(&compile("plugin.c", fault), &trust());
+        let error = load_error(&compile("plugin.c", fault), &trust());
         assert!(error.has(code), "{fault}: {error}");
     }
     let text = folder().join("not-a-library.so");
     fs::write(&text, "this is not ELF").unwrap();
-    assert!(refused(&text, &trust()).has(ReasonCode::PluginLoadFailed));
+    assert!(load_error(&text, &trust()).has(ReasonCode::PluginLoadFailed));
 }
 
 #[test]
-fn only_allowed_folders_are_loaded_from() {
+fn plugins_outside_of_the_allowed_folders_are_rejected() {
     let plugin = compile("plugin.c", "");
-    assert!(refused(&plugin, &Trust::default()).has(ReasonCode::PluginPathNotAllowed));
-    assert!(refused(&plugin, &Trust::directories(["/usr/lib".into()])).has(ReasonCode::PluginPathNotAllowed));
-    // A link from an allowed folder to elsewhere is judged by where it leads.
+    assert!(load_error(&plugin, &Trust::default()).has(ReasonCode::PluginPathNotAllowed));
+    assert!(
+        load_error(&plugin, &Trust::directories(["/usr/lib".into()])).has(ReasonCode::PluginPathNotAllowed)
+    );
+    // A symbolic link is judged by its target.
     let elsewhere = Path::new(env!("CARGO_TARGET_TMPDIR")).join("elsewhere.so");
     fs::copy(&plugin, &elsewhere).unwrap();
     let link = folder().join("link.so");
     fs::remove_file(&link).ok();
     std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
-    assert!(refused(&link, &trust()).has(ReasonCode::PluginPathNotAllowed));
-    assert!(refused(&folder().join("absent.so"), &trust()).has(ReasonCode::PluginPermission));
+    assert!(load_error(&link, &trust()).has(ReasonCode::PluginPathNotAllowed));
+    assert!(load_error(&folder().join("absent.so"), &trust()).has(ReasonCode::PluginPermission));
 }
 
 #[test]
-fn what_others_can_write_is_refused() {
+fn files_and_folders_writable_by_others_are_rejected() {
     let plugin = folder().join("writable.so");
     fs::copy(compile("plugin.c", ""), &plugin).unwrap();
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(refused(&plugin, &trust()).has(ReasonCode::PluginPermission));
+    assert!(load_error(&plugin, &trust()).has(ReasonCode::PluginPermission));
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
-    agrees(&plugin, "c");
+    assert_equal_to_reference(&plugin, "c");
     let open = folder().join("open");
     fs::create_dir_all(&open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
     fs::copy(&plugin, open.join("plugin.so")).unwrap();
-    assert!(refused(&open.join("plugin.so"), &trust()).has(ReasonCode::PluginPermission));
+    assert!(load_error(&open.join("plugin.so"), &trust()).has(ReasonCode::PluginPermission));
 }
 
 #[test]
-fn hashes_and_signatures_are_held() {
+fn hashes_and_signatures_are_verified() {
     let plugin = folder().join("signed.so");
     fs::copy(compile("plugin.c", ""), &plugin).unwrap();
     let engine = lz_ops::reference_engine();
@@ -170,33 +176,33 @@ fn hashes_and_signatures_are_held() {
     let engine = lz_ops::reference_engine();
     load(&engine, &plugin, &pinned(&format!("{hash}  signed.so\n"))).unwrap();
     let other = format!("{}  signed.so\n", "0".repeat(64));
-    assert!(refused(&plugin, &pinned(&other)).has(ReasonCode::PluginHashMismatch));
-    assert!(refused(&plugin, &pinned("")).has(ReasonCode::PluginHashMismatch));
+    assert!(load_error(&plugin, &pinned(&other)).has(ReasonCode::PluginHashMismatch));
+    assert!(load_error(&plugin, &pinned("")).has(ReasonCode::PluginHashMismatch));
 
     let key = SigningKey::from_bytes(&[7; 32]);
     let signed = Trust { keys: vec![key.verifying_key()], ..trust() };
-    let beside = folder().join("signed.so.sig");
-    fs::remove_file(&beside).ok();
-    assert!(refused(&plugin, &signed).has(ReasonCode::PluginSignatureInvalid));
-    fs::write(&beside, key.sign(&fs::read(&plugin).unwrap()).to_bytes()).unwrap();
+    let signature_path = folder().join("signed.so.sig");
+    fs::remove_file(&signature_path).ok();
+    assert!(load_error(&plugin, &signed).has(ReasonCode::PluginSignatureInvalid));
+    fs::write(&signature_path, key.sign(&fs::read(&plugin).unwrap()).to_bytes()).unwrap();
     let engine = lz_ops::reference_engine();
     load(&engine, &plugin, &signed).unwrap();
-    fs::write(&beside, SigningKey::from_bytes(&[8; 32]).sign(&fs::read(&plugin).unwrap()).to_bytes())
+    fs::write(&signature_path, SigningKey::from_bytes(&[8; 32]).sign(&fs::read(&plugin).unwrap()).to_bytes())
         .unwrap();
-    assert!(refused(&plugin, &signed).has(ReasonCode::PluginSignatureInvalid));
+    assert!(load_error(&plugin, &signed).has(ReasonCode::PluginSignatureInvalid));
 }
 
 #[test]
-fn a_plugin_stays_while_a_call_runs() {
+fn a_plugin_stays_loaded_while_a_call_runs() {
     let engine = lz_ops::reference_engine();
     let path = compile("plugin.c", "");
-    let wanted = call(&lz_ops::reference_engine(), 1e-5).unwrap();
+    let expected = call(&lz_ops::reference_engine(), 1e-5).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..2000 {
                     let found = call(&engine, 1e-5).unwrap();
-                    assert!(found.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6));
+                    assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6));
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! What an operator sets about plugins, and what comes of it: where they run, what may be loaded, and the audit log.
+//! Policy settings for plugins: where they run, which may be loaded, and the audit log.
 
 mod support;
 
@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use lz_core::policy::layer::Given;
 use lz_core::{Engine, Error, ReasonCode, TensorView};
 use lz_ops::{NormRms, norm_rms};
-use lz_plugin::loader::Loaded;
+use lz_plugin::loader::LoadedPlugin;
 use lz_worker::plugins;
 use support::{compile, folder, worker_program};
 
-/// An engine as a file and the environment say.
+/// An engine configured by a file and environment variables.
 fn opened(yaml: &str, variables: &[(&str, &str)]) -> Result<Engine, Error> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let file = folder().join(format!("layerzero-{}.yaml", COUNT.fetch_add(1, Ordering::Relaxed)));
@@ -29,9 +29,9 @@ fn opened(yaml: &str, variables: &[(&str, &str)]) -> Result<Engine, Error> {
         .open()
 }
 
-const GROUND: &str = "plugins: {directories: [FOLDER]}\nworker: {program: PROGRAM, arena_mb: 1}\n";
+const BASE_CONFIG: &str = "plugins: {directories: [FOLDER]}\nworker: {program: PROGRAM, arena_mb: 1}\n";
 
-fn load(engine: &Engine, path: &Path) -> Result<Loaded, Error> {
+fn load(engine: &Engine, path: &Path) -> Result<LoadedPlugin, Error> {
     // SAFETY: the plugins of this repository.
     unsafe { plugins::load(engine, path) }
 }
@@ -46,16 +46,16 @@ fn explained(engine: &Engine) -> String {
 }
 
 #[test]
-fn a_file_isolates_every_plugin() {
-    let engine = opened(&format!("{GROUND}backend_isolation: subprocess\n"), &[]).unwrap();
+fn a_policy_file_isolates_every_plugin() {
+    let engine = opened(&format!("{BASE_CONFIG}backend_isolation: subprocess\n"), &[]).unwrap();
     let loaded = load(&engine, &compile("plugin.c", "")).unwrap();
     let runs_in = loaded.runs_in.unwrap();
     assert!(runs_in.starts_with("a worker process (backend_isolation: "), "{runs_in}");
     let text = explained(&engine);
     assert!(text.contains("runs in a worker process (backend_isolation: "), "{text}");
-    assert!(text.contains(".yaml:3)"), "with its place: {text}");
-    // One that would take the process with it is survived.
-    let engine = opened(&format!("{GROUND}backend_isolation: subprocess\n"), &[]).unwrap();
+    assert!(text.contains(".yaml:3)"), "with its location: {text}");
+    // A crash of the plugin does not affect this process.
+    let engine = opened(&format!("{BASE_CONFIG}backend_isolation: subprocess\n"), &[]).unwrap();
     load(&engine, &compile("plugin.c", "CRASH")).unwrap();
     engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
     let x = vec![1f32; 24];
@@ -70,34 +70,34 @@ fn a_file_isolates_every_plugin() {
 #[test]
 fn a_backend_is_isolated_by_its_name() {
     let named = "backend_isolation: {default: in_process, c: subprocess}\n";
-    let engine = opened(&format!("{GROUND}{named}"), &[]).unwrap();
+    let engine = opened(&format!("{BASE_CONFIG}{named}"), &[]).unwrap();
     assert!(load(&engine, &compile("plugin.c", "")).unwrap().runs_in.is_some());
     assert_eq!(load(&engine, &compile("plugin.cpp", "")).unwrap().runs_in, None);
 }
 
 #[test]
-fn the_environment_and_calls_beat_the_file() {
+fn the_environment_and_configure_override_the_file() {
     let variables = [("LAYERZERO_BACKEND_ISOLATION", "c: subprocess")];
-    let engine = opened(GROUND, &variables).unwrap();
+    let engine = opened(BASE_CONFIG, &variables).unwrap();
     let loaded = load(&engine, &compile("plugin.c", "")).unwrap();
     assert!(loaded.runs_in.unwrap().contains("LAYERZERO_BACKEND_ISOLATION"));
-    let engine = opened(GROUND, &variables).unwrap();
-    let here = Given::Text("in_process".to_owned());
-    engine.configure([("backend_isolation".to_owned(), here)]).unwrap();
+    let engine = opened(BASE_CONFIG, &variables).unwrap();
+    let in_process = Given::Text("in_process".to_owned());
+    engine.configure([("backend_isolation".to_owned(), in_process)]).unwrap();
     assert_eq!(load(&engine, &compile("plugin.c", "")).unwrap().runs_in, None);
-    let wrong = opened(GROUND, &[("LAYERZERO_BACKEND_ISOLATION", "sub_process")]).unwrap_err();
+    let wrong = opened(BASE_CONFIG, &[("LAYERZERO_BACKEND_ISOLATION", "sub_process")]).unwrap_err();
     assert!(wrong.to_string().contains("LAYERZERO_BACKEND_ISOLATION"), "{wrong}");
 }
 
 #[test]
-fn a_container_is_declined_with_a_reason() {
-    let engine = opened(&format!("{GROUND}backend_isolation: container\n"), &[]).unwrap();
+fn container_isolation_is_rejected_with_a_reason() {
+    let engine = opened(&format!("{BASE_CONFIG}backend_isolation: container\n"), &[]).unwrap();
     let error = load(&engine, &compile("plugin.c", "")).unwrap_err();
     assert!(error.has(ReasonCode::PolicyInvalid), "{error}");
 }
 
 #[test]
-fn an_engine_loads_what_its_file_lists() {
+fn an_engine_loads_the_plugins_of_its_policy() {
     let plugin = compile("plugin.c", "").display().to_string();
     let yaml = format!(
         "plugins: {{directories: [FOLDER], load: [{plugin}, /no/such/plugin.so]}}\n\
@@ -111,25 +111,25 @@ fn an_engine_loads_what_its_file_lists() {
 }
 
 #[test]
-fn what_may_be_loaded_is_set_too() {
+fn trust_settings_of_the_policy_apply() {
     let plugin = compile("plugin.c", "");
-    let refused = |yaml: &str| load(&opened(yaml, &[]).unwrap(), &plugin).unwrap_err();
-    assert!(refused("verbose: false\n").has(ReasonCode::PluginPathNotAllowed));
+    let load_error = |yaml: &str| load(&opened(yaml, &[]).unwrap(), &plugin).unwrap_err();
+    assert!(load_error("verbose: false\n").has(ReasonCode::PluginPathNotAllowed));
     let key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
     for isolation in ["in_process", "subprocess"] {
         let yaml = format!(
             "plugins: {{directories: [FOLDER], keys: [{key}]}}\nbackend_isolation: {isolation}\n\
              worker: {{program: PROGRAM}}\n"
         );
-        assert!(refused(&yaml).has(ReasonCode::PluginSignatureInvalid));
+        assert!(load_error(&yaml).has(ReasonCode::PluginSignatureInvalid));
     }
-    let error = refused("plugins: {directories: [FOLDER], keys: [abc]}\n");
+    let error = load_error("plugins: {directories: [FOLDER], keys: [abc]}\n");
     assert!(error.has(ReasonCode::PolicyInvalid), "{error}");
-    let error = refused("plugins: {directories: [FOLDER], manifest: /no/such/manifest}\n");
+    let error = load_error("plugins: {directories: [FOLDER], manifest: /no/such/manifest}\n");
     assert!(error.to_string().contains("/no/such/manifest"), "{error}");
 }
 
-/// Remembers what the audit log says.
+/// Records the audit log.
 struct Recorder {
     lines: Arc<Mutex<Vec<String>>>,
 }
@@ -159,31 +159,32 @@ impl tracing::Subscriber for Recorder {
 }
 
 #[test]
-fn every_try_leaves_a_line_in_the_audit_log() {
+fn every_load_attempt_writes_an_audit_log_line() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let recorder = Recorder { lines: Arc::clone(&lines) };
     let (plugin, broken) = (compile("plugin.c", ""), compile("plugin.c", "VERSION"));
     let attempts = || {
-        let engine = opened(GROUND, &[]).unwrap();
+        let engine = opened(BASE_CONFIG, &[]).unwrap();
         let hash = load(&engine, &plugin).unwrap().sha256;
         load(&engine, &broken).unwrap_err();
-        let isolated = opened(&format!("{GROUND}backend_isolation: subprocess\n"), &[]).unwrap();
+        let isolated = opened(&format!("{BASE_CONFIG}backend_isolation: subprocess\n"), &[]).unwrap();
         load(&isolated, &plugin).unwrap();
         load(&isolated, &broken).unwrap_err();
         hash
     };
-    // A log statement that another test reaches first while the recorder exists stays disabled, so all are reached before.
+    // tracing caches the interest of a log statement when it is first reached, possibly by another test without the recorder. So all
+    // statements are reached once before.
     attempts();
     let hash = tracing::subscriber::with_default(recorder, attempts);
     let lines = lines.lock().unwrap();
     assert_eq!(lines.len(), 4, "{lines:?}");
-    let says = |at: usize, words: &[&str]| {
+    let contains = |at: usize, words: &[&str]| {
         assert!(words.iter().all(|word| lines[at].contains(word)), "{words:?} in {}", lines[at]);
     };
-    says(0, &["plugin accepted", &hash, "user=", "backend=\"c\"", "this process"]);
-    says(1, &["plugin refused", "sha256=", "user=", "PLUGIN_VERSION_MISMATCH"]);
-    says(2, &["plugin accepted", &hash, "a worker process"]);
-    says(3, &["plugin refused", "version 2.0"]);
+    contains(0, &["plugin accepted", &hash, "user=", "backend=\"c\"", "this process"]);
+    contains(1, &["plugin refused", "sha256=", "user=", "PLUGIN_VERSION_MISMATCH"]);
+    contains(2, &["plugin accepted", &hash, "a worker process"]);
+    contains(3, &["plugin refused", "version 2.0"]);
 }
 
 #[test]
@@ -191,7 +192,7 @@ fn the_names_of_built_in_backends_are_reserved() {
     for isolation in ["in_process", "subprocess", "{default: subprocess, cpu: in_process, torch: in_process}"]
     {
         for fault in ["NAMED_CPU", "NAMED_TORCH"] {
-            let engine = opened(&format!("{GROUND}backend_isolation: {isolation}\n"), &[]).unwrap();
+            let engine = opened(&format!("{BASE_CONFIG}backend_isolation: {isolation}\n"), &[]).unwrap();
             let error = load(&engine, &compile("plugin.c", fault)).unwrap_err();
             assert!(error.has(ReasonCode::BackendNameReserved), "{isolation}, {fault}: {error}");
             assert!(engine.registry().kernels().all(|entry| entry.spec.backend != "Torch"));
@@ -200,19 +201,19 @@ fn the_names_of_built_in_backends_are_reserved() {
 }
 
 #[test]
-fn a_name_that_a_plugin_states_does_not_free_it() {
-    let stated = "backend_isolation: {default: subprocess, c: in_process}\n";
-    let engine = opened(&format!("{GROUND}{stated}"), &[]).unwrap();
+fn a_plugin_cannot_leave_isolation_by_its_backend_name() {
+    let by_name = "backend_isolation: {default: subprocess, c: in_process}\n";
+    let engine = opened(&format!("{BASE_CONFIG}{by_name}"), &[]).unwrap();
     let plugin = compile("plugin.c", "");
     assert!(load(&engine, &plugin).unwrap().runs_in.is_some());
-    // Its file is what the operator knows of it.
+    // The policy can refer to its file instead.
     let (file, path) = (plugin.file_name().unwrap().to_str().unwrap(), plugin.display());
     for origin in [file, &path.to_string()] {
         let named = format!("backend_isolation: {{default: subprocess, {origin}: in_process}}\n");
-        let engine = opened(&format!("{GROUND}{named}"), &[]).unwrap();
+        let engine = opened(&format!("{BASE_CONFIG}{named}"), &[]).unwrap();
         assert_eq!(load(&engine, &plugin).unwrap().runs_in, None, "{origin}");
         let stricter = format!("backend_isolation: {{{origin}: in_process, c: subprocess}}\n");
-        let engine = opened(&format!("{GROUND}{stricter}"), &[]).unwrap();
+        let engine = opened(&format!("{BASE_CONFIG}{stricter}"), &[]).unwrap();
         assert!(load(&engine, &plugin).unwrap().runs_in.is_some(), "{origin}");
     }
 }

@@ -1,4 +1,4 @@
-//! A loaded library: its symbols, its versions, and its kernels as a registry takes them.
+//! A loaded shared library: its symbols, ABI version and kernels.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
@@ -13,10 +13,10 @@ use super::refusal;
 use super::trust::Checked;
 use crate::abi::{self, Status, Versioned};
 
-/// Bytes that a plugin has to say why it does not start.
+/// Capacity of the buffer for a plugin's initialization error.
 const ERROR_CAPACITY: usize = 512;
-/// The most kernels that a plugin may have; more is a number that was never set.
-const MOST_KERNELS: usize = 4096;
+/// Maximum number of kernels of a plugin; a larger count is an uninitialized field.
+const MAX_KERNELS: usize = 4096;
 
 /// `lz_host`.
 #[repr(C)]
@@ -24,13 +24,13 @@ const MOST_KERNELS: usize = 4096;
 pub struct Host {
     /// Bytes of this structure.
     pub size: usize,
-    /// The version of the ABI.
+    /// The ABI version.
     pub abi_version: u32,
     /// The version of LayerZero.
     pub version: *const c_char,
-    /// Where the plugin says why it does not start.
+    /// Buffer for the plugin's initialization error.
     pub error: *mut c_char,
-    /// Bytes there.
+    /// Capacity of the buffer.
     pub error_capacity: usize,
 }
 
@@ -38,13 +38,13 @@ pub struct Host {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct PluginRecord {
-    /// Bytes that the host has room for.
+    /// Bytes of this structure in the host.
     pub size: usize,
-    /// The descriptor's JSON.
+    /// The JSON of the capability descriptor.
     pub descriptor: *const c_char,
-    /// Its kernels.
+    /// The kernels.
     pub kernels: *const KernelRecord,
-    /// How many.
+    /// Number of kernels.
     pub kernel_count: usize,
     /// Called once, after the last call.
     pub teardown: Option<unsafe extern "C" fn()>,
@@ -56,22 +56,22 @@ pub struct PluginRecord {
 pub struct KernelRecord {
     /// Bytes of this structure.
     pub size: usize,
-    /// As the descriptor calls it.
+    /// The kernel id in the descriptor.
     pub id: *const c_char,
-    /// The operation's name.
+    /// The name of the operation.
     pub operation: *const c_char,
-    /// The version of the operation that it was built for.
+    /// The version of the operation that the kernel was built for.
     pub operation_version: u32,
-    /// The table of its functions.
+    /// The vtable.
     pub vtable: *const c_void,
 }
 
-// SAFETY: `repr(C)`, begins with its size, and holds pointers and numbers.
+// SAFETY: `repr(C)`, begins with its size, and contains pointers and integers.
 unsafe impl Versioned for KernelRecord {}
 
 type Init = unsafe extern "C" fn(*const Host, *mut PluginRecord) -> Status;
 
-/// A plugin that has started. Dropped when the last of its kernels goes, so never while a call runs.
+/// An initialized plugin. Dropped with the last of its kernels, so never while a call runs.
 #[derive(Debug)]
 pub struct Plugin {
     record: PluginRecord,
@@ -80,7 +80,7 @@ pub struct Plugin {
     library: Library,
 }
 
-// SAFETY: the contract of `lz_plugin.h`: its functions may be called from any thread.
+// SAFETY: by the contract of `lz_plugin.h`, its functions may be called from any thread.
 unsafe impl Send for Plugin {}
 // SAFETY: as above.
 unsafe impl Sync for Plugin {}
@@ -88,33 +88,36 @@ unsafe impl Sync for Plugin {}
 impl Drop for Plugin {
     fn drop(&mut self) {
         if let Some(teardown) = self.record.teardown {
-            // SAFETY: the contract: once, after the last call; the library is still there.
+            // SAFETY: called once, after the last call, while the library is still loaded.
             unsafe { teardown() };
         }
     }
 }
 
 impl Plugin {
-    /// Opens a library and starts it.
+    /// Loads a library (`dlopen`) and initializes it.
     ///
     /// # Safety
-    /// Its code runs: static initialisers, then `lz_plugin_init`.
+    /// Its code runs: static initializers, then `lz_plugin_init`.
     pub unsafe fn open(checked: &Checked) -> Result<Arc<Plugin>, Reason> {
         let failed =
             |error: libloading::Error| Reason::new(ReasonCode::PluginLoadFailed).message(error.to_string());
-        // SAFETY: passed on. Its symbols stay its own (`RTLD_LOCAL`), so two plugins may use the same names.
+        // SAFETY: forwarded to the caller. With `RTLD_LOCAL`, two plugins may use the same symbol names.
         let library =
             unsafe { Library::open(Some(checked.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
-        // SAFETY: the ABI says that this is a number.
+        // SAFETY: by the ABI, this symbol is a `uint32_t`.
         let version = unsafe { library.get::<*const u32>(b"lz_plugin_abi\0") };
-        // SAFETY: as above; a symbol that was found has an address.
+        // SAFETY: as above; a resolved symbol has an address.
         let version = version.map(|symbol| unsafe { **symbol }).map_err(|_| missing("lz_plugin_abi"))?;
         if version >> 16 != abi::ABI_MAJOR {
             return Err(Reason::new(ReasonCode::PluginVersionMismatch)
-                .required(format!("version {}.x of the plugin interface", abi::ABI_MAJOR))
-                .found(format!("version {}.{}", version >> 16, version & 0xffff)));
+                .required(format!(
+                    "ABI version {}.x; rebuild the plugin with the current lz_plugin.h",
+                    abi::ABI_MAJOR
+                ))
+                .found(format!("ABI version {}.{}", version >> 16, version & 0xffff)));
         }
-        // SAFETY: the ABI says that this is a function of this type.
+        // SAFETY: by the ABI, this symbol is a function of this type.
         let init = unsafe { library.get::<Init>(b"lz_plugin_init\0") };
         let init = *init.map_err(|_| missing("lz_plugin_init"))?;
         let mut record = PluginRecord {
@@ -132,59 +135,68 @@ impl Plugin {
             error: error.as_mut_ptr().cast(),
             error_capacity: ERROR_CAPACITY,
         };
-        // SAFETY: the plugin keeps the ABI's contract; both structures live for the call.
+        // SAFETY: the plugin fulfills the contract of the ABI; both structures live for the call.
         let status = unsafe { init(&raw const host, &raw mut record) };
         if status != abi::OK {
             let end = error.iter().position(|&byte| byte == 0).unwrap_or(ERROR_CAPACITY);
-            let said = String::from_utf8_lossy(error.get(..end).unwrap_or_default()).into_owned();
-            let said = if said.is_empty() { format!("status {status}") } else { said };
-            return Err(Reason::new(ReasonCode::PluginInitFailed).message(said));
+            let message = String::from_utf8_lossy(error.get(..end).unwrap_or_default()).into_owned();
+            let message = if message.is_empty() {
+                format!("`lz_plugin_init` returned status {status} without an error message")
+            } else {
+                message
+            };
+            return Err(Reason::new(ReasonCode::PluginInitFailed).message(message));
         }
         Ok(Arc::new(Plugin { record, library }))
     }
 
-    /// The descriptor's JSON as the plugin gave it.
+    /// The JSON of the plugin's capability descriptor.
     ///
     /// # Safety
-    /// The plugin keeps the contract of `lz_plugin.h`.
+    /// The plugin fulfills the contract of `lz_plugin.h`.
     pub unsafe fn descriptor(&self) -> Option<&str> {
-        // SAFETY: the contract: a terminated text, or null.
+        // SAFETY: by contract, a null-terminated string, or null.
         unsafe { text(self.record.descriptor) }
     }
 
-    /// Its descriptor and its kernels, as a registry takes them.
+    /// Its descriptor and its kernels, for the registry.
     ///
     /// # Safety
-    /// The plugin keeps the contract of `lz_plugin.h`.
+    /// The plugin fulfills the contract of `lz_plugin.h`.
     pub unsafe fn kernels(
         self: &Arc<Plugin>,
         engine: &Engine,
         path: &Path,
     ) -> Result<(Descriptor, Vec<KernelEntry>), Error> {
         let refuse = |reason: Reason| refusal(path, reason);
-        // SAFETY: passed on.
+        // SAFETY: forwarded to the caller.
         let json = unsafe { self.descriptor() }
-            .ok_or_else(|| refuse(broken("it gave no descriptor, or one that is not UTF-8")))?;
+            .ok_or_else(|| refuse(invalid("`lz_plugin.descriptor` is null or not UTF-8")))?;
         let registry = engine.registry();
         let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
         let descriptor = descriptor::read(&path.display().to_string(), json, &catalogue)?;
-        if self.record.kernel_count > MOST_KERNELS
+        if self.record.kernel_count > MAX_KERNELS
             || (self.record.kernels.is_null() && self.record.kernel_count > 0)
         {
-            return Err(refuse(broken("its list of kernels is not right")));
+            return Err(refuse(invalid(&format!(
+                "`lz_plugin.kernels` is null or `kernel_count` ({}) exceeds the limit of {MAX_KERNELS}",
+                self.record.kernel_count
+            ))));
         }
         let mut entries: Vec<KernelEntry> = Vec::new();
         for at in 0..self.record.kernel_count {
-            // SAFETY: the contract: that many records, each of the size that it states.
+            // SAFETY: by contract, there are `kernel_count` records, each of the size in its first field.
             let entry = unsafe { self.kernel(&descriptor, &registry, at) }.map_err(refuse)?;
             entries.push(entry);
         }
-        let given = |id: &str, operation: &str| {
+        let provided = |id: &str, operation: &str| {
             entries.iter().any(|entry| entry.spec.id == id && entry.spec.operation == operation)
         };
-        if let Some(spec) = descriptor.kernels.iter().find(|spec| !given(&spec.id, &spec.operation)) {
-            let message =
-                format!("the descriptor's kernel {} of {} has no functions", spec.id, spec.operation);
+        if let Some(spec) = descriptor.kernels.iter().find(|spec| !provided(&spec.id, &spec.operation)) {
+            let message = format!(
+                "kernel {} of {} is in the descriptor but not in `lz_plugin.kernels`",
+                spec.id, spec.operation
+            );
             return Err(refuse(Reason::new(ReasonCode::PluginSymbolMissing).message(message)));
         }
         Ok((descriptor, entries))
@@ -196,52 +208,54 @@ impl Plugin {
         registry: &lz_core::registry::Registry,
         at: usize,
     ) -> Result<KernelEntry, Reason> {
-        // The stride between records is what the plugin's header said, which the first record states.
-        // SAFETY: the contract: the first record is there, with its size.
+        // The stride is the record size in the plugin's version of the header, from the first record.
+        // SAFETY: by contract, there is a first record that begins with its size.
         let stride = unsafe { self.record.kernels.cast::<usize>().read() };
         if stride < std::mem::offset_of!(KernelRecord, vtable) + size_of::<usize>() {
-            return Err(broken("its records of kernels are too small"));
+            return Err(invalid(&format!("`lz_kernel.size` is {stride}, too small for an `lz_kernel`")));
         }
-        // SAFETY: the contract: `kernel_count` records of that size.
+        // SAFETY: by contract, there are `kernel_count` records of that size.
         let record = unsafe { abi::read(self.record.kernels.byte_add(stride * at)) }?;
-        // SAFETY: the contract: terminated texts.
+        // SAFETY: by contract, null-terminated strings.
         let (id, operation) = unsafe { (text(record.id), text(record.operation)) };
         let (Some(id), Some(operation)) = (id, operation) else {
-            return Err(broken("a kernel has no name, or one that is not UTF-8"));
+            return Err(invalid(&format!("`id` or `operation` of kernel {at} is null or not UTF-8")));
         };
-        let known = registry
+        let info = registry
             .operation(operation)
             .ok_or_else(|| Reason::new(ReasonCode::OperationUnknown).found(operation))?;
-        if known.version != record.operation_version {
+        if info.version != record.operation_version {
             return Err(Reason::new(ReasonCode::PluginVersionMismatch)
-                .required(format!("version {} of {operation}", known.version))
-                .found(format!("{id} for version {}", record.operation_version)));
+                .required(format!("version {} of {operation}", info.version))
+                .found(format!("kernel {id} built for version {}", record.operation_version)));
         }
         let spec = descriptor.kernels.iter().find(|spec| spec.id == id && spec.operation == operation);
         let spec = spec.ok_or_else(|| {
-            Reason::new(ReasonCode::CapabilitiesMissing)
-                .message(format!("the descriptor has no kernel {id} of {operation}"))
+            Reason::new(ReasonCode::CapabilitiesMissing).message(format!(
+                "kernel {id} of {operation} is in `lz_plugin.kernels` but not in the descriptor"
+            ))
         })?;
         let owner: Arc<dyn Any + Send + Sync> = Arc::<Plugin>::clone(self);
-        // SAFETY: the contract: a table of that operation; the plugin stays loaded as long as its owner.
+        // SAFETY: by contract, a vtable of that operation; the plugin stays loaded as long as `owner` lives.
         let entry = unsafe { crate::generated::entry(spec.clone(), record.vtable, owner) }?;
         entry.ok_or_else(|| Reason::new(ReasonCode::OperationUnknown).found(operation))
     }
 }
 
 fn missing(symbol: &str) -> Reason {
-    Reason::new(ReasonCode::PluginSymbolMissing).message(format!("the plugin does not export {symbol}"))
+    Reason::new(ReasonCode::PluginSymbolMissing)
+        .message(format!("the plugin does not export the symbol `{symbol}`"))
 }
 
-fn broken(message: &str) -> Reason {
+fn invalid(message: &str) -> Reason {
     Reason::new(ReasonCode::PluginInitFailed).message(message)
 }
 
-/// A terminated UTF-8 text, if it is there.
+/// A null-terminated UTF-8 string; `None` if it is null or not UTF-8.
 unsafe fn text<'a>(text: *const c_char) -> Option<&'a str> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: the caller vouches for a terminated text.
+    // SAFETY: the caller guarantees a null-terminated string.
     unsafe { CStr::from_ptr(text) }.to_str().ok()
 }

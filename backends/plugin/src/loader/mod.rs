@@ -1,8 +1,8 @@
-//! Loading plugins: what may be loaded ([`trust`]), how a library becomes kernels ([`library`]), and a log line for each try.
+//! Plugin loading: trust checks ([`trust`]), kernels of a shared library ([`library`]), and the audit log.
 //!
-//! A plugin is refused before any of its code runs where that can be known: by its place, its owner and permissions, its hash,
-//! its signature and the version that it states. Nothing here protects against what a plugin does once it runs; a backend that
-//! is not trusted that far runs in a worker process.
+//! A plugin is rejected before any of its code runs if its path, owner, permissions, hash, signature or ABI version is not accepted.
+//! Nothing here protects against the code of a plugin once it runs; a backend that is not trusted to that extent runs in a worker
+//! process.
 
 pub mod library;
 pub mod trust;
@@ -15,35 +15,35 @@ use lz_core::{Engine, Error, Reason};
 pub use library::Plugin;
 pub use trust::Trust;
 
-/// What was loaded.
+/// A loaded plugin.
 #[derive(Debug, Clone)]
-pub struct Loaded {
-    /// The backend's name, as its descriptor says.
+pub struct LoadedPlugin {
+    /// The name of the backend, from its descriptor.
     pub backend: String,
-    /// Its version.
+    /// The version of the backend.
     pub version: String,
     /// SHA-256 of the file.
     pub sha256: String,
-    /// Its kernels.
+    /// Ids of its kernels.
     pub kernels: Vec<String>,
-    /// Where it runs and who said so; `None` for this process.
+    /// Where it runs and the source of that setting; `None` for this process.
     pub runs_in: Option<String>,
 }
 
-/// Loads a plugin and registers its kernels: all or none. Whether it was accepted, or why not, is logged either way.
+/// Loads a plugin and registers its kernels: all or none. Writes one line to the audit log.
 ///
 /// # Safety
-/// The plugin's code runs in this process; the caller trusts what `trust` lets through.
-pub unsafe fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<Loaded, Error> {
+/// The plugin's code runs in this process; the caller trusts the plugins that `trust` permits.
+pub unsafe fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<LoadedPlugin, Error> {
     let mut sha256 = String::new();
-    // SAFETY: passed on.
+    // SAFETY: forwarded to the caller.
     let outcome = unsafe { try_load(engine, path, trust, &mut sha256) };
     audit(path, &sha256, outcome.as_ref());
     outcome
 }
 
-/// One line a try: who, which file, which hash, accepted or why not.
-pub fn audit(path: &Path, sha256: &str, outcome: Result<&Loaded, &Error>) {
+/// Writes one audit log line per attempt: user, file, hash, and accepted or the reason of the rejection.
+pub fn audit(path: &Path, sha256: &str, outcome: Result<&LoadedPlugin, &Error>) {
     let user = lz_core::files::user();
     match outcome {
         Ok(loaded) => tracing::info!(
@@ -68,19 +68,19 @@ unsafe fn try_load(
     path: &Path,
     trust: &Trust,
     sha256: &mut String,
-) -> Result<Loaded, Error> {
+) -> Result<LoadedPlugin, Error> {
     let refuse = |reason: Reason| refusal(path, reason);
     let checked = trust.check(path, sha256).map_err(refuse)?;
-    // SAFETY: passed on.
+    // SAFETY: forwarded to the caller.
     let plugin = unsafe { Plugin::open(&checked) }.map_err(refuse)?;
-    // SAFETY: passed on.
+    // SAFETY: forwarded to the caller.
     let (descriptor, entries) = unsafe { plugin.kernels(engine, path) }?;
     if let Some(reason) = reserved_name(&descriptor.backend) {
         return Err(refuse(reason));
     }
     let kernels = entries.iter().map(|entry| entry.spec.id.clone()).collect();
     engine.register(entries)?;
-    Ok(Loaded {
+    Ok(LoadedPlugin {
         backend: descriptor.backend,
         version: descriptor.version,
         sha256: sha256.clone(),
@@ -89,7 +89,7 @@ unsafe fn try_load(
     })
 }
 
-/// A plugin that is not loaded, and why.
+/// The error of a plugin that is not loaded.
 pub fn refusal(path: &Path, reason: Reason) -> Error {
     Error::Configuration {
         subject: path.display().to_string(),

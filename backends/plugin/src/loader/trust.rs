@@ -1,4 +1,4 @@
-//! Which files may be loaded: place, owner, permissions, hash, signature. No code of a plugin runs here.
+//! Trust checks of plugin files: path, owner, permissions, hash, signature. No code of a plugin runs here.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,54 +11,54 @@ use lz_core::files::{self, RegularFile, Untrusted};
 use lz_core::{Reason, ReasonCode};
 use sha2::{Digest, Sha256};
 
-/// The most bytes of a plugin; all of it is hashed.
+/// Maximum bytes of a plugin; the whole file is hashed.
 const MAX_PLUGIN_BYTES: u64 = 2 << 30;
 
-/// The most bytes of a signature's file; a signature has 64.
+/// Maximum bytes of a signature file; a signature has 64.
 const MAX_SIGNATURE_BYTES: u64 = 4096;
 
-/// What a file must fulfil.
+/// The requirements for a plugin file.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// Plugins lie in one of these folders, or below. None allows nothing.
+    /// Plugins must be in one of these folders or below; an empty list permits no plugins.
     pub directories: Vec<PathBuf>,
-    /// SHA-256 in lower-case hexadecimal by file name. With a manifest, a file that is not in it is refused.
+    /// SHA-256 in lowercase hexadecimal by file name. With a manifest, a file that is not in it is rejected.
     pub manifest: Option<BTreeMap<String, String>>,
-    /// Keys of which one must have signed the file; its 64-byte signature lies beside it as `<file>.sig`.
+    /// Keys of which one must have signed the file; the 64-byte signature is next to it in `<file>.sig`.
     pub keys: Vec<VerifyingKey>,
 }
 
-/// A file that was found right, held open so that what is loaded is what was checked.
+/// A file that passed the checks, kept open so that the checked file is the one that is loaded.
 #[derive(Debug)]
 pub struct Checked {
     file: File,
 }
 
 impl Checked {
-    /// A path to the very file that was checked, whatever has happened to its name since. Never the same text twice: the
-    /// loader takes a library for loaded when it has seen the text before, and numbers of descriptors are used again.
+    /// A path to the checked file, even if its name has changed since. Every call returns a different spelling: the dynamic loader
+    /// considers a library loaded if it has seen the same path before, and file descriptor numbers are reused.
     pub fn path(&self) -> PathBuf {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let bits = u64::BITS - count.leading_zeros();
-        // Neither `./` nor a second `/` leads anywhere else.
+        // `./` and repeated `/` do not change the target.
         let spelled: String = (0..bits).map(|bit| if count >> bit & 1 == 1 { "./" } else { "/" }).collect();
         PathBuf::from(format!("/proc/self/fd/{spelled}{}", self.file.as_raw_fd()))
     }
 }
 
-/// Bytes as people write hashes and keys.
+/// Bytes in lowercase hexadecimal.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Trust {
-    /// Plugins from these folders, as they are.
+    /// Trusts plugins in these folders, without manifest and keys.
     pub fn directories(directories: impl IntoIterator<Item = PathBuf>) -> Trust {
         Trust { directories: directories.into_iter().collect(), ..Trust::default() }
     }
 
-    /// Reads a manifest: lines of a hash, white space and a file name, as `sha256sum` writes them.
+    /// Parses a manifest in the format of `sha256sum`: a hash, whitespace and a file name per line.
     pub fn read_manifest(text: &str) -> BTreeMap<String, String> {
         text.lines()
             .filter_map(|line| {
@@ -68,7 +68,7 @@ impl Trust {
             .collect()
     }
 
-    /// Reads a manifest from a file that only this user or root can have written.
+    /// Reads a manifest from a file that only this user or root can write.
     pub fn read_manifest_file(path: &Path) -> Result<BTreeMap<String, String>, Reason> {
         let mut file = RegularFile::open(path).map_err(|error| unreadable(path, &error))?;
         file.check_trust().map_err(untrusted)?;
@@ -76,10 +76,10 @@ impl Trust {
         Ok(Trust::read_manifest(&text))
     }
 
-    /// Reads a key: 32 bytes in hexadecimal.
+    /// Parses a key: 32 bytes in hexadecimal.
     pub fn read_key(text: &str) -> Result<VerifyingKey, String> {
         let text = text.trim();
-        let wrong = || format!("`{text}` is not an ed25519 key: 64 hexadecimal digits");
+        let wrong = || format!("`{text}` is not an ed25519 public key; expected 64 hexadecimal digits");
         let mut bytes = [0u8; 32];
         if text.len() != 2 * bytes.len() {
             return Err(wrong());
@@ -91,7 +91,7 @@ impl Trust {
         VerifyingKey::from_bytes(&bytes).map_err(|_| wrong())
     }
 
-    /// Checks a file; its hash is written down even where it is refused afterwards.
+    /// Checks a file. `sha256` receives its hash even if it is rejected afterwards.
     pub fn check(&self, path: &Path, sha256: &mut String) -> Result<Checked, Reason> {
         let real = fs::canonicalize(path).map_err(|error| unreadable(path, &error))?;
         let allowed = self
@@ -104,14 +104,14 @@ impl Trust {
                 self.directories.iter().map(|folder| folder.display().to_string()).collect();
             let folders = if folders.is_empty() { "none".to_owned() } else { folders.join(", ") };
             return Err(Reason::new(ReasonCode::PluginPathNotAllowed).message(format!(
-                "{} lies outside the folders from which plugins may be loaded ({folders})",
+                "{} is outside of the folders from which plugins may be loaded (`plugins.directories`: {folders})",
                 real.display()
             )));
         }
         let mut file = RegularFile::open(&real).map_err(|error| unreadable(&real, &error))?;
         file.check_trust().map_err(untrusted)?;
         if let Some(folder) = real.parent() {
-            // Whoever can write here can put a plugin beside the others, even if they cannot swap one.
+            // Write access to the folder suffices to add a plugin, even if existing ones cannot be replaced.
             let metadata = fs::metadata(folder).map_err(|error| unreadable(folder, &error))?;
             files::check(folder, &metadata).map_err(untrusted)?;
         }
@@ -130,10 +130,8 @@ impl Trust {
             Some(pinned) => {
                 Err(Reason::new(ReasonCode::PluginHashMismatch).required(pinned.clone()).found(sha256))
             }
-            None => {
-                Err(Reason::new(ReasonCode::PluginHashMismatch)
-                    .message(format!("{name} is not in the manifest")))
-            }
+            None => Err(Reason::new(ReasonCode::PluginHashMismatch)
+                .message(format!("{name} is not in the manifest (`plugins.manifest`)"))),
         }
     }
 
@@ -141,23 +139,33 @@ impl Trust {
         if self.keys.is_empty() {
             return Ok(());
         }
-        let mut beside = real.as_os_str().to_owned();
-        beside.push(".sig");
+        let mut signature_path = real.as_os_str().to_owned();
+        signature_path.push(".sig");
         let invalid = |message: String| Reason::new(ReasonCode::PluginSignatureInvalid).message(message);
-        let signature = RegularFile::open(Path::new(&beside))
+        let signature = RegularFile::open(Path::new(&signature_path))
             .and_then(|mut file| file.bytes(MAX_SIGNATURE_BYTES))
-            .map_err(|error| invalid(format!("{} cannot be read: {error}", Path::new(&beside).display())))?;
-        let signature = Signature::from_slice(&signature)
-            .map_err(|error| invalid(format!("{} is no signature: {error}", Path::new(&beside).display())))?;
+            .map_err(|error| {
+                invalid(format!(
+                    "cannot read the signature {}: {error}",
+                    Path::new(&signature_path).display()
+                ))
+            })?;
+        let signature = Signature::from_slice(&signature).map_err(|error| {
+            invalid(format!("{} is not an ed25519 signature: {error}", Path::new(&signature_path).display()))
+        })?;
         if self.keys.iter().any(|key| key.verify_strict(bytes, &signature).is_ok()) {
             return Ok(());
         }
-        Err(invalid(format!("none of {} trusted keys has signed {}", self.keys.len(), real.display())))
+        Err(invalid(format!(
+            "{} is not signed by any of the {} trusted keys (`plugins.keys`)",
+            real.display(),
+            self.keys.len()
+        )))
     }
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Reason {
-    Reason::new(ReasonCode::PluginPermission).message(format!("{} cannot be read: {error}", path.display()))
+    Reason::new(ReasonCode::PluginPermission).message(format!("cannot read {}: {error}", path.display()))
 }
 
 fn untrusted(why: Untrusted) -> Reason {

@@ -1,4 +1,4 @@
-//! Byte-pair merging of characters, as SentencePiece has it: a character that is no token is its bytes, or unknown.
+//! Character-level BPE as in SentencePiece: characters outside the vocabulary become byte tokens (byte fallback) or the unknown token.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,25 +6,25 @@ use lz_core::Reason;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
-use super::model::{Model, Piece, byte_tokens, spaced, unlike};
+use super::model::{Model, Piece, byte_tokens, metaspace_to_space, unsupported_model};
 use super::trie::Trie;
+use crate::byte_bpe::merge::{MAX_IDS, MAX_PAIRS, Merges};
+use crate::byte_bpe::vocabulary::Vocabulary as WholeWords;
 use crate::definition::{self, Vocabulary};
-use crate::native::merge::{MOST_IDS, MOST_PAIRS, Merges};
-use crate::native::vocabulary::Vocabulary as Known;
 
 /// The model of one tokenizer.
 pub struct CharBpe {
     merges: Merges,
     ascii: [Option<u32>; 128],
-    wide: FxHashMap<char, u32>,
+    non_ascii: FxHashMap<char, u32>,
     bytes: Option<Box<[u32; 256]>>,
     unknown: u32,
-    /// Words that become one token.
-    whole: Known,
-    cuts_at_spaces: bool,
+    /// Words that are one token.
+    whole: WholeWords,
+    splits_at_spaces: bool,
 }
 
-/// The tokens that a word begins as, how many bytes each has, and how many of them each token has in the end.
+/// Scratch: the initial symbols of a word, their lengths in bytes, and the merged tokens with their symbol counts.
 #[derive(Default)]
 pub struct Symbols {
     ids: Vec<u32>,
@@ -40,60 +40,76 @@ impl Model for CharBpe {
         let (vocabulary, merges) = definition::bpe_model(model)?;
         let flag = |name: &str| model[name].as_bool().unwrap_or(false);
         if !flag("fuse_unk") || flag("ignore_merges") {
-            return Err(unlike("merges that count, and neighbours that are unknown as one token", "others"));
+            let found =
+                format!("`fuse_unk` {} and `ignore_merges` {}", flag("fuse_unk"), flag("ignore_merges"));
+            return Err(unsupported_model("`fuse_unk` true and `ignore_merges` false", found));
         }
         let size = vocabulary.iter().map(|(_, id)| *id as usize + 1).max().unwrap_or(0);
-        if size > MOST_IDS || merges.len() > MOST_PAIRS {
-            return Err(unlike("fewer tokens and merges", format!("{size} and {}", merges.len())));
+        if size > MAX_IDS || merges.len() > MAX_PAIRS {
+            let required = format!("at most {MAX_IDS} ids and {MAX_PAIRS} merges");
+            return Err(unsupported_model(&required, format!("{size} ids and {} merges", merges.len())));
         }
         let name = model["unk_token"].as_str().unwrap_or_default();
         let unknown = vocabulary.iter().find(|(token, _)| token == name).map(|(_, id)| *id);
-        let unknown = unknown.ok_or_else(|| unlike("a token for what is unknown", name))?;
-        let known: Vec<(String, u32)> =
-            vocabulary.iter().filter_map(|(token, id)| Some((spaced(token)?, *id))).collect();
-        let trie = Trie::new(known.iter().map(|(token, id)| (token.as_bytes(), *id)));
+        let unknown =
+            unknown.ok_or_else(|| unsupported_model("`unk_token` in the vocabulary", format!("{name:?}")))?;
+        let spaced_tokens: Vec<(String, u32)> =
+            vocabulary.iter().filter_map(|(token, id)| Some((metaspace_to_space(token)?, *id))).collect();
+        let trie = Trie::new(spaced_tokens.iter().map(|(token, id)| (token.as_bytes(), *id)));
         let mut pairs = Vec::with_capacity(merges.len());
-        let mut joins_spaces = false;
+        let mut merges_across_spaces = false;
         for (left, right) in &merges {
-            let (Some(left), Some(right)) = (spaced(left), spaced(right)) else {
-                return Err(unlike("merges without spaces of their own", format!("{left:?} and {right:?}")));
+            let (Some(left), Some(right)) = (metaspace_to_space(left), metaspace_to_space(right)) else {
+                return Err(unsupported_model("merges without spaces", format!("{left:?} and {right:?}")));
             };
             let id = |token: &str| {
-                trie.find(token.as_bytes()).ok_or_else(|| unlike("a token for what every merge makes", token))
+                trie.find(token.as_bytes()).ok_or_else(|| {
+                    unsupported_model(
+                        "a token for both sides and the result of every merge",
+                        format!("none for {token:?}"),
+                    )
+                })
             };
-            joins_spaces |= right.starts_with(' ') && !left.ends_with(' ');
+            merges_across_spaces |= right.starts_with(' ') && !left.ends_with(' ');
             pairs.push((id(&left)?, id(&right)?, id(&format!("{left}{right}"))?));
         }
-        let (mut ascii, mut wide) = ([None; 128], FxHashMap::default());
-        for (token, id) in &known {
+        let (mut ascii, mut non_ascii) = ([None; 128], FxHashMap::default());
+        for (token, id) in &spaced_tokens {
             let mut characters = token.chars();
             match (characters.next(), characters.next()) {
                 (Some(character), None) if character.is_ascii() => ascii[character as usize] = Some(*id),
-                (Some(character), None) => drop(wide.insert(character, *id)),
+                (Some(character), None) => drop(non_ascii.insert(character, *id)),
                 _ => {}
             }
         }
         let bytes = flag("byte_fallback").then(|| byte_tokens(&trie)).transpose()?;
         let mut texts = vec![Vec::new(); size];
-        for (token, id) in &known {
+        for (token, id) in &spaced_tokens {
             texts[*id as usize] = token.as_bytes().to_vec();
         }
         let merges = Merges::of_symbols(&pairs);
-        // A space that is no token would be unknown together with what is around it.
-        let cuts_at_spaces = !joins_spaces && ascii[usize::from(b' ')].is_some();
-        let mut made =
-            CharBpe { merges, ascii, wide, bytes, unknown, whole: Known::new(&texts), cuts_at_spaces };
-        for id in made.whole_words(&known) {
-            made.whole.index(id);
+        // A space outside the vocabulary would be fused with adjacent unknown characters.
+        let splits_at_spaces = !merges_across_spaces && ascii[usize::from(b' ')].is_some();
+        let mut char_bpe = CharBpe {
+            merges,
+            ascii,
+            non_ascii,
+            bytes,
+            unknown,
+            whole: WholeWords::new(&texts),
+            splits_at_spaces,
+        };
+        for id in char_bpe.whole_words(&spaced_tokens) {
+            char_bpe.whole.index(id);
         }
-        Ok((made, vocabulary))
+        Ok((char_bpe, vocabulary))
     }
 
-    fn cuts_at_spaces(&self) -> bool {
-        self.cuts_at_spaces
+    fn splits_at_spaces(&self) -> bool {
+        self.splits_at_spaces
     }
 
-    fn cut(&self, word: &str, symbols: &mut Symbols, pieces: &mut Vec<Piece>) {
+    fn tokenize_word(&self, word: &str, symbols: &mut Symbols, pieces: &mut Vec<Piece>) {
         match self.whole.find(word.as_bytes()) {
             Some(id) => pieces.push(Piece::new(id, 0, word.len())),
             None => self.merge(word, symbols, pieces),
@@ -106,13 +122,13 @@ impl CharBpe {
         symbols.ids.clear();
         symbols.lengths.clear();
         symbols.merged.clear();
-        let mut was_unknown = false;
+        let mut after_unknown = false;
         for character in word.chars() {
             let width = character.len_utf8() as u32;
             let known = if character.is_ascii() {
                 self.ascii[character as usize]
             } else {
-                self.wide.get(&character).copied()
+                self.non_ascii.get(&character).copied()
             };
             match (known, &self.bytes) {
                 (Some(id), _) => symbols.push(id, width),
@@ -122,14 +138,14 @@ impl CharBpe {
                         symbols.push(bytes[usize::from(byte)], 1);
                     }
                 }
-                (None, None) => match symbols.lengths.last_mut().filter(|_| was_unknown) {
+                (None, None) => match symbols.lengths.last_mut().filter(|_| after_unknown) {
                     Some(length) => *length += width,
                     None => symbols.push(self.unknown, width),
                 },
             }
-            was_unknown = known.is_none() && self.bytes.is_none();
+            after_unknown = known.is_none() && self.bytes.is_none();
         }
-        self.merges.join(&symbols.ids, &mut symbols.merged);
+        self.merges.merge_symbols(&symbols.ids, &mut symbols.merged);
         let (mut lengths, mut start) = (symbols.lengths.iter(), 0);
         for (id, count) in &symbols.merged {
             let end = start + lengths.by_ref().take(*count as usize).sum::<u32>();
@@ -138,14 +154,14 @@ impl CharBpe {
         }
     }
 
-    /// Tokens that merging arrives at from their own characters.
-    fn whole_words(&self, known: &[(String, u32)]) -> Vec<u32> {
+    /// The tokens that merging their own characters produces.
+    fn whole_words(&self, spaced_tokens: &[(String, u32)]) -> Vec<u32> {
         const STRIDE: usize = 4096;
-        let chunks: Vec<Mutex<Vec<u32>>> = known.chunks(STRIDE).map(|_| Mutex::default()).collect();
+        let chunks: Vec<Mutex<Vec<u32>>> = spaced_tokens.chunks(STRIDE).map(|_| Mutex::default()).collect();
         lz_pool::for_each(chunks.len(), &|chunk: usize| {
             let (mut symbols, mut pieces, mut found) = (Symbols::default(), Vec::new(), Vec::new());
             for (token, id) in
-                known[chunk * STRIDE..].iter().take(STRIDE).filter(|(token, _)| !token.is_empty())
+                spaced_tokens[chunk * STRIDE..].iter().take(STRIDE).filter(|(token, _)| !token.is_empty())
             {
                 pieces.clear();
                 self.merge(token, &mut symbols, &mut pieces);

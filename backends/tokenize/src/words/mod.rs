@@ -1,11 +1,11 @@
-//! Tokenizers of words: texts are normalised, cut into words, and each word is cut into tokens by a model. WordPiece, unigrams and
-//! SentencePiece's byte-pair merging differ in the model alone.
+//! Tokenizers that normalize a text, pretokenize it into words, and encode each word with a model. WordPiece, unigram and
+//! SentencePiece-style BPE differ only in the model.
 
 mod char_bpe;
-mod decode;
+mod decoder;
 mod model;
-mod normal;
-mod split;
+mod normalizer;
+mod pretokenizer;
 mod trie;
 mod unigram;
 mod word_piece;
@@ -17,79 +17,81 @@ use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
 pub use self::char_bpe::CharBpe;
-use self::decode::Decode;
+use self::decoder::Decoder;
 use self::model::{Model, Piece};
-use self::normal::{Draft, Normal};
-use self::split::Split;
+use self::normalizer::{NormalizedText, Normalizer};
+use self::pretokenizer::Pretokenizer;
 pub use self::unigram::Unigram;
 pub use self::word_piece::WordPiece;
-use crate::added::{Cutter, Segment};
-use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
+use crate::added_tokens::{AddedTokenSplitter, Segment};
+use crate::byte_bpe::word_cache::{self, WordCache};
+use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{self, Post, declined};
-use crate::native::cache::{self, Cache};
-use crate::phrases::Phrases;
+use crate::phrase_cache::PhraseCache;
 
-/// Vocabularies of at most so many bytes, so that places in a trie have numbers of 24 bits.
-const MOST_BYTES: usize = 1 << 24;
+/// Maximum total bytes of a vocabulary, so that trie nodes have 24-bit indices.
+const MAX_VOCABULARY_BYTES: usize = 1 << 24;
 
-/// What was used for longer texts than this is given back.
-const MOST_KEPT: usize = 1 << 24;
+/// Thread states with larger text buffers are freed instead of pooled.
+const MAX_POOLED_BYTES: usize = 1 << 24;
 
-/// A tokenizer of words.
-pub struct Words<M: Model> {
-    added: Option<Cutter>,
-    normal: Normal,
-    split: Split,
+/// The tokenizer of one definition with a word model.
+pub struct WordTokenizer<M: Model> {
+    added: Option<AddedTokenSplitter>,
+    normalizer: Normalizer,
+    pretokenizer: Pretokenizer,
     model: M,
-    decode: Decode,
+    decoder: Decoder,
     before: Vec<u32>,
     after: Vec<u32>,
-    /// What is worked with, each with whoever encodes just now.
-    desks: Mutex<Vec<Desk<M>>>,
+    /// Thread states that no thread uses at the moment. A call takes one and returns it.
+    state_pool: Mutex<Vec<ThreadState<M>>>,
 }
 
-/// What one thread works with.
-struct Desk<M: Model> {
-    cache: Cache,
-    phrases: Phrases,
-    draft: Draft,
+/// The caches and buffers that one thread uses during a call.
+struct ThreadState<M: Model> {
+    cache: WordCache,
+    phrases: PhraseCache,
+    normalized: NormalizedText,
     pieces: Vec<Piece>,
     scratch: M::Scratch,
 }
 
-impl<M: Model> Coder for Words<M> {
+impl<M: Model> Coder for WordTokenizer<M> {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
     const MODEL: Option<&'static str> = Some(M::KIND);
-    const TRIAL: Trial = Trial::Texts;
+    const EQUALITY_TEST: EqualityTest = EqualityTest::Texts;
 
-    fn build(_: &Tokenizer, definition: &Value) -> Result<Words<M>, Reason> {
+    fn build(_: &Tokenizer, definition: &Value) -> Result<WordTokenizer<M>, Reason> {
         let (model, vocabulary) = M::read(&definition["model"])?;
-        if vocabulary.iter().map(|(token, _)| token.len()).sum::<usize>() >= MOST_BYTES {
-            return Err(model::unlike("a vocabulary of fewer bytes", "more"));
+        if vocabulary.iter().map(|(token, _)| token.len()).sum::<usize>() >= MAX_VOCABULARY_BYTES {
+            let required = format!("a vocabulary of less than {MAX_VOCABULARY_BYTES} bytes in total");
+            return Err(model::unsupported_model(&required, "a larger vocabulary"));
         }
-        let (split, spaces) = Split::new(&definition["pre_tokenizer"], model.cuts_at_spaces())?;
-        let normal = Normal::new(&definition["normalizer"], spaces)?;
+        let (pretokenizer, spaces) =
+            Pretokenizer::new(&definition["pre_tokenizer"], model.splits_at_spaces())?;
+        let normalizer = Normalizer::new(&definition["normalizer"], spaces)?;
         let added = definition::added_tokens(definition)?;
         if let Some(token) = added.iter().find(|token| token.normalized || token.content.is_empty()) {
-            let required = "added tokens that are looked for before normalisation";
+            let required = "added tokens that are not empty and have `normalized` false";
             return Err(declined(ReasonCode::AddedTokensMismatch, required, format!("{:?}", token.content)));
         }
         let mut post = Post::default();
         post.read(&definition["post_processor"])?;
         if post.trim_offsets.is_some() {
-            let required = "offsets as they are";
-            return Err(declined(ReasonCode::SpecialTokensMismatch, required, "offsets that are trimmed"));
+            let required = "a post-processor without `trim_offsets`";
+            return Err(declined(ReasonCode::SpecialTokensMismatch, required, "`trim_offsets` true"));
         }
-        Ok(Words {
-            decode: Decode::new(&definition["decoder"], &vocabulary, &added)?,
-            added: Cutter::new(added)?,
-            normal,
-            split,
+        Ok(WordTokenizer {
+            decoder: Decoder::new(&definition["decoder"], &vocabulary, &added)?,
+            added: AddedTokenSplitter::new(added)?,
+            normalizer,
+            pretokenizer,
             model,
             before: post.before,
             after: post.after,
-            desks: Mutex::default(),
+            state_pool: Mutex::default(),
         })
     }
 
@@ -100,16 +102,16 @@ impl<M: Model> Coder for Words<M> {
         special: bool,
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
-        let mut desk = self.desks().pop().unwrap_or_else(|| Desk {
-            cache: Cache::default(),
-            phrases: Phrases::default(),
-            draft: Draft::default(),
+        let mut state = self.state_pool().pop().unwrap_or_else(|| ThreadState {
+            cache: WordCache::default(),
+            phrases: PhraseCache::default(),
+            normalized: NormalizedText::default(),
             pieces: Vec::new(),
             scratch: M::Scratch::default(),
         });
         for text in texts {
             let before = (out.ids.len(), out.offsets.as_ref().map(Vec::len));
-            if self.encode_one(text, special, &mut desk, out) {
+            if self.encode_one(text, special, &mut state, out) {
                 out.end_text();
                 continue;
             }
@@ -119,91 +121,91 @@ impl<M: Model> Coder for Words<M> {
             }
             encode_by_definition(tokenizer, text, special, out)?;
         }
-        if desk.draft.text.capacity() <= MOST_KEPT {
-            self.desks().push(desk);
+        if state.normalized.text.capacity() <= MAX_POOLED_BYTES {
+            self.state_pool().push(state);
         }
         Ok(())
     }
 
     fn decode(&self, _: &Tokenizer, ids: &[u32], skip_special: bool) -> Result<String, KernelError> {
-        Ok(self.decode.decode(ids, skip_special))
+        Ok(self.decoder.decode(ids, skip_special))
     }
 }
 
-impl<M: Model> Words<M> {
-    fn desks(&self) -> MutexGuard<'_, Vec<Desk<M>>> {
-        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+impl<M: Model> WordTokenizer<M> {
+    fn state_pool(&self) -> MutexGuard<'_, Vec<ThreadState<M>>> {
+        self.state_pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the tokens of a text; false if it takes the definition to say what they are.
-    fn encode_one(&self, text: &str, special: bool, desk: &mut Desk<M>, out: &mut Encoded) -> bool {
+    /// Appends the tokens of a text. Returns false if the definition must encode it.
+    fn encode_one(&self, text: &str, special: bool, state: &mut ThreadState<M>, out: &mut Encoded) -> bool {
         if special {
             self.before.iter().for_each(|id| out.push(*id, 0, 0));
         }
-        let mut understood = self.normal.understands(text);
+        let mut supported = self.normalizer.supports(text);
         match &self.added {
-            _ if text.is_empty() || !understood => {}
-            None => understood = self.plain(text, 0, desk, out),
-            Some(cutter) => cutter.for_each(text, |segment| match segment {
-                _ if !understood => {}
-                Segment::Text { start, end } => understood = self.plain(&text[start..end], start, desk, out),
+            _ if text.is_empty() || !supported => {}
+            None => supported = self.plain(text, 0, state, out),
+            Some(splitter) => splitter.for_each(text, |segment| match segment {
+                _ if !supported => {}
+                Segment::Text { start, end } => supported = self.plain(&text[start..end], start, state, out),
                 Segment::Token { id, start, end } => out.push(id, start, end),
             }),
         }
         if special {
             self.after.iter().for_each(|id| out.push(*id, 0, 0));
         }
-        understood
+        supported
     }
 
-    /// Adds the tokens of a text without added tokens, which begins at `base`.
-    fn plain(&self, text: &str, base: usize, desk: &mut Desk<M>, out: &mut Encoded) -> bool {
-        let Desk { cache, phrases, draft, pieces, scratch } = desk;
-        // Room for a space.
-        draft.text.clear();
-        draft.text.push(b' ');
-        draft.places = out.offsets.is_some().then(|| vec![(0, 0)]);
-        if !self.normal.append(text, draft) {
+    /// Appends the tokens of a text without added tokens at offset `base`. Returns false if the definition must encode it.
+    fn plain(&self, text: &str, base: usize, state: &mut ThreadState<M>, out: &mut Encoded) -> bool {
+        let ThreadState { cache, phrases, normalized, pieces, scratch } = state;
+        // One byte is reserved for a prepended space.
+        normalized.text.clear();
+        normalized.text.push(b' ');
+        normalized.source_ranges = out.offsets.is_some().then(|| vec![(0, 0)]);
+        if !self.normalizer.append(text, normalized) {
             return false;
         }
-        let mut from = self.normal.finish(1, draft);
-        if self.split.prepends(base == 0) && draft.text[from..].first() != Some(&b' ') {
-            from = draft.prepend(from);
+        let mut from = self.normalizer.finish(1, normalized);
+        if self.pretokenizer.prepends(base == 0) && normalized.text[from..].first() != Some(&b' ') {
+            from = normalized.prepend(from);
         }
-        let bytes = draft.text.as_slice();
-        let mut understood = true;
-        if let Some(places) = &draft.places {
-            self.split.for_each(bytes, from, |start, end| {
-                let Ok(word) = std::str::from_utf8(&bytes[start..end]) else { return understood = false };
+        let bytes = normalized.text.as_slice();
+        let mut supported = true;
+        if let Some(source_ranges) = &normalized.source_ranges {
+            self.pretokenizer.for_each(bytes, from, |start, end| {
+                let Ok(word) = std::str::from_utf8(&bytes[start..end]) else { return supported = false };
                 pieces.clear();
-                self.model.cut(word, scratch, pieces);
+                self.model.tokenize_word(word, scratch, pieces);
                 for piece in pieces.iter() {
-                    let of = |place: u32| places[start + place as usize];
+                    let of = |offset: u32| source_ranges[start + offset as usize];
                     let (first, last) = (of(piece.start), of(piece.end - 1));
                     out.push(piece.id, base + first.0 as usize, base + last.1 as usize);
                 }
             });
-            return understood;
+            return supported;
         }
-        let may_end = |place: usize| self.split.may_end(bytes, place);
+        let may_end = |position: usize| self.pretokenizer.may_end(bytes, position);
         phrases.encode(bytes, from, &mut out.ids, may_end, |from, last, ids| {
-            self.split.for_each(&bytes[..last], from, |start, end| {
-                let mut make = |tokens: &mut Vec<u32>| match std::str::from_utf8(&bytes[start..end]) {
+            self.pretokenizer.for_each(&bytes[..last], from, |start, end| {
+                let mut compute = |tokens: &mut Vec<u32>| match std::str::from_utf8(&bytes[start..end]) {
                     Ok(word) => {
                         pieces.clear();
-                        self.model.cut(word, scratch, pieces);
+                        self.model.tokenize_word(word, scratch, pieces);
                         tokens.extend(pieces.iter().map(|piece| piece.id));
                     }
-                    Err(_) => understood = false,
+                    Err(_) => supported = false,
                 };
-                if end - start <= cache::SHORT {
-                    cache.short(cache::key(bytes, start, end), ids, &mut make);
+                if end - start <= word_cache::MAX_SHORT_BYTES {
+                    cache.short(word_cache::key(bytes, start, end), ids, &mut compute);
                 } else {
-                    cache.long(&bytes[start..end], ids, &mut make);
+                    cache.long(&bytes[start..end], ids, &mut compute);
                 }
             });
-            understood
+            supported
         });
-        understood
+        supported
     }
 }

@@ -73,7 +73,7 @@ def test_misspelled_backend_in_backend_isolation_warns(folder: Path) -> None:
     (folder / "mine.py").write_text(MODULE)
     (folder / "layerzero.yaml").write_text("backend_isolation: {mien: subprocess}\n")
     done = run(folder, "import mine")
-    assert "names `mien`, which no backend is called; did you mean `mine`" in done.stderr, done.stderr
+    assert "contains `mien`, but no backend has that name; did you mean `mine`" in done.stderr, done.stderr
 
 
 def test_every_function_raises_with_an_invalid_policy(folder: Path) -> None:

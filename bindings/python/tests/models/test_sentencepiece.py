@@ -105,10 +105,10 @@ REFUSED = {
     "field 9 of ModelProto": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, rest=proto.number_field(9, 1)),
     "field 60 of TrainerSpec": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, rest=proto.bytes_field(2, proto.number_field(60, 1))),
     "field 7 of NormalizerSpec": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, normalizer=proto.number_field(7, 1)),
-    "no piece has the type for what is unknown": proto.model([proto.Piece("a")], proto.BPE),
+    "no piece has type UNKNOWN": proto.model([proto.Piece("a")], proto.BPE),
     "defined twice": proto.model([UNKNOWN, proto.Piece("a"), proto.Piece("a")], proto.UNIGRAM),
     "not finite": proto.model([UNKNOWN, proto.Piece("a", float("nan"))], proto.UNIGRAM),
-    "no piece stands for byte": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, byte_fallback=True),
+    "no piece of type BYTE for byte": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, byte_fallback=True),
     "precompiled_charsmap": proto.model([UNKNOWN, proto.Piece("a")], proto.BPE, normalizer=proto.bytes_field(2, b"\x00\x04\x00\x00" + b"\xff" * 1500)),
 }
 

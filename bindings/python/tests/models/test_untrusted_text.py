@@ -82,5 +82,5 @@ def test_sentencepiece_models_have_nothing_to_split(tmp_path):
 def test_split_special_tokens_field_is_validated(definition):
     split = lz.Tokenizer.from_json(json.dumps(definition)).splitting_special_tokens()
     assert lz.Tokenizer.from_json(json.dumps(definition | {"split_special_tokens": True})).digest == split.digest
-    with pytest.raises(ValueError, match="`split_special_tokens` is true or absent, found 1"):
+    with pytest.raises(ValueError, match="`split_special_tokens` must be true or absent, found 1"):
         lz.Tokenizer.from_json(json.dumps(definition | {"split_special_tokens": 1}))

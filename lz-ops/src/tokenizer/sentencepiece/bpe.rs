@@ -1,5 +1,5 @@
-//! Byte-pair encoding: the neighbors whose joined text is the piece of the highest score are joined, the first such pair first,
-//! until no two neighbors are a piece. User-defined pieces are never joined with anything.
+//! SentencePiece BPE: repeatedly merges the adjacent symbols whose concatenation is the piece of the highest score, leftmost first.
+//! User-defined pieces are never merged.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,17 +10,17 @@ use super::pieces::{Kind, Pieces};
 use super::trie::Trie;
 use super::{Segment, character_length};
 
-/// The library splits pieces that are not used no deeper than this.
+/// Recursion limit of the library for splitting unused pieces.
 const MAX_DEPTH: usize = 100;
 const NONE: usize = usize::MAX;
 
-/// The model.
+/// A BPE model.
 pub struct Bpe {
-    /// Whether a piece is of the kind that is joined but never given out.
+    /// Whether the model has unused pieces, which are merged but never returned.
     has_unused: bool,
 }
 
-/// A part of the text that is one piece so far. Joined into its left neighbor, it is empty.
+/// A symbol: a range of the text. It is empty after it was merged into its left neighbor.
 struct Symbol {
     start: usize,
     end: usize,
@@ -29,7 +29,7 @@ struct Symbol {
     frozen: bool,
 }
 
-/// Two neighbors that may be joined.
+/// Two adjacent symbols that may be merged.
 struct Pair {
     score: f32,
     left: usize,
@@ -57,18 +57,18 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// A text while it is encoded.
-struct Work<'a> {
+/// The state of encoding one text.
+struct Encoder<'a> {
     text: &'a [u8],
     pieces: &'a Pieces,
     symbols: Vec<Symbol>,
     agenda: BinaryHeap<Pair>,
-    /// Of joined texts that are not used, the length of the left part that they were joined from.
+    /// For each unused piece that was considered, the length of its left part.
     unused: FxHashMap<&'a [u8], usize>,
 }
 
 impl Bpe {
-    /// Of the pieces of a model.
+    /// From the pieces of a model.
     pub fn new(pieces: &Pieces) -> Bpe {
         Bpe { has_unused: pieces.iter().any(|piece| piece.kind == Kind::Unused) }
     }
@@ -77,12 +77,12 @@ impl Bpe {
     pub fn encode(&self, text: &[u8], user_defined: &Trie, pieces: &Pieces) -> Vec<Segment> {
         let symbols = symbols(text, user_defined);
         let agenda = BinaryHeap::with_capacity(symbols.len());
-        let mut work = Work { text, pieces, symbols, agenda, unused: FxHashMap::default() };
-        work.join();
+        let mut encoder = Encoder { text, pieces, symbols, agenda, unused: FxHashMap::default() };
+        encoder.merge();
         let mut segments = Vec::new();
-        for symbol in work.symbols.iter().filter(|symbol| symbol.start < symbol.end) {
+        for symbol in encoder.symbols.iter().filter(|symbol| symbol.start < symbol.end) {
             if self.has_unused {
-                work.split_unused(symbol.start, symbol.end, 0, &mut segments);
+                encoder.split_unused(symbol.start, symbol.end, 0, &mut segments);
             } else {
                 let id = pieces.id(&text[symbol.start..symbol.end]);
                 segments.push(Segment { id, end: symbol.end });
@@ -92,7 +92,7 @@ impl Bpe {
     }
 }
 
-/// User-defined pieces and characters.
+/// The initial symbols: user-defined pieces and characters.
 fn symbols(text: &[u8], user_defined: &Trie) -> Vec<Symbol> {
     let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
     let mut start = 0;
@@ -108,14 +108,14 @@ fn symbols(text: &[u8], user_defined: &Trie) -> Vec<Symbol> {
     symbols
 }
 
-impl<'a> Work<'a> {
-    fn join(&mut self) {
+impl<'a> Encoder<'a> {
+    fn merge(&mut self) {
         for right in 1..self.symbols.len() {
-            self.consider(right - 1, right);
+            self.push_pair(right - 1, right);
         }
         while let Some(pair) = self.agenda.pop() {
             let (left, right) = (&self.symbols[pair.left], &self.symbols[pair.right]);
-            // One of them was joined with something else in the meantime.
+            // The pair is stale: one of its symbols was merged in the meantime.
             if left.start == left.end || right.start == right.end || right.end - left.start != pair.length {
                 continue;
             }
@@ -128,28 +128,28 @@ impl<'a> Work<'a> {
             if let Some(next) = self.symbols.get_mut(next) {
                 next.previous = pair.left;
             }
-            self.consider(previous, pair.left);
-            self.consider(pair.left, next);
+            self.push_pair(previous, pair.left);
+            self.push_pair(pair.left, next);
         }
     }
 
-    /// Puts two neighbors on the agenda if their joined text is a piece.
-    fn consider(&mut self, left: usize, right: usize) {
+    /// Adds two adjacent symbols to the agenda if their concatenation is a piece.
+    fn push_pair(&mut self, left: usize, right: usize) {
         let (Some(first), Some(second)) = (self.symbols.get(left), self.symbols.get(right)) else { return };
         if first.frozen || second.frozen {
             return;
         }
-        let joined = &self.text[first.start..second.end];
-        let Some(piece) = self.pieces.get(self.pieces.id(joined)).filter(|piece| piece.kind.is_text()) else {
+        let merged = &self.text[first.start..second.end];
+        let Some(piece) = self.pieces.get(self.pieces.id(merged)).filter(|piece| piece.kind.is_text()) else {
             return;
         };
         if piece.kind == Kind::Unused {
-            self.unused.insert(joined, first.end - first.start);
+            self.unused.insert(merged, first.end - first.start);
         }
-        self.agenda.push(Pair { score: piece.score, left, right, length: joined.len() });
+        self.agenda.push(Pair { score: piece.score, left, right, length: merged.len() });
     }
 
-    /// Adds a piece, or what it was joined from if it is one that is not used.
+    /// Appends a piece, or the parts that it was merged from if it is unused.
     fn split_unused(&self, start: usize, end: usize, depth: usize, segments: &mut Vec<Segment>) {
         let id = self.pieces.id(&self.text[start..end]);
         let unused = self.pieces.get(id).is_some_and(|piece| piece.kind == Kind::Unused);

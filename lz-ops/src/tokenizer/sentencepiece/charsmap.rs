@@ -1,15 +1,14 @@
-//! The compiled rules of a normalizer: a double-array trie (Darts-clone) from byte strings to places in a block of strings that end
-//! in a null byte.
+//! The charsmap of a normalizer: a double-array trie (Darts-clone) from byte strings to offsets in a block of null-terminated strings.
 
-/// The library looks at no more rules than this at one place of a text.
+/// The library considers at most this many matching rules at one offset of a text.
 const MAX_RULES: usize = 32;
-/// Units of a trie come in blocks of 256.
+/// Bytes of a block of 256 trie units.
 const BLOCK_BYTES: usize = 1024;
 
-/// The rules.
+/// A parsed charsmap.
 pub struct CharsMap {
     units: Vec<Unit>,
-    /// What texts are replaced by.
+    /// Null-terminated replacements.
     replacements: Box<[u8]>,
 }
 
@@ -25,7 +24,7 @@ impl Unit {
         (self.0 & 0x7fff_ffff) as usize
     }
 
-    /// The byte that leads to the unit; more than a byte for a leaf.
+    /// The byte of the edge to this unit; above 0xff for a leaf.
     fn label(self) -> u32 {
         self.0 & 0x8000_00ff
     }
@@ -36,17 +35,21 @@ impl Unit {
 }
 
 impl CharsMap {
-    /// Reads `precompiled_charsmap`, with the checks of the library: every step from every unit stays inside the trie.
+    /// Parses `precompiled_charsmap` with the checks of the library: no unit leads outside the trie.
     pub fn parse(blob: &[u8]) -> Result<CharsMap, String> {
         let wrong = |what: &str| format!("`precompiled_charsmap` is invalid: {what}");
-        let (size, rest) = blob.split_first_chunk::<4>().ok_or_else(|| wrong("it has no size"))?;
+        let (size, rest) =
+            blob.split_first_chunk::<4>().ok_or_else(|| wrong("the size of the trie is missing"))?;
         let size = u32::from_le_bytes(*size) as usize;
         if size >= rest.len() || size == 0 || !size.is_multiple_of(BLOCK_BYTES) {
-            return Err(wrong("the size of its trie is not one of whole blocks inside the field"));
+            return Err(wrong(&format!(
+                "the trie has {size} bytes, expected a positive multiple of {BLOCK_BYTES} below {}",
+                rest.len()
+            )));
         }
         let (trie, replacements) = rest.split_at(size);
         if replacements.last() != Some(&0) {
-            return Err(wrong("its replacements do not end in a null byte"));
+            return Err(wrong("the replacements do not end in a null byte"));
         }
         let units: Vec<Unit> =
             trie.as_chunks::<4>().0.iter().map(|unit| Unit(u32::from_le_bytes(*unit))).collect();
@@ -58,27 +61,27 @@ impl CharsMap {
             _ => unit.value() < replacements.len(),
         };
         if !rooted || !units.iter().enumerate().skip(1).all(valid) {
-            return Err(wrong("a unit of its trie leads outside"));
+            return Err(wrong("a unit of the trie points outside of it"));
         }
         Ok(CharsMap { units, replacements: replacements.into() })
     }
 
-    /// What the text begins with and what that is replaced by, by the longest rule that fits.
+    /// The longest rule that matches a prefix of the text: the length of the prefix and its replacement.
     #[inline]
     pub fn replace(&self, text: &[u8]) -> Option<(usize, &[u8])> {
-        let mut place = self.units[0].offset();
+        let mut index = self.units[0].offset();
         let (mut found, mut longest) = (0, None);
         for (length, byte) in (1..).zip(text) {
-            place ^= usize::from(*byte);
-            let unit = *self.units.get(place)?;
+            index ^= usize::from(*byte);
+            let unit = *self.units.get(index)?;
             if unit.label() != u32::from(*byte) {
                 break;
             }
-            place ^= unit.offset();
+            index ^= unit.offset();
             if unit.has_leaf() {
                 found += 1;
                 if found <= MAX_RULES {
-                    longest = Some((length, self.units.get(place)?.value()));
+                    longest = Some((length, self.units.get(index)?.value()));
                 }
             }
         }

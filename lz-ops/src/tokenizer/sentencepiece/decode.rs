@@ -1,5 +1,4 @@
-//! From ids back to a text: U+2581 becomes a space, the space that was put before the text goes, and runs of byte pieces become
-//! characters.
+//! Decoding: U+2581 becomes a space, the dummy prefix is removed, and runs of byte pieces become characters.
 
 use super::SentencePiece;
 use super::normalizer::valid_character;
@@ -10,10 +9,10 @@ use crate::tokenizer::TokenizerError;
 const SPACE: &str = "\u{2581}";
 
 impl SentencePiece {
-    /// The text of some ids. Control pieces have none; ids that the model does not have contribute nothing.
+    /// The text of ids. Control pieces have no text; unknown ids are skipped.
     pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         let (mut text, mut bytes) = (String::new(), Vec::new());
-        let strips = self.normalizer.strips_first_space();
+        let strips = self.normalizer.stripped_leading_spaces();
         let mut at_start = true;
         for piece in ids.iter().filter_map(|id| self.pieces.get(*id)) {
             if piece.kind == Kind::Byte {
@@ -30,18 +29,19 @@ impl SentencePiece {
                 Kind::Unknown => text.push_str(&self.unknown_surface),
                 _ => text.push_str(&stripped.unwrap_or(&piece.text).replace(SPACE, " ")),
             }
-            let one_space_gone = stripped.is_some() && !strips.all;
-            at_start &= !one_space_gone && text.is_empty();
+            let stripped_dummy_prefix = stripped.is_some() && !strips.all;
+            at_start &= !stripped_dummy_prefix && text.is_empty();
         }
         append_bytes(&mut bytes, &mut text);
         let Some(denormalizer) = &self.denormalizer else { return Ok(text) };
         let text = denormalizer.normalize(&Trie::new(Vec::new()), text.as_bytes(), None);
-        String::from_utf8(text)
-            .map_err(|_| TokenizerError::Failed { message: "the denormalized text is not UTF-8".to_owned() })
+        String::from_utf8(text).map_err(|_| TokenizerError::Failed {
+            message: "the output of the denormalizer is not UTF-8".to_owned(),
+        })
     }
 }
 
-/// Adds the characters of some bytes, U+FFFD for each byte that belongs to none.
+/// Appends the characters of a byte run, with U+FFFD for each invalid byte.
 fn append_bytes(bytes: &mut Vec<u8>, text: &mut String) {
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {

@@ -1,8 +1,8 @@
-//! SentencePiece models (`.model` files): what the library of that name, in its release 0.2.2, makes of texts and ids.
+//! SentencePiece models (`.model` files), compatible with release 0.2.2 of the SentencePiece library.
 //!
-//! The file is a protocol buffer (`proto`). A text is normalized (`normalizer`), cut into pieces by the model (`unigram`, `bpe`,
-//! and words or characters in `pieces`), and what is unknown becomes bytes or one unknown piece. `decode` is the way back. Nothing
-//! here knows `tokenizer.json` or tensors; tests hold it to the library with many models.
+//! The file is a protocol buffer (`proto`). A text is normalized (`normalizer`) and segmented into pieces by the model (`unigram`, `bpe`,
+//! and words or characters in `pieces`). Unknown characters become byte pieces (byte fallback) or one unknown piece. `decode` is the
+//! inverse. Nothing here depends on `tokenizer.json` or tensors. Tests compare it with the library for many models.
 
 mod bpe;
 mod charsmap;
@@ -22,7 +22,7 @@ use unigram::Unigram;
 
 use super::{Token, TokenizerError};
 
-/// A model.
+/// A SentencePiece model.
 pub struct SentencePiece {
     pieces: Pieces,
     /// User-defined pieces, which are matched before anything else.
@@ -30,7 +30,7 @@ pub struct SentencePiece {
     normalizer: Normalizer,
     denormalizer: Option<Normalizer>,
     algorithm: Algorithm,
-    /// Ids of the pieces that stand for bytes, if unknown characters become bytes.
+    /// Ids of the byte pieces, if the model has byte fallback.
     bytes: Option<Box<[u32; 256]>>,
     unknown_surface: String,
 }
@@ -42,7 +42,7 @@ enum Algorithm {
     Char,
 }
 
-/// A piece of a normalized text: its id and the byte after its last.
+/// A piece of a normalized text: its id and its end offset (exclusive).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Segment {
     id: u32,
@@ -50,11 +50,11 @@ struct Segment {
 }
 
 impl SentencePiece {
-    /// Reads the content of a `.model` file, or says why it is not one that the library would load, or not one of its release 0.2.2.
+    /// Parses the content of a `.model` file; an error if release 0.2.2 of the library would not load it.
     pub fn parse(model: &[u8]) -> Result<SentencePiece, TokenizerError> {
-        let refused = |message: String| TokenizerError::SentencePiece { message };
-        let proto = ModelProto::parse(model).map_err(refused)?;
-        SentencePiece::build(proto).map_err(refused)
+        let invalid = |message: String| TokenizerError::SentencePiece { message };
+        let proto = ModelProto::parse(model).map_err(invalid)?;
+        SentencePiece::build(proto).map_err(invalid)
     }
 
     fn build(proto: ModelProto<'_>) -> Result<SentencePiece, String> {
@@ -88,8 +88,8 @@ impl SentencePiece {
         })
     }
 
-    /// The tokens of a text, each with the bytes of the text that it came from. Like the library, only the last of the pieces that
-    /// stand for the bytes of one character has the range of that character; the others have an empty range where it begins.
+    /// The tokens of a text with their byte ranges. As in the library, of the byte pieces of one character only the last has the range of
+    /// the character; the others have an empty range at its start.
     pub fn encode(&self, text: &str) -> Vec<Token> {
         let mut original = Vec::new();
         let normalized = self.normalizer.normalize(&self.user_defined, text.as_bytes(), Some(&mut original));
@@ -126,7 +126,7 @@ impl SentencePiece {
     }
 }
 
-/// The length in bytes of the character that begins with this byte, as the library counts it; never more than there is.
+/// The length in bytes of the first character, as the library derives it from the first byte; at most the length of the text.
 fn character_length(text: &[u8]) -> usize {
     let length = match text.first() {
         None => 0,

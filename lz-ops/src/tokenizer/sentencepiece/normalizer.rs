@@ -1,5 +1,5 @@
-//! How texts are normalized before they are cut into pieces: user-defined pieces stay as they are, rules of the file replace
-//! characters, spaces are joined, put before the text and written as U+2581.
+//! Normalization before segmentation: user-defined pieces are unchanged, the charsmap replaces characters, runs of spaces are collapsed,
+//! the dummy prefix is added, and spaces become U+2581.
 
 use super::charsmap::CharsMap;
 use super::proto::NormalizerProto;
@@ -14,22 +14,22 @@ pub struct Normalizer {
     whitespace_as_suffix: bool,
 }
 
-/// Which spaces at the beginning of a text the decoder takes away.
+/// The leading spaces of a text that the decoder removes.
 #[derive(Clone, Copy)]
-pub struct Strips {
-    /// The one that was put there.
+pub struct LeadingSpaces {
+    /// The dummy prefix.
     pub one: bool,
-    /// All of them.
+    /// All leading spaces.
     pub all: bool,
 }
 
-impl Strips {
+impl LeadingSpaces {
     pub fn any(self) -> bool {
         self.one || self.all
     }
 }
 
-/// A normalized text and, if wanted, where each of its bytes came from.
+/// A normalized text and, if requested, the original offset of each byte.
 struct Output<'a> {
     text: Vec<u8>,
     original: Option<&'a mut Vec<usize>>,
@@ -45,7 +45,7 @@ impl Output<'_> {
 }
 
 impl Normalizer {
-    /// From its part of a model.
+    /// From the normalizer spec of a model.
     pub fn new(spec: &NormalizerProto<'_>, whitespace_as_suffix: bool) -> Result<Normalizer, String> {
         Ok(Normalizer {
             rules: if spec.charsmap.is_empty() { None } else { Some(CharsMap::parse(spec.charsmap)?) },
@@ -56,7 +56,7 @@ impl Normalizer {
         })
     }
 
-    /// A text, normalized. `original` gets, for each byte of the result and for its end, the byte of the text that it came from.
+    /// Normalizes a text. `original` receives the original offset of each byte of the result and of its end.
     pub fn normalize(
         &self,
         user_defined: &Trie,
@@ -118,12 +118,12 @@ impl Normalizer {
         out.text
     }
 
-    /// Which spaces at the beginning of a text the decoder takes away.
-    pub fn strips_first_space(&self) -> Strips {
-        Strips { one: self.add_dummy_prefix, all: self.remove_extra_whitespaces }
+    /// The leading spaces of a text that the decoder removes.
+    pub fn stripped_leading_spaces(&self) -> LeadingSpaces {
+        LeadingSpaces { one: self.add_dummy_prefix, all: self.remove_extra_whitespaces }
     }
 
-    /// What the text begins with, normalized, and how many bytes that is. Nothing for an empty text.
+    /// Normalizes the first character, rule match or user-defined piece of a text. Returns the result and the number of bytes consumed.
     fn prefix<'t>(&'t self, user_defined: &Trie, text: &'t [u8]) -> (&'t [u8], usize) {
         if let Some(length) = user_defined.longest(text) {
             return (&text[..length], length);
@@ -139,7 +139,7 @@ impl Normalizer {
     }
 }
 
-/// The length of the character that the text begins with, if it is valid UTF-8.
+/// The length of the first character, if it is valid UTF-8.
 pub fn valid_character(text: &[u8]) -> Option<usize> {
     let first = text.get(..4).unwrap_or(text);
     let valid = first.utf8_chunks().next()?.valid();

@@ -1,4 +1,4 @@
-//! The vocabulary of a model: texts, scores and types of its pieces by id.
+//! The vocabulary of a model: text, score and type of each piece by id.
 
 use rustc_hash::FxHashMap;
 
@@ -6,7 +6,7 @@ use super::proto::ModelProto;
 use super::trie::Trie;
 use super::{Segment, character_length};
 
-/// What kind of piece it is, as the format numbers them.
+/// The type of a piece (`SentencePiece.Type` in the protocol buffer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Normal,
@@ -30,7 +30,7 @@ impl Kind {
         })
     }
 
-    /// Whether text can become such a piece; the others are reserved.
+    /// Whether text can be segmented into such a piece; the other types are reserved.
     pub fn is_text(self) -> bool {
         matches!(self, Kind::Normal | Kind::UserDefined | Kind::Unused)
     }
@@ -48,18 +48,18 @@ pub struct Piece {
 /// All pieces of a model.
 pub struct Pieces {
     list: Vec<Piece>,
-    /// Ids by text. A reserved piece wins over one that text can become, where a model has both.
+    /// Ids by text. A reserved piece takes precedence over a text piece with the same text.
     ids: FxHashMap<Box<[u8]>, u32>,
-    /// The id of the piece for what is unknown.
+    /// The id of the unknown piece.
     pub unknown: u32,
 }
 
-/// The library refuses longer pieces.
+/// The library rejects longer pieces.
 const MAX_PIECE_BYTES: usize = 8000;
 const SPACE: &[u8] = "\u{2581}".as_bytes();
 
 impl Pieces {
-    /// From a model, with the checks of the library. In `one_namespace`, a reserved piece may not have the text of another.
+    /// From a model, with the checks of the library. With `one_namespace`, a reserved piece must not have the text of a text piece.
     pub fn new(proto: &ModelProto<'_>, one_namespace: bool) -> Result<Pieces, String> {
         let mut list = Vec::with_capacity(proto.pieces.len());
         let (mut ids, mut reserved) = (FxHashMap::default(), FxHashMap::default());
@@ -69,7 +69,7 @@ impl Pieces {
             let text = std::str::from_utf8(piece.text).map_err(|_| format!("piece {id} is not UTF-8"))?;
             if text.is_empty() || text.len() >= MAX_PIECE_BYTES || text.contains('\0') {
                 return Err(format!(
-                    "piece {id} is empty, has a null character, or has {MAX_PIECE_BYTES} bytes or more"
+                    "piece {id} is empty, contains a null character, or has {MAX_PIECE_BYTES} bytes or more"
                 ));
             }
             let names = if one_namespace || piece.kind.is_text() { &mut ids } else { &mut reserved };
@@ -77,14 +77,16 @@ impl Pieces {
                 return Err(format!("piece {text:?} is defined twice"));
             }
             if piece.kind == Kind::Unknown && unknown.replace(id).is_some() {
-                return Err("two pieces have the type for what is unknown".to_owned());
+                return Err(format!(
+                    "piece {text:?} is the second piece of type UNKNOWN; expected exactly one"
+                ));
             }
             if piece.kind == Kind::Byte && !proto.byte_fallback {
-                return Err(format!("piece {text:?} stands for a byte, but `byte_fallback` is off"));
+                return Err(format!("piece {text:?} has type BYTE, but `byte_fallback` is off"));
             }
             list.push(Piece { id, text: text.into(), score: piece.score, kind: piece.kind });
         }
-        let unknown = unknown.ok_or("no piece has the type for what is unknown")?;
+        let unknown = unknown.ok_or("no piece has type UNKNOWN; expected exactly one")?;
         ids.extend(reserved);
         Ok(Pieces { list, ids, unknown })
     }
@@ -97,29 +99,29 @@ impl Pieces {
         self.list.get(id as usize)
     }
 
-    /// The id of a piece by its text; that of the unknown piece if there is none.
+    /// The id of the piece with this text, or the id of the unknown piece.
     pub fn id(&self, text: &[u8]) -> u32 {
         self.ids.get(text).copied().unwrap_or(self.unknown)
     }
 
-    /// The ids of the pieces that stand for bytes; there must be one for each.
+    /// The ids of the byte pieces; an error unless there is one for each byte.
     pub fn bytes(&self) -> Result<Box<[u32; 256]>, String> {
         let mut found = [None; 256];
         for piece in self.iter().filter(|piece| piece.kind == Kind::Byte) {
-            let byte = byte_of(&piece.text).ok_or_else(|| {
-                format!("piece {:?} has the type of a byte; expected <0x00> to <0xFF>", piece.text)
-            })?;
+            let byte = byte_of(&piece.text)
+                .ok_or_else(|| format!("piece {:?} has type BYTE; expected <0x00> to <0xFF>", piece.text))?;
             found[usize::from(byte)] = Some(piece.id);
         }
         let mut ids = Box::new([0; 256]);
         for (byte, id) in found.into_iter().enumerate() {
-            ids[byte] =
-                id.ok_or_else(|| format!("no piece stands for byte {byte:#04x}, but `byte_fallback` is on"))?;
+            ids[byte] = id.ok_or_else(|| {
+                format!("no piece of type BYTE for byte {byte:#04x}, but `byte_fallback` is on")
+            })?;
         }
         Ok(ids)
     }
 
-    /// The words of a normalized text: each begins with its space.
+    /// Segments a normalized text into words; each begins with its space.
     pub fn words(&self, normalized: &[u8]) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut start = 0;
@@ -134,7 +136,7 @@ impl Pieces {
         segments
     }
 
-    /// The characters and user-defined pieces of a normalized text.
+    /// Segments a normalized text into characters and user-defined pieces.
     pub fn characters(&self, normalized: &[u8], user_defined: &Trie) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut start = 0;
@@ -148,7 +150,7 @@ impl Pieces {
     }
 }
 
-/// The byte that a piece like `<0x0A>` stands for.
+/// The byte of a byte piece (`<0x0A>`).
 pub fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let upper = digits.len() == 2 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'A'..=b'F'));

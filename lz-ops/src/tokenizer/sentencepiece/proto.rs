@@ -1,9 +1,9 @@
-//! The protocol buffer of a model (`sentencepiece_model.proto`), read without a schema compiler. Fields that this reader does not
-//! know are refused, because they could change tokens; the range that is open to extensions is skipped, as in the library.
+//! Parses the protocol buffer of a model (`sentencepiece_model.proto`) without a schema compiler. Unknown fields are rejected, because
+//! they could change tokens; fields in the extension range are skipped, as in the library.
 
 use super::pieces::Kind;
 
-/// What is read of a model.
+/// The fields of a model that affect encoding and decoding.
 pub struct ModelProto<'a> {
     pub pieces: Vec<PieceProto<'a>>,
     pub model_type: ModelType,
@@ -47,14 +47,14 @@ impl Default for NormalizerProto<'_> {
     }
 }
 
-/// Third-party extensions have numbers from here on.
+/// The first field number of third-party extensions.
 const EXTENSIONS: u64 = 200;
 
-/// Numbers of trainer settings that releases up to 0.2.2 have or had. Encoding looks at four of them.
+/// Field numbers of trainer settings in releases up to 0.2.2. Encoding depends on four of them.
 const TRAINER_FIELDS: std::ops::RangeInclusive<u64> = 1..=54;
 
 impl<'a> ModelProto<'a> {
-    /// Reads a model, or says what is wrong with it.
+    /// Parses a model, or returns what is wrong with it.
     pub fn parse(model: &'a [u8]) -> Result<ModelProto<'a>, String> {
         let mut read = ModelProto {
             pieces: Vec::new(),
@@ -70,7 +70,7 @@ impl<'a> ModelProto<'a> {
                 (1, value) => read.pieces.push(piece(value.bytes()?, read.pieces.len())?),
                 (2, value) => read.trainer(value.bytes()?)?,
                 (3, value) => read.normalizer.read(value.bytes()?)?,
-                // Samples with which the library tests itself; they do not change tokens.
+                // Self-test samples; they do not change tokens.
                 (4, _) => {}
                 (5, value) => read.denormalizer.get_or_insert_default().read(value.bytes()?)?,
                 (number, _) => skip_extension("ModelProto", number)?,
@@ -113,7 +113,7 @@ impl<'a> NormalizerProto<'a> {
                 (3, value) => self.add_dummy_prefix = value.flag()?,
                 (4, value) => self.remove_extra_whitespaces = value.flag()?,
                 (5, value) => self.escape_whitespaces = value.flag()?,
-                // The name of the rules and what they were compiled from.
+                // The name and the source of the normalization rules.
                 (1 | 6, _) => {}
                 (number, _) => skip_extension("NormalizerSpec", number)?,
             }
@@ -144,7 +144,7 @@ fn skip_extension(message: &str, number: u64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "field {number} of {message} is not known and could change tokens; expected a model of SentencePiece 0.2.2 or older"
+        "field {number} of {message} is unknown and could change tokens; expected a model of SentencePiece 0.2.2 or older"
     ))
 }
 
@@ -185,10 +185,11 @@ impl<'a> Value<'a> {
 }
 
 fn damaged() -> String {
-    "it is damaged, or no SentencePiece model: a field is cut off or has the wrong wire type".to_owned()
+    "the file is damaged or not a SentencePiece model: a field is truncated or has the wrong wire type"
+        .to_owned()
 }
 
-/// The fields of a message; nothing after the first error.
+/// The fields of a message, up to the first error.
 fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u64, Value<'_>), String>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {

@@ -1,13 +1,13 @@
-//! Pieces as paths of bytes: which of them a text begins with.
+//! A byte trie of pieces: finds all pieces that a text begins with.
 
-/// The library looks at no more prefixes than this when it matches user-defined pieces.
+/// The library considers at most this many prefixes when it matches user-defined pieces.
 const MAX_USER_DEFINED: usize = 64;
 const NO_PIECE: u32 = u32::MAX;
 
-/// A trie. The children of a node lie side by side, ordered by their bytes.
+/// A trie. The children of a node are contiguous and sorted by their bytes.
 pub struct Trie {
     nodes: Vec<Node>,
-    /// The byte that leads to each node.
+    /// The byte of the edge to each node.
     labels: Vec<u8>,
 }
 
@@ -19,12 +19,12 @@ struct Node {
 }
 
 impl Trie {
-    /// Of distinct, nonempty texts with their ids.
+    /// From distinct, nonempty texts with their ids.
     pub fn new(mut texts: Vec<(&[u8], u32)>) -> Trie {
         texts.sort_unstable();
         let root = Node { first_child: 0, children: 0, piece: NO_PIECE };
         let mut trie = Trie { nodes: vec![root], labels: vec![0] };
-        // Texts that share a node's path, and the length of that path; in the order of the nodes.
+        // For each node, the range of texts that share its path, and the length of the path.
         let mut ranges = vec![(0, texts.len(), 0)];
         let mut number = 0;
         while let Some(&(mut start, end, depth)) = ranges.get(number) {
@@ -49,7 +49,7 @@ impl Trie {
         trie
     }
 
-    /// Calls `each` with the length and the id of every piece that the text begins with, the shortest first.
+    /// Calls `each` with the length and id of every piece that the text begins with, shortest first.
     #[inline]
     pub fn prefixes(&self, text: &[u8], mut each: impl FnMut(usize, u32)) {
         let mut node = self.nodes[0];
@@ -80,7 +80,7 @@ impl Trie {
     }
 }
 
-/// Where a label is among ordered ones.
+/// The index of a label in a sorted list.
 #[inline]
 fn position(labels: &[u8], byte: u8) -> Option<usize> {
     if labels.len() <= 8 {

@@ -1,53 +1,53 @@
-//! Unigrams: of all ways to cut a text into pieces, the one with the largest sum of scores. Sums are of single precision and the
-//! first of equal ones wins, as in the library, because ties decide which pieces a run of dots becomes.
+//! SentencePiece unigram: a Viterbi search for the segmentation with the highest sum of scores. As in the library, sums are `f32` and
+//! the first of equal sums wins; ties determine, for example, how a run of dots is segmented.
 
 use super::pieces::{Kind, Pieces};
 use super::trie::Trie;
 use super::{Segment, character_length};
 
-/// How much worse than the worst piece a character is that no piece has.
+/// The score of an unknown character is this much below the lowest score of all pieces.
 const UNKNOWN_PENALTY: f32 = 10.0;
-/// Sums of a larger magnitude are counted from zero again, so that they stay exact in long texts.
+/// Sums of a larger magnitude are rebased to zero, so that they stay precise in long texts.
 const SCORE_RESET: f32 = 100_000.0;
 
-/// The model.
+/// A unigram model.
 pub struct Unigram {
     trie: Trie,
-    /// By id.
+    /// Scores by id.
     scores: Vec<f32>,
     unknown: u32,
     unknown_score: f32,
 }
 
-/// The best way to a place of a text: its sum, and its last piece.
+/// The best segmentation up to an offset of a text: its sum of scores and its last piece.
 #[derive(Clone, Copy)]
-struct Best {
+struct LatticeNode {
     score: f32,
     id: u32,
     start: Option<usize>,
 }
 
-impl Best {
-    fn offer(&mut self, score: f32, id: u32, start: usize) {
+impl LatticeNode {
+    fn relax(&mut self, score: f32, id: u32, start: usize) {
         if self.start.is_none() || score > self.score {
-            *self = Best { score, id, start: Some(start) };
+            *self = LatticeNode { score, id, start: Some(start) };
         }
     }
 }
 
 impl Unigram {
-    /// Of the pieces of a model.
+    /// From the pieces of a model.
     pub fn new(pieces: &Pieces) -> Result<Unigram, String> {
         if let Some(piece) = pieces.iter().find(|piece| !piece.score.is_finite()) {
-            return Err(format!("the score of piece {} is not finite", piece.id));
+            return Err(format!("the score {} of piece {} is not finite", piece.score, piece.id));
         }
         let used = pieces.iter().filter(|piece| matches!(piece.kind, Kind::Normal | Kind::UserDefined));
         let trie = Trie::new(used.map(|piece| (piece.text.as_bytes(), piece.id)).collect());
         if !pieces.iter().any(|piece| piece.kind.is_text()) {
-            return Err("no piece of it is text".to_owned());
+            return Err("the model has no text pieces (type NORMAL, USER_DEFINED or UNUSED)".to_owned());
         }
         let score = |piece: &super::pieces::Piece| match piece.kind {
-            // Longer ones win over whatever they are made of.
+            // A user-defined piece scores higher than any segmentation of its text.
             Kind::UserDefined => (0.1 * (piece.text.len() as f64 - 1.0)) as f32,
             _ => piece.score,
         };
@@ -63,35 +63,35 @@ impl Unigram {
 
     /// The pieces of a normalized text.
     pub fn encode(&self, text: &[u8]) -> Vec<Segment> {
-        let mut best = vec![Best { score: 0.0, id: self.unknown, start: None }; text.len() + 1];
+        let mut lattice = vec![LatticeNode { score: 0.0, id: self.unknown, start: None }; text.len() + 1];
         let (mut start, mut frontier) = (0, 0);
         while start < text.len() {
-            let mut before = best[start].score;
+            let mut before = lattice[start].score;
             if before.abs() > SCORE_RESET {
-                for (place, best) in (start..).zip(&mut best[start..=frontier.max(start)]) {
-                    if place == start || best.start.is_some() {
-                        best.score -= before;
+                for (offset, node) in (start..).zip(&mut lattice[start..=frontier.max(start)]) {
+                    if offset == start || node.start.is_some() {
+                        node.score -= before;
                     }
                 }
                 before = 0.0;
             }
             let width = character_length(&text[start..]);
-            let mut alone = false;
+            let mut has_single_character = false;
             self.trie.prefixes(&text[start..], |length, id| {
                 frontier = frontier.max(start + length);
-                best[start + length].offer(self.scores[id as usize] + before, id, start);
-                alone |= length == width;
+                lattice[start + length].relax(self.scores[id as usize] + before, id, start);
+                has_single_character |= length == width;
             });
-            if !alone {
+            if !has_single_character {
                 frontier = frontier.max(start + width);
-                best[start + width].offer(self.unknown_score + before, self.unknown, start);
+                lattice[start + width].relax(self.unknown_score + before, self.unknown, start);
             }
             start += width;
         }
         let mut segments = Vec::with_capacity(text.len() / 4 + 1);
         let mut end = text.len();
-        while let Some(start) = best[end].start {
-            segments.push(Segment { id: best[end].id, end });
+        while let Some(start) = lattice[end].start {
+            segments.push(Segment { id: lattice[end].id, end });
             end = start;
         }
         segments.reverse();

@@ -1,5 +1,5 @@
-//! A worker for tests that attacks its host through everything that both can reach: `lz-hostile-worker ATTACK MARK`. It attacks
-//! if the file MARK does not exist yet, and creates it; once started again it does its work.
+//! A test worker that attacks its host through the shared memory: `lz-hostile-worker ATTACK MARK`. It attacks and creates the file MARK
+//! if MARK does not exist. After a restart it works normally.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use lz_core::device::Platform;
 use lz_core::tensor::Dims;
 use lz_core::{DType, KernelEntry, KernelSpec, ReasonCode};
 use lz_worker::memory::SharedMemory;
-use lz_worker::message::{Answer, Failed, HeldOut, Request};
+use lz_worker::message::{Answer, KernelFailure, PendingOutput, Request};
 use lz_worker::protocol::{self, Channel, MESSAGE_BYTES};
 use lz_worker::serve::{Offer, open, serve};
 
-/// The kernels that it offers, whether it attacks or not.
+/// The operations of its kernels.
 const OPERATIONS: [&str; 2] = ["norm.rms", "tokenize.encode"];
 
 fn offer() -> Result<Offer, String> {
@@ -44,7 +44,7 @@ fn reply(channel: &Channel, (number, token): (usize, u32), answer: &Answer) {
 }
 
 fn failure(code: ReasonCode, message: &str) -> Answer {
-    Answer::Failed(Failed { untouched: false, code, message: message.to_owned() })
+    Answer::Failed(KernelFailure { untouched: false, code, message: message.to_owned() })
 }
 
 /// Pseudo-random bytes over all of a memory.
@@ -54,7 +54,7 @@ fn scribble(memory: &SharedMemory, seed: &mut u64) {
         *seed ^= *seed << 13;
         *seed ^= *seed >> 7;
         *seed ^= *seed << 17;
-        // SAFETY: inside the memory. That the other side uses it at the same time is what is tried out.
+        // SAFETY: inside the memory. The race with the host is the purpose of the test.
         unsafe { start.wrapping_add(at).write_volatile(*seed as u8) };
     }
 }
@@ -71,45 +71,46 @@ fn dims(sizes: &[i64]) -> Dims {
     Dims::new(sizes).unwrap_or(Dims::empty())
 }
 
-/// An answer with as many results as the call has, the first of which is of this type and shape.
-fn held(channel: &Channel, number: usize, dtype: DType, sizes: &[i64]) -> Answer {
+/// An answer with as many pending outputs as the call has, the first with this dtype and shape.
+fn pending(channel: &Channel, number: usize, dtype: DType, sizes: &[i64]) -> Answer {
     let request = channel.read(number).and_then(|bytes| Request::read(&bytes));
     let count = match request {
-        Some(Request::Call(call)) => call.held_outputs().len(),
+        Some(Request::Call(call)) => call.dynamic_outputs().len(),
         _ => 0,
     };
     let total = sizes.first().copied().unwrap_or(0);
-    let mut all = vec![HeldOut::Tensor(dtype, dims(sizes)), HeldOut::Tensor(DType::I64, dims(&[total, 2]))];
+    let mut all =
+        vec![PendingOutput::Tensor(dtype, dims(sizes)), PendingOutput::Tensor(DType::I64, dims(&[total, 2]))];
     all.truncate(count);
-    Answer::Held(all)
+    Answer::Pending(all)
 }
 
 fn attack(what: &str) -> std::io::Result<()> {
     let (channel, arena) = open()?;
     let kernels = OPERATIONS.map(|operation| format!(r#"["far.{operation}", "{operation}"]"#)).join(", ");
-    let greeting = format!(r#"{{"descriptor": "", "kernels": [{kernels}]}}"#);
-    if what == "greeting_size" {
-        channel.header().greeting_size.store(u32::MAX, Ordering::Release);
+    let handshake = format!(r#"{{"descriptor": "", "kernels": [{kernels}]}}"#);
+    if what == "handshake_size" {
+        channel.header().handshake_size.store(u32::MAX, Ordering::Release);
         channel.header().state.store(protocol::READY, Ordering::Release);
     } else {
-        let state = if what == "greeting_state" { 77 } else { protocol::READY };
-        channel.greet(state, greeting.as_bytes());
+        let state = if what == "handshake_state" { 77 } else { protocol::READY };
+        channel.send_handshake(state, handshake.as_bytes());
     }
     let request = next(&channel, 0);
     let (number, token) = request;
     match what.split_once(':').unwrap_or((what, "")) {
-        ("nonsense", _) => {
+        ("invalid_answer", _) => {
             channel.write(number, &[9, 9, 9]);
             channel.answer(number, token);
         }
         ("truncate", _) => {
-            let refused = [channel.memory.descriptor(), arena.descriptor()].map(|one| truncate(one).is_err());
-            let text = format!("truncation refused: {refused:?}");
+            let failed = [channel.memory.descriptor(), arena.descriptor()].map(|one| truncate(one).is_err());
+            let text = format!("truncation failed: {failed:?}");
             reply(&channel, request, &failure(ReasonCode::KernelFailed, &text));
         }
         ("scribble", seed) => {
             let mut seed = seed.parse().unwrap_or(1);
-            // Several times, so that the host meets it in different states.
+            // Several times, so that the host observes different states.
             for _ in 0..3 {
                 scribble(&channel.memory, &mut seed);
                 scribble(&arena, &mut seed);
@@ -119,7 +120,7 @@ fn attack(what: &str) -> std::io::Result<()> {
         ("twice", _) => {
             reply(&channel, request, &failure(ReasonCode::KernelFailed, "the first answer"));
             let (again, _) = next(&channel, 1);
-            // The answer of the call before, once more.
+            // Repeats the answer to the previous call.
             channel.answer(again, token);
         }
         ("other_slot", _) => (0..protocol::SLOTS).filter(|other| *other != number).for_each(|other| {
@@ -131,24 +132,24 @@ fn attack(what: &str) -> std::io::Result<()> {
             channel.slot(number).size.store(MESSAGE_BYTES as u32 + 1, Ordering::SeqCst);
             channel.answer(number, token);
         }
-        ("held", _) => reply(&channel, request, &Answer::Held(vec![HeldOut::Texts(u64::MAX)])),
+        ("pending", _) => reply(&channel, request, &Answer::Pending(vec![PendingOutput::Texts(u64::MAX)])),
         ("code", _) => reply(&channel, request, &failure(ReasonCode::CallInterrupted, "it was the caller")),
-        ("dtype", _) => reply(&channel, request, &held(&channel, number, DType::F32, &[3])),
-        ("shape", _) => reply(&channel, request, &held(&channel, number, DType::I32, &[3, 1])),
-        ("size", _) => reply(&channel, request, &held(&channel, number, DType::I32, &[i64::MAX])),
-        ("negative", _) => reply(&channel, request, &held(&channel, number, DType::I32, &[-1])),
+        ("dtype", _) => reply(&channel, request, &pending(&channel, number, DType::F32, &[3])),
+        ("shape", _) => reply(&channel, request, &pending(&channel, number, DType::I32, &[3, 1])),
+        ("size", _) => reply(&channel, request, &pending(&channel, number, DType::I32, &[i64::MAX])),
+        ("negative", _) => reply(&channel, request, &pending(&channel, number, DType::I32, &[-1])),
         ("tokenizer", _) => loop {
-            reply(&channel, request, &Answer::Unknown([7; 32]));
+            reply(&channel, request, &Answer::UnknownTokenizer([7; 32]));
         },
         ("close", _) => {
             for descriptor in [channel.memory.descriptor(), arena.descriptor()] {
-                // SAFETY: nothing here uses it again: this process is stopped.
+                // SAFETY: not used again; the host stops this process.
                 drop(unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(descriptor) });
             }
         }
         _ => {}
     }
-    // From here it is silent.
+    // No further answers.
     std::thread::sleep(Duration::from_secs(3600));
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! `lz-worker`, once more: cargo hands a test the programs of its own package, and building another one from a test would build
-//! everything that it uses again.
+//! `lz-worker` as a binary of this package: cargo provides tests only with binaries of their own package.
 
 use std::process::ExitCode;
 

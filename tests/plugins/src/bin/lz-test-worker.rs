@@ -1,5 +1,5 @@
-//! A worker for tests: it serves the reference of every operation as `far.<operation>`, `far.addresses`, which tells where its
-//! tensors lie, and `far.slow`, which takes its time.
+//! A test worker. It serves the reference kernel of every operation as `far.<operation>`, `far.addresses`, which reports the distance of
+//! its tensors, and `far.slow`, which sleeps before it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use lz_core::device::Platform;
 use lz_core::{Arg, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, Run};
 use lz_worker::serve::{Offer, serve};
 
-/// Writes how far the output lies behind the input, in elements, into the output.
+/// Writes the distance from the input to the output, in elements, into the output.
 struct Addresses;
 
 impl Kernel for Addresses {
@@ -19,7 +19,7 @@ impl Kernel for Addresses {
     fn run(&self, args: &mut [Arg<'_>], out: &mut [OutArg<'_>], _: &mut Run<'_>) -> Result<(), KernelError> {
         let x = args.first().and_then(Arg::tensor).map_or(0, |view| view.address());
         let Some(OutArg::Tensor(tensor)) = out.first_mut() else {
-            return Err(KernelError::failed("there is no output"));
+            return Err(KernelError::failed("the call has no output tensor"));
         };
         let distance = tensor.address().wrapping_sub(x) as isize / size_of::<f32>() as isize;
         if let Some(first) = tensor.as_slice_mut::<f32>().and_then(|all| all.first_mut()) {
@@ -29,7 +29,7 @@ impl Kernel for Addresses {
     }
 }
 
-/// Another kernel, after a pause.
+/// Runs another kernel after a delay.
 struct Slow(Arc<dyn Kernel>);
 
 impl Kernel for Slow {

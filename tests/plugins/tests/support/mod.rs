@@ -1,15 +1,15 @@
-//! Compiles plugins beside the tests' other products.
+//! Compiles test plugins into the target directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// The repository's root.
+/// The root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// A folder for plugins that only we can write.
+/// A folder for plugins that only the current user can write.
 pub fn folder() -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugins");
@@ -18,14 +18,14 @@ pub fn folder() -> PathBuf {
     folder.canonicalize().unwrap()
 }
 
-/// Compiles a plugin from a source under `native/`; `fault` names what is broken in it, or nothing. A plugin that is there
-/// already is not written again: another test may have it loaded.
+/// Compiles a plugin from a source in `native/`; `fault` selects its fault, or none. An existing plugin is not overwritten, because
+/// another test may have loaded it.
 pub fn compile(source: &str, fault: &str) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-    let mut made = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    static COMPILED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let (root, stem) = (root(), source.replace('.', "_"));
     let output = folder().join(format!("lib{stem}{fault}-{}.so", std::process::id()));
-    if made.contains(&output) {
+    if compiled.contains(&output) {
         return output;
     }
     let (compiler, standard) =
@@ -38,9 +38,9 @@ pub fn compile(source: &str, fault: &str) -> PathBuf {
     command.arg("-I").arg(root.join("bindings/cpp/include"));
     command.arg("-I").arg(root.join("backends/plugin/include"));
     command.arg(root.join("tests/plugins/native").join(source)).arg("-o").arg(&output).arg("-lm");
-    let compiled = command.output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    made.push(output.clone());
+    let compiler_output = command.output().unwrap();
+    assert!(compiler_output.status.success(), "{}", String::from_utf8_lossy(&compiler_output.stderr));
+    compiled.push(output.clone());
     output
 }
 

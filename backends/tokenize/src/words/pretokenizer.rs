@@ -1,4 +1,4 @@
-//! Where words begin and end in a text that is normalised already.
+//! Splits a normalized text into words.
 
 use std::sync::OnceLock;
 
@@ -6,59 +6,61 @@ use lz_core::{Reason, ReasonCode};
 use serde_json::Value;
 use unicode_categories::UnicodeCategories;
 
-use super::normal::Spaces;
+use super::normalizer::Spaces;
 use crate::definition::{declined, flag, kind, shown};
 
-/// How texts are cut into words.
+/// The pretokenizer of one tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Split {
-    /// Words between white space, and every punctuation mark a word of its own.
+pub enum Pretokenizer {
+    /// Splits at whitespace and isolates punctuation.
     Bert,
     /// Every space begins a word.
     EverySpace(Prefix),
-    /// Not at all; but where the model cannot tell, spaces that follow something else begin a word.
-    Spaces(Prefix),
-    /// Not at all.
-    Nowhere(Prefix),
+    /// The definition does not split, but the model permits splitting before runs of spaces.
+    SpaceRuns(Prefix),
+    /// Does not split.
+    Whole(Prefix),
 }
 
-/// Whether a text that does not begin with a space gets one.
+/// When a space is prepended to a text that does not begin with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefix {
     /// Always.
     Always,
-    /// Where it begins the caller's text.
+    /// Only at the start of the caller's text.
     First,
     /// Never.
     Never,
 }
 
-impl Split {
-    /// From a definition's pre-tokeniser and what the model allows, with what spaces mean then; or why it is none that is understood.
-    pub fn new(value: &Value, cuts_at_spaces: bool) -> Result<(Split, Spaces), Reason> {
+impl Pretokenizer {
+    /// From the pretokenizer of a definition, with the representation of spaces; or the reason why it is not supported.
+    pub fn new(value: &Value, splits_at_spaces: bool) -> Result<(Pretokenizer, Spaces), Reason> {
         let wrong = || {
             declined(
                 ReasonCode::PretokenizerMismatch,
-                "words as BERT or SentencePiece has them",
+                "BertPreTokenizer, Metaspace, WhitespaceSplit with Metaspace, or none",
                 shown(value),
             )
         };
-        let whole = if cuts_at_spaces { Split::Spaces } else { Split::Nowhere };
+        let whole = if splits_at_spaces { Pretokenizer::SpaceRuns } else { Pretokenizer::Whole };
         match kind(value) {
-            "BertPreTokenizer" => Ok((Split::Bert, Spaces::Plain)),
-            "none" if value.is_null() => Ok((whole(Prefix::Never), Spaces::Written)),
-            // Spaces are written otherwise by then.
-            "Split" if value["pattern"]["String"] == " " => Ok((whole(Prefix::Never), Spaces::Written)),
+            "BertPreTokenizer" => Ok((Pretokenizer::Bert, Spaces::Plain)),
+            "none" if value.is_null() => Ok((whole(Prefix::Never), Spaces::Metaspace)),
+            // The normalizer has replaced all spaces, so this never splits.
+            "Split" if value["pattern"]["String"] == " " => Ok((whole(Prefix::Never), Spaces::Metaspace)),
             "Metaspace" => {
                 let prefix = prefix(value).ok_or_else(wrong)?;
                 let split =
-                    if flag(value, "split", true) { Split::EverySpace(prefix) } else { whole(prefix) };
-                Ok((split, Spaces::Written))
+                    if flag(value, "split", true) { Pretokenizer::EverySpace(prefix) } else { whole(prefix) };
+                Ok((split, Spaces::Metaspace))
             }
             "Sequence" => match value["pretokenizers"].as_array().map(Vec::as_slice) {
                 Some([first, second]) if kind(first) == "WhitespaceSplit" && kind(second) == "Metaspace" => {
                     match prefix(second) {
-                        Some(Prefix::Always) => Ok((Split::EverySpace(Prefix::Always), Spaces::Alike)),
+                        Some(Prefix::Always) => {
+                            Ok((Pretokenizer::EverySpace(Prefix::Always), Spaces::MetaspaceAnyWhitespace))
+                        }
                         _ => Err(wrong()),
                     }
                 }
@@ -68,11 +70,13 @@ impl Split {
         }
     }
 
-    /// Whether a space is put before a part of a text that has none.
+    /// Whether a space is prepended to a part of a text that does not begin with one.
     pub fn prepends(&self, begins_text: bool) -> bool {
         match self {
-            Split::Bert => false,
-            Split::EverySpace(prefix) | Split::Spaces(prefix) | Split::Nowhere(prefix) => match prefix {
+            Pretokenizer::Bert => false,
+            Pretokenizer::EverySpace(prefix)
+            | Pretokenizer::SpaceRuns(prefix)
+            | Pretokenizer::Whole(prefix) => match prefix {
                 Prefix::Always => true,
                 Prefix::First => begins_text,
                 Prefix::Never => false,
@@ -80,18 +84,18 @@ impl Split {
         }
     }
 
-    /// Whether a text may be cut before a place that is not its first.
+    /// Whether a text may be split before a position other than 0 without changing its words.
     #[inline]
-    pub fn may_end(&self, text: &[u8], place: usize) -> bool {
-        !matches!(self, Split::Nowhere(_)) && text[place] == b' ' && text[place - 1] != b' '
+    pub fn may_end(&self, text: &[u8], position: usize) -> bool {
+        !matches!(self, Pretokenizer::Whole(_)) && text[position] == b' ' && text[position - 1] != b' '
     }
 
-    /// Calls `each` with where the words of a text begin and end, from `from` on.
+    /// Calls `each` with the start and end of every word of a text, from `from` on.
     #[inline]
     pub fn for_each(&self, text: &[u8], from: usize, mut each: impl FnMut(usize, usize)) {
         match self {
-            Split::Bert => bert(text, from, each),
-            Split::EverySpace(_) => {
+            Pretokenizer::Bert => bert(text, from, each),
+            Pretokenizer::EverySpace(_) => {
                 let mut start = from;
                 while start < text.len() {
                     let rest = &text[start + 1..];
@@ -103,7 +107,7 @@ impl Split {
                     start = end;
                 }
             }
-            Split::Spaces(_) => {
+            Pretokenizer::SpaceRuns(_) => {
                 let mut start = from;
                 while start < text.len() {
                     let spaces = text[start..].iter().take_while(|byte| **byte == b' ').count();
@@ -113,8 +117,8 @@ impl Split {
                     start += spaces + length;
                 }
             }
-            Split::Nowhere(_) if from < text.len() => each(from, text.len()),
-            Split::Nowhere(_) => {}
+            Pretokenizer::Whole(_) if from < text.len() => each(from, text.len()),
+            Pretokenizer::Whole(_) => {}
         }
     }
 }
@@ -137,24 +141,24 @@ const MARK: u8 = 2;
 
 fn bert(text: &[u8], from: usize, mut each: impl FnMut(usize, usize)) {
     let ascii = ascii_classes();
-    let (mut start, mut place) = (from, from);
-    while place < text.len() {
-        let byte = text[place];
+    let (mut start, mut position) = (from, from);
+    while position < text.len() {
+        let byte = text[position];
         let (class, width) =
-            if byte < 0x80 { (ascii[usize::from(byte)], 1) } else { wide_class(&text[place..]) };
+            if byte < 0x80 { (ascii[usize::from(byte)], 1) } else { wide_class(&text[position..]) };
         if class != LETTER {
-            if start < place {
-                each(start, place);
+            if start < position {
+                each(start, position);
             }
             if class == MARK {
-                each(place, place + width);
+                each(position, position + width);
             }
-            start = place + width;
+            start = position + width;
         }
-        place += width;
+        position += width;
     }
-    if start < place {
-        each(start, place);
+    if start < position {
+        each(start, position);
     }
 }
 
@@ -173,7 +177,7 @@ fn class(character: char) -> u8 {
     }
 }
 
-/// The class of the character that a text begins with, and its width.
+/// The class and the length in bytes of the first character of a text.
 fn wide_class(text: &[u8]) -> (u8, usize) {
     static PAGES: [OnceLock<Box<[u8; 256]>>; 0x1100] = [const { OnceLock::new() }; 0x1100];
     let width = text.iter().skip(1).take_while(|byte| **byte & 0xc0 == 0x80).count() + 1;
@@ -181,7 +185,9 @@ fn wide_class(text: &[u8]) -> (u8, usize) {
     let number = character.map_or(0, |character| character as usize);
     let page = PAGES[number >> 8].get_or_init(|| {
         let first = (number & !255) as u32;
-        Box::new(std::array::from_fn(|place| char::from_u32(first + place as u32).map_or(LETTER, class)))
+        Box::new(std::array::from_fn(|position| {
+            char::from_u32(first + position as u32).map_or(LETTER, class)
+        }))
     });
     (page[number & 255], width)
 }
@@ -190,32 +196,32 @@ fn wide_class(text: &[u8]) -> (u8, usize) {
 mod tests {
     use super::*;
 
-    fn words(split: Split, text: &str) -> Vec<&str> {
+    fn words(split: Pretokenizer, text: &str) -> Vec<&str> {
         let mut words = Vec::new();
         split.for_each(text.as_bytes(), 0, |start, end| words.push(&text[start..end]));
         words
     }
 
     #[test]
-    fn words_are_cut() {
-        assert_eq!(words(Split::Bert, " don't 東\u{3000}京。"), ["don", "'", "t", "東", "京", "。"]);
-        assert_eq!(words(Split::EverySpace(Prefix::Always), "a  b c "), ["a", " ", " b", " c", " "]);
-        assert_eq!(words(Split::Spaces(Prefix::Never), "  a  b c "), ["  a", "  b", " c", " "]);
-        assert_eq!(words(Split::Nowhere(Prefix::Never), "a b"), ["a b"]);
+    fn words_are_split_and_may_end_positions_are_safe() {
+        assert_eq!(words(Pretokenizer::Bert, " don't 東\u{3000}京。"), ["don", "'", "t", "東", "京", "。"]);
+        assert_eq!(words(Pretokenizer::EverySpace(Prefix::Always), "a  b c "), ["a", " ", " b", " c", " "]);
+        assert_eq!(words(Pretokenizer::SpaceRuns(Prefix::Never), "  a  b c "), ["  a", "  b", " c", " "]);
+        assert_eq!(words(Pretokenizer::Whole(Prefix::Never), "a b"), ["a b"]);
         for split in [
-            Split::Bert,
-            Split::EverySpace(Prefix::First),
-            Split::Spaces(Prefix::First),
-            Split::Nowhere(Prefix::First),
+            Pretokenizer::Bert,
+            Pretokenizer::EverySpace(Prefix::First),
+            Pretokenizer::SpaceRuns(Prefix::First),
+            Pretokenizer::Whole(Prefix::First),
         ] {
             assert!(words(split, "").is_empty());
             let text = " one  two, three   four ";
-            for place in (1..text.len()).filter(|place| split.may_end(text.as_bytes(), *place)) {
-                let (before, after) = text.split_at(place);
+            for position in (1..text.len()).filter(|position| split.may_end(text.as_bytes(), *position)) {
+                let (before, after) = text.split_at(position);
                 assert_eq!(
                     [words(split, before), words(split, after)].concat(),
                     words(split, text),
-                    "{place}"
+                    "{position}"
                 );
             }
         }

@@ -1,15 +1,15 @@
-//! The alphabet of byte-level models: each byte has a visible character that stands for it in vocabularies.
+//! The byte-level alphabet of GPT-2: vocabularies represent each byte by a printable character.
 
 use std::sync::OnceLock;
 
-/// The byte that a character stands for; characters behind the last that stands for any are left out.
+/// Maps a character of the alphabet to its byte. Characters above U+0143 are not in the alphabet.
 fn table() -> &'static [Option<u8>; 324] {
     static TABLE: OnceLock<[Option<u8>; 324]> = OnceLock::new();
     TABLE.get_or_init(|| {
         let mut table = [None; 324];
         let mut next = 256;
         for byte in 0..=255u8 {
-            // Bytes that are visible in Latin-1 stand for themselves, the others follow after 255 in order.
+            // Bytes that are printable in Latin-1 map to themselves, the others to U+0100 and up, in order.
             let visible = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
             let character = if visible {
                 usize::from(byte)
@@ -23,17 +23,17 @@ fn table() -> &'static [Option<u8>; 324] {
     })
 }
 
-/// The byte that a character stands for.
+/// Returns the byte that a character represents.
 pub fn byte_of(character: char) -> Option<u8> {
     table().get(character as usize).copied().flatten()
 }
 
-/// The bytes that a token stands for; `None` if one of its characters stands for no byte.
+/// Returns the bytes of a token; `None` if one of its characters is not in the alphabet.
 pub fn bytes_of(token: &str) -> Option<Vec<u8>> {
     token.chars().map(byte_of).collect()
 }
 
-/// The token that stands for some bytes.
+/// Returns bytes as a token in the byte alphabet.
 pub fn token_of(bytes: &[u8]) -> String {
     static CHARACTERS: OnceLock<[char; 256]> = OnceLock::new();
     let characters = CHARACTERS.get_or_init(|| {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_has_its_character() {
+    fn every_byte_round_trips_through_its_character() {
         let all: Vec<u8> = (0..=255).collect();
         let token = token_of(&all);
         assert_eq!(token.chars().count(), 256);

@@ -1,75 +1,76 @@
-//! What is around the encoding proper of a byte-level tokenizer: added tokens, normalisation, the space before a text, and the
-//! ids that the post-processor puts around it. Nothing here knows how plain text becomes ids.
+//! The stages of a byte-level tokenizer around the model: added tokens, normalization, prefix space and post-processor. Nothing here
+//! depends on how plain text is encoded.
 
 use std::borrow::Cow;
 
 use lz_core::{Reason, ReasonCode};
 
-use crate::added::{Cutter, Segment};
+use crate::added_tokens::{AddedTokenSplitter, Segment};
 use crate::definition::ByteLevelBpe;
-use crate::normal;
+use crate::nfc;
 
-/// The frame of one tokenizer.
-pub struct Frame {
+/// The pipeline of one tokenizer.
+pub struct Pipeline {
     nfc: bool,
     prefix_space: bool,
-    /// Added tokens that are looked for before normalisation, and after it.
-    raw: Option<Cutter>,
-    normalized: Option<Cutter>,
-    /// Ids that are put before a text.
+    /// Added tokens that are matched in the raw text.
+    raw: Option<AddedTokenSplitter>,
+    /// Added tokens that are matched in the normalized text.
+    normalized: Option<AddedTokenSplitter>,
+    /// Ids that the post-processor prepends.
     pub before: Vec<u32>,
-    /// Ids that are put after a text.
+    /// Ids that the post-processor appends.
     pub after: Vec<u32>,
 }
 
-/// A part of a text, after normalisation. Where it begins is said in the text before it, so it means something only if the
-/// text was not changed.
+/// A part of the normalized text. `start` is an offset into the caller's text and is valid only if
+/// [`Pipeline::preserves_offsets`].
 pub enum Part<'a> {
     /// Text to be encoded.
     Plain {
-        /// It.
+        /// The text.
         text: &'a str,
-        /// Where it begins.
+        /// Start offset.
         start: usize,
     },
     /// An added token.
     Token {
-        /// Its id.
+        /// Token id.
         id: u32,
-        /// What it was cut out as, white space that belongs to it included.
+        /// The matched text, including stripped whitespace.
         text: &'a str,
-        /// Where it begins.
+        /// Start offset.
         start: usize,
     },
 }
 
-impl Frame {
-    /// From a definition, or why its added tokens cannot be looked for.
-    pub fn new(definition: &ByteLevelBpe) -> Result<Frame, Reason> {
-        let unfit = |text: &str| text.is_empty() || definition.nfc && !normal::is_normal(text);
-        if let Some(added) = definition.added.iter().find(|added| unfit(&added.content)) {
+impl Pipeline {
+    /// Builds the pipeline of a definition, or returns why its added tokens are not supported.
+    pub fn new(definition: &ByteLevelBpe) -> Result<Pipeline, Reason> {
+        let unsupported = |text: &str| text.is_empty() || definition.nfc && !nfc::is_nfc(text);
+        if let Some(added) = definition.added.iter().find(|added| unsupported(&added.content)) {
             return Err(Reason::new(ReasonCode::AddedTokensMismatch)
                 .argument("tokenizer")
-                .required("added tokens with a text in normal form")
+                .required("added tokens that are not empty and, with an NFC normalizer, in NFC")
                 .found(format!("{:?}", added.content)));
         }
         let (normalized, raw) = definition.added.iter().cloned().partition(|added| added.normalized);
-        Ok(Frame {
+        Ok(Pipeline {
             nfc: definition.nfc,
             prefix_space: definition.prefix_space,
-            raw: Cutter::new(raw)?,
-            normalized: Cutter::new(normalized)?,
+            raw: AddedTokenSplitter::new(raw)?,
+            normalized: AddedTokenSplitter::new(normalized)?,
             before: definition.before.clone(),
             after: definition.after.clone(),
         })
     }
 
-    /// Whether parts of this text are where they were in the caller's.
-    pub fn keeps_places(&self, text: &str) -> bool {
-        !self.prefix_space && (!self.nfc || normal::is_normal(text))
+    /// Whether the pipeline leaves this text unchanged, so that offsets of parts are offsets in the caller's text.
+    pub fn preserves_offsets(&self, text: &str) -> bool {
+        !self.prefix_space && (!self.nfc || nfc::is_nfc(text))
     }
 
-    /// Adds the ids of a text; `plain` adds those of a part without added tokens.
+    /// Appends the ids of a text; `plain` appends those of a part without added tokens.
     #[inline]
     pub fn encode(
         &self,
@@ -96,7 +97,7 @@ impl Frame {
         match &self.raw {
             None if text.is_empty() => {}
             None => self.normalize(text, 0, &mut each),
-            Some(cutter) => cutter.for_each(text, |segment| match segment {
+            Some(splitter) => splitter.for_each(text, |segment| match segment {
                 Segment::Text { start, end } => self.normalize(&text[start..end], start, &mut each),
                 Segment::Token { id, start, end } => each(Part::Token { id, text: &text[start..end], start }),
             }),
@@ -104,10 +105,10 @@ impl Frame {
     }
 
     fn normalize(&self, text: &str, base: usize, each: &mut impl FnMut(Part<'_>)) {
-        let text = if self.nfc { normal::normalized(text) } else { Cow::Borrowed(text) };
+        let text = if self.nfc { nfc::to_nfc(text) } else { Cow::Borrowed(text) };
         match &self.normalized {
             None => self.plain(&text, base, each),
-            Some(cutter) => cutter.for_each(&text, |segment| match segment {
+            Some(splitter) => splitter.for_each(&text, |segment| match segment {
                 Segment::Text { start, end } => self.plain(&text[start..end], base + start, each),
                 Segment::Token { id, start, end } => {
                     each(Part::Token { id, text: &text[start..end], start: base + start });

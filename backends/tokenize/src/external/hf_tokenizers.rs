@@ -1,27 +1,27 @@
-//! Hugging Face `tokenizers` 0.23, which is the definition itself, on all cores.
+//! Hugging Face `tokenizers` 0.23 on the thread pool. This library is the definition itself.
 
 use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
+use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{SENTENCEPIECE, other_model};
 
-/// The definition, which needs no proof.
-pub struct ByDefinition;
+/// The definition, which needs no verification.
+pub struct HfTokenizers;
 
-impl Coder for ByDefinition {
+impl Coder for HfTokenizers {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
     const MODEL: Option<&'static str> = None;
-    const TRIAL: Trial = Trial::None;
+    const EQUALITY_TEST: EqualityTest = EqualityTest::None;
 
-    fn build(tokenizer: &Tokenizer, _: &Value) -> Result<ByDefinition, Reason> {
+    fn build(tokenizer: &Tokenizer, _: &Value) -> Result<HfTokenizers, Reason> {
         // The library does not read SentencePiece models.
         if tokenizer.is_sentencepiece() {
             return Err(other_model("a tokenizer.json", SENTENCEPIECE));
         }
-        Ok(ByDefinition)
+        Ok(HfTokenizers)
     }
 
     fn encode(

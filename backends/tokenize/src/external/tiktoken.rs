@@ -1,18 +1,18 @@
-//! `tiktoken-rs`: merges by the ids of what they make, splits by a regular expression.
+//! The `tiktoken-rs` crate: merges by token id, splits with a regular expression.
 
 use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 use tiktoken_rs::CoreBPE;
 
-use super::{guarded, ranked_tokens, refused};
-use crate::coder::{Coder, Encoded, Trial};
+use super::{catching_panics, ranked_tokens, unsupported};
+use crate::coder::{Coder, Encoded, EqualityTest};
 use crate::definition::{BYTE_BPE, byte_level_bpe};
-use crate::frame::Frame;
+use crate::pipeline::Pipeline;
 
-/// For byte-level BPE whose ids are its ranks.
+/// `tiktoken-rs` for one byte-level BPE tokenizer whose ids are its ranks.
 pub struct Tiktoken {
-    frame: Frame,
+    pipeline: Pipeline,
     core: CoreBPE,
 }
 
@@ -20,17 +20,17 @@ impl Coder for Tiktoken {
     const OFFSETS: bool = false;
     const DECODES: bool = false;
     const MODEL: Option<&'static str> = Some(BYTE_BPE);
-    // Its regular expressions have the tables of `regex-syntax`, as those of the definition have.
-    const TRIAL: Trial = Trial::Texts;
+    // Its regular expressions use the Unicode tables of `regex-syntax`, as the definition does.
+    const EQUALITY_TEST: EqualityTest = EqualityTest::Texts;
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Tiktoken, Reason> {
         let definition = byte_level_bpe(definition)?;
         let tokens = ranked_tokens(&definition)?;
-        guarded(|| {
+        catching_panics(|| {
             let ranks = tokens.into_iter().zip(0..).collect();
             let core = CoreBPE::new(ranks, Default::default(), definition.pattern.expression());
-            let core = core.map_err(|error| refused(error.to_string()))?;
-            Ok(Tiktoken { frame: Frame::new(&definition)?, core })
+            let core = core.map_err(|error| unsupported(error.to_string()))?;
+            Ok(Tiktoken { pipeline: Pipeline::new(&definition)?, core })
         })
     }
 
@@ -42,7 +42,7 @@ impl Coder for Tiktoken {
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
         for text in texts {
-            self.frame.encode(text, special, &mut out.ids, |part, ids| {
+            self.pipeline.encode(text, special, &mut out.ids, |part, ids| {
                 ids.extend(self.core.encode_ordinary(part).into_iter().map(|id| id as i32));
             });
             out.end_text();

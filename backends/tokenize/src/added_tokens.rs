@@ -1,44 +1,44 @@
-//! Added tokens, cut out of a text before anything else is done to it.
+//! Splits a text at added tokens, before normalization and pretokenization.
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use lz_core::{Reason, ReasonCode};
 
-use crate::definition::Added;
+use crate::definition::AddedToken;
 use crate::unicode::{Classes, SPACE, WORD};
 
-/// Finds added tokens: the leftmost first, of several at one place the longest.
-pub struct Cutter {
+/// Finds added tokens with an Aho-Corasick automaton: leftmost match first, longest at equal positions.
+pub struct AddedTokenSplitter {
     automaton: AhoCorasick,
-    tokens: Vec<Added>,
+    tokens: Vec<AddedToken>,
 }
 
-/// Tokens of more bytes than this become no DFA, whose states take up to a kilobyte for each of them.
+/// Above this total of token bytes the automaton is an NFA: a DFA takes up to 1 KiB per state.
 const MAX_DFA_BYTES: usize = 1 << 14;
 
-/// A part of a text.
+/// A segment of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment {
     /// Text between added tokens.
     Text {
-        /// Where it begins.
+        /// Start offset.
         start: usize,
-        /// Where it ends.
+        /// End offset (exclusive).
         end: usize,
     },
-    /// An added token, with the white space that belongs to it.
+    /// An added token, including the whitespace that `lstrip` and `rstrip` assign to it.
     Token {
-        /// Its id.
+        /// Token id.
         id: u32,
-        /// Where it begins.
+        /// Start offset.
         start: usize,
-        /// Where it ends.
+        /// End offset (exclusive).
         end: usize,
     },
 }
 
-impl Cutter {
-    /// For these tokens; `None` if there are none.
-    pub fn new(tokens: Vec<Added>) -> Result<Option<Cutter>, Reason> {
+impl AddedTokenSplitter {
+    /// Builds the automaton; `None` without tokens.
+    pub fn new(tokens: Vec<AddedToken>) -> Result<Option<AddedTokenSplitter>, Reason> {
         if tokens.is_empty() {
             return Ok(None);
         }
@@ -49,10 +49,10 @@ impl Cutter {
             .build(tokens.iter().map(|token| token.content.as_bytes()));
         let automaton =
             built.map_err(|error| Reason::new(ReasonCode::AddedTokensMismatch).message(error.to_string()))?;
-        Ok(Some(Cutter { automaton, tokens }))
+        Ok(Some(AddedTokenSplitter { automaton, tokens }))
     }
 
-    /// Calls `each` with the segments of a text, in order; segments of text are not empty.
+    /// Calls `each` with the segments of a text in order. Text segments are never empty.
     pub fn for_each(&self, text: &str, mut each: impl FnMut(Segment)) {
         let mut done = 0;
         for found in self.automaton.find_iter(text.as_bytes()) {
@@ -86,10 +86,10 @@ fn is_space(character: char) -> bool {
     Classes::get().of(character as u32) & SPACE != 0
 }
 
-fn word_ends(text: &str, place: usize) -> bool {
-    text[..place].chars().next_back().is_some_and(|last| Classes::get().of(last as u32) & WORD != 0)
+fn word_ends(text: &str, position: usize) -> bool {
+    text[..position].chars().next_back().is_some_and(|last| Classes::get().of(last as u32) & WORD != 0)
 }
 
-fn word_begins(text: &str, place: usize) -> bool {
-    text[place..].chars().next().is_some_and(|first| Classes::get().of(first as u32) & WORD != 0)
+fn word_begins(text: &str, position: usize) -> bool {
+    text[position..].chars().next().is_some_and(|first| Classes::get().of(first as u32) & WORD != 0)
 }

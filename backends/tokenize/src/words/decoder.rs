@@ -1,28 +1,29 @@
-//! From ids back to text: what each token becomes, as the definition's own decoder says of it.
+//! Decodes ids. The text of each token is computed with the definition's own decoder.
 
 use lz_core::{Reason, ReasonCode};
 use serde_json::Value;
 use tokenizers::{Decoder as _, DecoderWrapper};
 
-use crate::definition::{Added, Vocabulary, declined, kind, shown};
-use crate::native::vocabulary::Vocabulary as Texts;
+use crate::byte_bpe::vocabulary::Vocabulary as TokenTexts;
+use crate::definition::{AddedToken, Vocabulary, declined, kind, shown};
 
 /// The decoder of one tokenizer.
-pub struct Decode {
-    /// What each id becomes where it comes first.
-    first: Texts,
-    /// And where it does not.
-    later: Texts,
-    /// The byte that an id stands for, if any stand for bytes.
+pub struct Decoder {
+    /// The text of each id as the first token.
+    first: TokenTexts,
+    /// The text of each id as a later token.
+    later: TokenTexts,
+    /// The byte of each byte token; empty without byte fallback.
     bytes: Vec<Option<u8>>,
-    /// Whether one space is taken away where the text begins.
+    /// Whether one leading space of the text is removed.
     strips: bool,
+    /// Sorted ids of special tokens.
     special: Vec<u32>,
 }
 
-impl Decode {
-    /// From a definition's decoder, or why it is none that is understood.
-    pub fn new(value: &Value, vocabulary: &Vocabulary, added: &[Added]) -> Result<Decode, Reason> {
+impl Decoder {
+    /// From the decoder of a definition, or the reason why it is not supported.
+    pub fn new(value: &Value, vocabulary: &Vocabulary, added: &[AddedToken]) -> Result<Decoder, Reason> {
         let wrong = || {
             declined(
                 ReasonCode::TokenizerModelUnsupported,
@@ -45,7 +46,7 @@ impl Decode {
                 .iter()
                 .map(|name| name.map_or(Some(String::new()), one).map(String::into_bytes))
                 .collect();
-            texts.map(|texts| Texts::new(&texts)).ok_or_else(wrong)
+            texts.map(|texts| TokenTexts::new(&texts)).ok_or_else(wrong)
         };
         match kind(value) {
             "WordPiece" | "Metaspace" => {
@@ -53,7 +54,7 @@ impl Decode {
                 let first = |token: &str| decoder.decode_chain(vec![token.to_owned()]).ok()?.pop();
                 let later =
                     |token: &str| decoder.decode_chain(vec!["a".to_owned(), token.to_owned()]).ok()?.pop();
-                Ok(Decode {
+                Ok(Decoder {
                     first: texts(&first)?,
                     later: texts(&later)?,
                     bytes: Vec::new(),
@@ -63,7 +64,7 @@ impl Decode {
             }
             "Sequence" => {
                 let parts = value["decoders"].as_array().map(Vec::as_slice).unwrap_or_default();
-                // What is replaced in a token does not hang on the others.
+                // Replacements in a token do not depend on other tokens.
                 let replaced = parts.iter().take_while(|part| kind(part) == "Replace").count();
                 let (replaces, rest) = parts.split_at(replaced);
                 let strips = match rest {
@@ -81,30 +82,30 @@ impl Decode {
                 let replace: DecoderWrapper = serde_json::from_value(replace).map_err(|_| wrong())?;
                 let plain = |token: &str| replace.decode_chain(vec![token.to_owned()]).ok()?.pop();
                 let bytes = names.iter().map(|name| byte_of(&plain((*name)?)?)).collect();
-                Ok(Decode { first: texts(&plain)?, later: texts(&plain)?, bytes, strips, special })
+                Ok(Decoder { first: texts(&plain)?, later: texts(&plain)?, bytes, strips, special })
             }
             _ => Err(wrong()),
         }
     }
 
-    /// The text of some ids.
+    /// Returns the text of ids.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut text: Vec<u8> = Vec::with_capacity(ids.len() * 4);
-        let (mut is_first, mut run) = (true, Vec::new());
+        let (mut is_first, mut byte_run) = (true, Vec::new());
         for id in ids {
             let known = (*id as usize) < self.later.len();
             if !known || skip_special && self.special.binary_search(id).is_ok() {
                 continue;
             }
             if let Some(Some(byte)) = self.bytes.get(*id as usize) {
-                run.push(*byte);
+                byte_run.push(*byte);
                 continue;
             }
-            end_run(&mut run, &mut text);
+            flush_bytes(&mut byte_run, &mut text);
             let texts = if std::mem::take(&mut is_first) { &self.first } else { &self.later };
             text.extend_from_slice(texts.bytes_of(*id));
         }
-        end_run(&mut run, &mut text);
+        flush_bytes(&mut byte_run, &mut text);
         if self.strips && text.first() == Some(&b' ') {
             text.remove(0);
         }
@@ -112,17 +113,17 @@ impl Decode {
     }
 }
 
-/// The byte that a token stands for by its name.
+/// The byte of a byte token (`<0x0A>`).
 fn byte_of(name: &str) -> Option<u8> {
     let digits = name.strip_prefix("<0x")?.strip_suffix('>')?;
     u8::from_str_radix(digits, 16).ok().filter(|_| name.len() == 6)
 }
 
-/// Bytes that came one after the other are text, or each of them is none.
-fn end_run(run: &mut Vec<u8>, text: &mut Vec<u8>) {
-    match std::str::from_utf8(run) {
-        Ok(_) => text.extend_from_slice(run),
-        Err(_) => run.iter().for_each(|_| text.extend_from_slice("\u{fffd}".as_bytes())),
+/// Appends a run of byte tokens: as text if it is valid UTF-8, else one U+FFFD per byte.
+fn flush_bytes(byte_run: &mut Vec<u8>, text: &mut Vec<u8>) {
+    match std::str::from_utf8(byte_run) {
+        Ok(_) => text.extend_from_slice(byte_run),
+        Err(_) => byte_run.iter().for_each(|_| text.extend_from_slice("\u{fffd}".as_bytes())),
     }
-    run.clear();
+    byte_run.clear();
 }

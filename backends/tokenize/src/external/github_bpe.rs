@@ -1,24 +1,24 @@
-//! `bpe`: encoding in linear time by backtracking, behind the splitters of this crate.
+//! The `bpe` crate: linear-time encoding by backtracking, with the splitters of this crate.
 
 use bpe::byte_pair_encoding::{BytePairEncoding, find_hash_factor_for_dictionary};
 use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use super::{guarded, ranked_tokens};
-use crate::coder::{Coder, Encoded, Trial};
+use super::{catching_panics, ranked_tokens};
+use crate::byte_bpe;
+use crate::byte_bpe::split::Pattern;
+use crate::coder::{Coder, Encoded, EqualityTest};
 use crate::definition::{BYTE_BPE, byte_level_bpe, declined};
-use crate::frame::Frame;
-use crate::native;
-use crate::native::split::Pattern;
+use crate::pipeline::Pipeline;
 
-/// The library looks for a factor with which no two tokens have the same 32-bit hash, by trying random ones without bound. For more
-/// tokens than this there is hardly one.
+/// The library searches without bound for a hash factor that gives all tokens distinct 32-bit hashes. Above this many tokens there
+/// hardly is one.
 const MAX_TOKENS: usize = 1 << 17;
 
-/// For byte-level BPE whose ids are its ranks.
+/// The `bpe` crate for one byte-level BPE tokenizer whose ids are its ranks.
 pub struct GithubBpe {
-    frame: Frame,
+    pipeline: Pipeline,
     pattern: Pattern,
     bpe: BytePairEncoding,
 }
@@ -27,7 +27,7 @@ impl Coder for GithubBpe {
     const OFFSETS: bool = false;
     const DECODES: bool = false;
     const MODEL: Option<&'static str> = Some(BYTE_BPE);
-    const TRIAL: Trial = Trial::Texts;
+    const EQUALITY_TEST: EqualityTest = EqualityTest::Texts;
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<GithubBpe, Reason> {
         let definition = byte_level_bpe(definition)?;
@@ -37,15 +37,15 @@ impl Coder for GithubBpe {
             let found = tokens.len().to_string();
             return Err(declined(ReasonCode::TokenizerModelUnsupported, &required, found));
         }
-        // The library asserts it.
-        if let Some(id) = native::unreachable(&definition, &tokens)? {
-            let found = format!("token {id} that no merges lead to");
+        // The library panics on unreachable tokens.
+        if let Some(id) = byte_bpe::first_unreachable_token(&definition, &tokens)? {
+            let found = format!("token {id}, which no merges lead to");
             return Err(declined(ReasonCode::MergesHashMismatch, "merges that lead to every token", found));
         }
-        guarded(|| {
+        catching_panics(|| {
             let factor = find_hash_factor_for_dictionary(tokens.clone());
             let bpe = BytePairEncoding::from_dictionary(tokens, Some(factor));
-            Ok(GithubBpe { frame: Frame::new(&definition)?, pattern: definition.pattern, bpe })
+            Ok(GithubBpe { pipeline: Pipeline::new(&definition)?, pattern: definition.pattern, bpe })
         })
     }
 
@@ -57,7 +57,7 @@ impl Coder for GithubBpe {
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
         for text in texts {
-            self.frame.encode(text, special, &mut out.ids, |part, ids| {
+            self.pipeline.encode(text, special, &mut out.ids, |part, ids| {
                 self.pattern.for_each(part, |start, end| {
                     let tokens = self.bpe.encode_via_backtracking(&part.as_bytes()[start..end]);
                     ids.extend(tokens.into_iter().map(|id| id as i32));

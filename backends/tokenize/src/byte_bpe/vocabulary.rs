@@ -1,23 +1,24 @@
-//! Tokens as bytes: the bytes of an id, and the id of bytes.
+//! A vocabulary of byte strings: from id to bytes, and from bytes to id.
 
 use std::hash::Hasher;
 
 use rustc_hash::FxHasher;
 
-use super::merge::{ID_BITS, MOST_IDS};
+use super::merge::{ID_BITS, MAX_IDS};
 
-/// The bytes of every id, and which ids bytes that stand alone have.
+/// The bytes of every id, with a hash index from bytes to indexed ids.
 pub struct Vocabulary {
-    /// All tokens one after the other.
+    /// The concatenated tokens.
     bytes: Vec<u8>,
-    /// Where the bytes of each id begin, and one more for the end.
+    /// The offset of each id's bytes, and the total length at the end.
     starts: Vec<u32>,
-    /// Open addressing; an id plus one below some bits of the hash, so that few wrong ids are looked at. 0 for an empty slot.
+    /// Open addressing. Each slot has id + 1 in the low bits and bits of the hash above, so that few wrong tokens are compared. 0 for an
+    /// empty slot.
     slots: Vec<u32>,
 }
 
 impl Vocabulary {
-    /// From the bytes of each id, ids without a token having none; at most [`MOST_IDS`].
+    /// From the bytes of each id, empty for ids without a token; at most [`MAX_IDS`].
     pub fn new(tokens: &[Vec<u8>]) -> Vocabulary {
         let mut starts = Vec::with_capacity(tokens.len() + 1);
         let mut bytes = Vec::with_capacity(tokens.iter().map(Vec::len).sum());
@@ -30,59 +31,59 @@ impl Vocabulary {
         Vocabulary { bytes, starts, slots }
     }
 
-    /// Lets an id be found by its bytes.
+    /// Adds an id to the hash index.
     pub fn index(&mut self, id: u32) {
         let mask = self.slots.len() - 1;
         let hash = hash(self.bytes_of(id));
-        let mut place = hash as usize & mask;
-        while self.slots[place] != 0 {
-            place = (place + 1) & mask;
+        let mut position = hash as usize & mask;
+        while self.slots[position] != 0 {
+            position = (position + 1) & mask;
         }
-        self.slots[place] = above(hash) | (id + 1);
+        self.slots[position] = hash_bits(hash) | (id + 1);
     }
 
-    /// The id of bytes that was indexed.
+    /// The indexed id with these bytes.
     #[inline]
     pub fn find(&self, bytes: &[u8]) -> Option<u32> {
         let mask = self.slots.len() - 1;
         let hash = hash(bytes);
-        let (mut place, above) = (hash as usize & mask, above(hash));
+        let (mut position, bits) = (hash as usize & mask, hash_bits(hash));
         loop {
-            // A slot of other bits stays too large for an id.
-            let id = (self.slots[place] ^ above).wrapping_sub(1);
-            if id < MOST_IDS as u32 && self.bytes_of(id) == bytes {
+            // If the hash bits differ, the result is larger than any id.
+            let id = (self.slots[position] ^ bits).wrapping_sub(1);
+            if id < MAX_IDS as u32 && self.bytes_of(id) == bytes {
                 return Some(id);
             }
-            if self.slots[place] == 0 {
+            if self.slots[position] == 0 {
                 return None;
             }
-            place = (place + 1) & mask;
+            position = (position + 1) & mask;
         }
     }
 
-    /// How many ids there are.
+    /// The number of ids.
     pub fn len(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// The bytes of an id; none for one that it does not have.
+    /// The bytes of an id; empty for an unknown id.
     #[inline]
     pub fn bytes_of(&self, id: u32) -> &[u8] {
-        let place = id as usize;
-        match (self.starts.get(place), self.starts.get(place + 1)) {
+        let index = id as usize;
+        match (self.starts.get(index), self.starts.get(index + 1)) {
             (Some(&start), Some(&end)) => &self.bytes[start as usize..end as usize],
             _ => &[],
         }
     }
 }
 
-/// The bits of a hash that stand above an id.
+/// The hash bits that are stored above an id.
 #[inline]
-fn above(hash: u64) -> u32 {
+fn hash_bits(hash: u64) -> u32 {
     (hash >> 32) as u32 >> ID_BITS << ID_BITS
 }
 
-/// Spread over all bits, the low ones included.
+/// A hash whose low and high bits are both well mixed.
 #[inline]
 pub fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();

@@ -1,23 +1,23 @@
-//! Unicode's normal form C, by the tables that the definition itself uses, so that both know the same Unicode.
+//! Unicode normalization form C (NFC), with the same Unicode tables as the definition.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-/// Whether a text is in normal form.
-pub fn is_normal(text: &str) -> bool {
-    pieces(text).all(|piece| is_normal_piece(&text[piece]))
+/// Whether a text is in NFC.
+pub fn is_nfc(text: &str) -> bool {
+    parts(text).all(|part| is_nfc_part(&text[part]))
 }
 
-/// The text in normal form.
-pub fn normalized(text: &str) -> Cow<'_, str> {
+/// Returns the text in NFC.
+pub fn to_nfc(text: &str) -> Cow<'_, str> {
     let mut changed = String::new();
     let mut copied = 0;
-    for piece in pieces(text).filter(|piece| !is_normal_piece(&text[piece.clone()])) {
-        changed.push_str(&text[copied..piece.start]);
-        changed.extend(text[piece.clone()].chars().nfc().map(|(character, _)| character));
-        copied = piece.end;
+    for part in parts(text).filter(|part| !is_nfc_part(&text[part.clone()])) {
+        changed.push_str(&text[copied..part.start]);
+        changed.extend(text[part.clone()].chars().nfc().map(|(character, _)| character));
+        copied = part.end;
     }
     if copied == 0 {
         return Cow::Borrowed(text);
@@ -26,30 +26,30 @@ pub fn normalized(text: &str) -> Cow<'_, str> {
     Cow::Owned(changed)
 }
 
-/// The parts of a text that may not be in normal form: what is not ASCII, with the character before it. No character of ASCII
-/// combines with what is before it, so that each part can be looked at by itself.
-fn pieces(text: &str) -> impl Iterator<Item = Range<usize>> {
+/// The parts of a text that may not be in NFC: non-ASCII runs, each with the character before it. ASCII characters never combine with
+/// the character before them, so each part can be normalized separately.
+fn parts(text: &str) -> impl Iterator<Item = Range<usize>> {
     let bytes = text.as_bytes();
     let mut end = 0;
     std::iter::from_fn(move || {
-        // Below U+0300 nothing combines; the first byte of everything from there on is 0xcc or more.
+        // Nothing below U+0300 combines; characters from U+0300 on begin with a byte of at least 0xcc.
         let first = end + bytes[end..].iter().position(|byte| *byte >= 0xcc)?;
-        let start = bytes[end..first].iter().rposition(u8::is_ascii).map_or(end, |place| end + place);
-        end = bytes[first..].iter().position(u8::is_ascii).map_or(bytes.len(), |place| first + place);
+        let start = bytes[end..first].iter().rposition(u8::is_ascii).map_or(end, |position| end + position);
+        end = bytes[first..].iter().position(u8::is_ascii).map_or(bytes.len(), |position| first + position);
         Some(start..end)
     })
 }
 
-fn is_normal_piece(piece: &str) -> bool {
-    piece.chars().all(never_changes)
-        || match is_nfc_quick(piece.chars()) {
+fn is_nfc_part(part: &str) -> bool {
+    part.chars().all(never_changes)
+        || match is_nfc_quick(part.chars()) {
             IsNormalized::Yes => true,
             IsNormalized::No => false,
-            IsNormalized::Maybe => piece.chars().nfc().map(|(character, _)| character).eq(piece.chars()),
+            IsNormalized::Maybe => part.chars().nfc().map(|(character, _)| character).eq(part.chars()),
         }
 }
 
-/// Scripts of which no character combines with a neighbour of these scripts.
+/// Whether a character is in a range whose characters never combine with each other.
 fn never_changes(character: char) -> bool {
     matches!(character, '\0'..'\u{300}' | '\u{3000}'..='\u{3029}' | '\u{3041}'..='\u{3096}' | '\u{30a0}'..='\u{30ff}'
         | '\u{4e00}'..='\u{9fa5}' | '\u{ac00}'..='\u{d7a3}' | '\u{ff01}'..='\u{ff5e}')
@@ -60,16 +60,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_changes_does_not_change() {
+    fn characters_that_never_combine_are_unchanged() {
         for character in ('\0'..=char::MAX).filter(|character| never_changes(*character)) {
             let text = format!("a{character}가{character}か");
-            assert_eq!(normalized(&text), text, "{character:?}");
+            assert_eq!(to_nfc(&text), text, "{character:?}");
         }
-        assert!(!is_normal("e\u{301}") && is_normal("\u{e9} 東京 가"));
-        assert_eq!(normalized("e\u{301}"), "\u{e9}");
+        assert!(!is_nfc("e\u{301}") && is_nfc("\u{e9} 東京 가"));
+        assert_eq!(to_nfc("e\u{301}"), "\u{e9}");
     }
     #[test]
-    fn pieces_are_normalised_as_the_whole_is() {
+    fn normalizing_parts_equals_normalizing_the_whole_text() {
         let some = [
             "a",
             " ",
@@ -100,8 +100,8 @@ mod tests {
                 text.push_str(some[(state >> 33) as usize % some.len()]);
             }
             let whole: String = text.chars().nfc().map(|(character, _)| character).collect();
-            assert_eq!(normalized(&text), whole, "{text:?}");
-            assert_eq!(is_normal(&text), text == whole, "{text:?}");
+            assert_eq!(to_nfc(&text), whole, "{text:?}");
+            assert_eq!(is_nfc(&text), text == whole, "{text:?}");
         }
     }
 }

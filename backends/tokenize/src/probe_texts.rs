@@ -1,9 +1,10 @@
-//! Texts that candidates are tried on: what splitters and normalisers differ in, and random tokens of the vocabulary.
+//! The texts on which candidates are compared with the definition: cases in which splitters and normalizers differ, and random tokens
+//! of the vocabulary.
 
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-/// Scripts, cases, contractions, numbers, white space of every kind, emoji, combining marks, code.
+/// Scripts, letter cases, contractions, numbers, all whitespace characters, emoji, combining marks, code.
 const FIXED: [&str; 26] = [
     "",
     " ",
@@ -33,7 +34,7 @@ const FIXED: [&str; 26] = [
     "x\n/y\n//z!\n/\r\n/ a/\n\n/b \n c\n\n d  \n\n  e",
 ];
 
-/// The texts for a tokenizer: the same at every time and place.
+/// The texts for a tokenizer; deterministic.
 pub fn texts(tokenizer: &Tokenizer, definition: &Value) -> Vec<String> {
     let mut texts: Vec<String> = FIXED.iter().map(|text| (*text).to_owned()).collect();
     let added: Vec<&str> = definition["added_tokens"]
@@ -51,7 +52,7 @@ pub fn texts(tokenizer: &Tokenizer, definition: &Value) -> Vec<String> {
         Value::Array(vocabulary) => vocabulary.len(),
         _ => 0,
     };
-    // Random tokens, and random words of the fixed texts, which meet in ways that nobody has thought of.
+    // Random tokens, and random words of the fixed texts in new combinations.
     let words: Vec<&str> = FIXED.iter().flat_map(|text| text.split_inclusive(' ')).collect();
     for _ in 0..48 {
         let ids: Vec<u32> = (0..24).map(|_| random.below(size) as u32).collect();
@@ -66,7 +67,7 @@ pub fn texts(tokenizer: &Tokenizer, definition: &Value) -> Vec<String> {
     texts
 }
 
-/// A small generator of our own, so that probes never change with somebody else's.
+/// A linear congruential generator, so that the texts do not change with the version of a library.
 struct Random(u64);
 
 impl Random {

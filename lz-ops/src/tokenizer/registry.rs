@@ -1,5 +1,5 @@
-//! Which tokenizers are alive. Selection sees sixty bits of a digest; whoever must say whether a kernel fits a tokenizer finds
-//! the tokenizer by them here. Nothing is kept alive.
+//! A registry of live tokenizers, held by weak references. Selection contexts contain 60 bits of a digest; kernels look up the tokenizer
+//! by these bits to decide whether they support it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -16,8 +16,8 @@ fn alive() -> MutexGuard<'static, Option<Table>> {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Remembers a new one, and forgets those that are gone.
-pub(super) fn remember(tokenizer: &Tokenizer) {
+/// Registers a tokenizer and removes entries of dropped ones.
+pub(super) fn register(tokenizer: &Tokenizer) {
     let mut guard = alive();
     let table = guard.get_or_insert_default();
     table.retain(|_, list| {
@@ -27,7 +27,7 @@ pub(super) fn remember(tokenizer: &Tokenizer) {
     table.entry(digest_bits(&tokenizer.shared.digest)).or_default().push(tokenizer.downgrade());
 }
 
-/// The tokenizer whose digest has these bits, if it is alive and the only one that has them.
+/// The live tokenizer whose digest has these bits; `None` if several digests share them.
 pub(super) fn find(bits: u64) -> Option<Tokenizer> {
     let guard = alive();
     let mut found = guard.as_ref()?.get(&bits)?.iter().filter_map(Weak::upgrade);

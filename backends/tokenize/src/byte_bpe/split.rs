@@ -1,22 +1,22 @@
-//! Splitters written by hand: the pieces that the well-known regular expressions would find, without a regular expression.
+//! Pretokenizers: hand-written splitters that find the same pieces as the well-known regular expressions.
 //!
-//! Each expression matches at every place, so a text is cut into pieces without gaps. The tests hold every splitter against the
-//! expression it stands for. Nothing here knows vocabularies.
+//! Each expression matches at every position, so the pieces cover the text without gaps. The tests compare every splitter with its
+//! expression. Nothing here depends on vocabularies.
 
-use super::window::{Window, contraction_may_follow};
+use super::ascii_window::{AsciiWindow, contraction_may_follow};
 use crate::unicode::{Classes, LETTER, LOWER, MARK, NEWLINE, NUMBER, OTHER_LETTER, SPACE, UPPER};
 
-/// Which expression a tokenizer splits by.
+/// The split expression of a tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// GPT-2's, which is also what `ByteLevel` uses by itself.
+    /// GPT-2, also the default of `ByteLevel`.
     Gpt2,
-    /// That of `cl100k`, Llama 3 and Qwen, which differ in how many digits make a piece.
+    /// `cl100k`, Llama 3 and Qwen, which differ in the number of digits per piece.
     Cl100k {
-        /// At most so many digits to a piece.
+        /// Maximum number of digits per piece.
         digits: u8,
     },
-    /// That of `o200k`.
+    /// `o200k`.
     O200k,
 }
 
@@ -30,7 +30,7 @@ pub const QWEN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\
 pub const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Pattern {
-    /// The splitter that stands for an expression, if there is one.
+    /// The splitter that is equivalent to an expression, if there is one.
     pub fn of_expression(expression: &str) -> Option<Pattern> {
         match expression {
             GPT2 => Some(Pattern::Gpt2),
@@ -41,7 +41,7 @@ impl Pattern {
         }
     }
 
-    /// The expression that it stands for.
+    /// The equivalent expression.
     pub fn expression(self) -> &'static str {
         match self {
             Pattern::Gpt2 => GPT2,
@@ -51,13 +51,13 @@ impl Pattern {
         }
     }
 
-    /// Calls `each` with the places of all pieces of a text, in order.
+    /// Calls `each` with the start and end of every piece of a text, in order.
     #[inline]
     pub fn for_each(self, text: &str, each: impl FnMut(usize, usize)) {
         self.between(text, 0, text.len(), each);
     }
 
-    /// The same for the pieces between two places at which pieces begin.
+    /// The same for the pieces between two positions at which pieces begin.
     #[inline]
     pub fn between(self, text: &str, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
         let text = text.as_bytes();
@@ -71,17 +71,17 @@ impl Pattern {
         }
     }
 
-    /// Whether a piece certainly begins at a place, whatever is before it: every expression leaves a space to the letter behind it.
+    /// Whether a piece begins at a position regardless of the text before it: every expression attaches a space to the letter after it.
     #[inline]
-    pub fn begins_piece(text: &str, place: usize) -> bool {
+    pub fn begins_piece(text: &str, position: usize) -> bool {
         let text = text.as_bytes();
-        text[place] == b' ' && Classes::get().at(text, place + 1).0 & LETTER != 0
+        text[position] == b' ' && Classes::get().at(text, position + 1).0 & LETTER != 0
     }
 }
 
-/// One way of splitting one text.
+/// A splitter for one text.
 trait Splitter {
-    /// Where the piece ends that begins at `start`, which is inside the text.
+    /// The end of the piece that begins at `start`, which is inside the text.
     fn end(&self, start: usize) -> usize;
 }
 
@@ -89,7 +89,7 @@ trait Splitter {
 fn walk(mut start: usize, last: usize, splitter: &impl Splitter, each: &mut impl FnMut(usize, usize)) {
     while start < last {
         let end = splitter.end(start);
-        // Every expression matches something; a piece of nothing would never end.
+        // Every expression matches at least one byte, so the loop ends.
         debug_assert!(end > start && end <= last);
         each(start, end);
         start = end;
@@ -98,13 +98,13 @@ fn walk(mut start: usize, last: usize, splitter: &impl Splitter, each: &mut impl
 
 /// The end of the run of characters for which `within` holds.
 #[inline]
-fn run(text: &[u8], classes: &Classes, mut place: usize, within: impl Fn(u8) -> bool) -> usize {
+fn run(text: &[u8], classes: &Classes, mut position: usize, within: impl Fn(u8) -> bool) -> usize {
     loop {
-        let (class, length) = classes.at(text, place);
+        let (class, length) = classes.at(text, position);
         if length == 0 || !within(class) {
-            return place;
+            return position;
         }
-        place += length;
+        position += length;
     }
 }
 
@@ -112,41 +112,41 @@ fn is_symbol(class: u8) -> bool {
     class & (SPACE | LETTER | NUMBER) == 0
 }
 
-/// The end of white space from `start`: `\s+(?!\S)|\s+`, the last character left to what follows.
+/// The end of whitespace from `start`: `\s+(?!\S)|\s+`, which leaves the last character to the next piece.
 fn space_end(text: &[u8], classes: &Classes, start: usize) -> usize {
-    let (mut place, mut last) = (start, start);
+    let (mut position, mut last) = (start, start);
     loop {
-        let (class, length) = classes.at(text, place);
+        let (class, length) = classes.at(text, position);
         if length == 0 {
-            return place;
+            return position;
         }
         if class & SPACE == 0 {
-            return if last > start { last } else { place };
+            return if last > start { last } else { position };
         }
-        last = place;
-        place += length;
+        last = position;
+        position += length;
     }
 }
 
 /// The same with `\s*[\r\n]+` before it: up to the last line break, if there is one.
 fn space_or_lines_end(text: &[u8], classes: &Classes, start: usize) -> usize {
-    let (mut place, mut after_break) = (start, None);
+    let (mut position, mut after_break) = (start, None);
     loop {
-        let (class, length) = classes.at(text, place);
+        let (class, length) = classes.at(text, position);
         if class & SPACE == 0 {
             break;
         }
-        place += length;
+        position += length;
         if class & NEWLINE != 0 {
-            after_break = Some(place);
+            after_break = Some(position);
         }
     }
     after_break.unwrap_or_else(|| space_end(text, classes, start))
 }
 
-/// How long the contraction (`'s`, `'re`, …) at `place` is; 0 if there is none. Without regard to case, `ſ` is an s too.
-fn contraction(text: &[u8], place: usize, any_case: bool) -> usize {
-    let Some((b'\'', rest)) = text.get(place..).and_then(<[u8]>::split_first).map(|(a, b)| (*a, b)) else {
+/// The length of the contraction (`'s`, `'re`, …) at `position`; 0 if there is none. With `any_case`, `ſ` matches s.
+fn contraction(text: &[u8], position: usize, any_case: bool) -> usize {
+    let Some((b'\'', rest)) = text.get(position..).and_then(<[u8]>::split_first).map(|(a, b)| (*a, b)) else {
         return 0;
     };
     let fold = |byte: u8| if any_case { byte.to_ascii_lowercase() } else { byte };
@@ -170,7 +170,7 @@ impl Splitter for Gpt2<'_> {
     fn end(&self, start: usize) -> usize {
         let text = self.text;
         let first = text[start];
-        if let Some(window) = Window::at(text, start) {
+        if let Some(window) = AsciiWindow::at(text, start) {
             let skip = usize::from(first == b' ');
             let letters = window.letters(skip);
             if letters.length > 0 && letters.closed {
@@ -203,9 +203,9 @@ impl Splitter for Gpt2<'_> {
     }
 }
 
-/// Whether an ASCII character may stand before a word as part of it: `[^\r\n\p{L}\p{N}]`.
+/// Whether an ASCII character may be the prefix of a word: `[^\r\n\p{L}\p{N}]`.
 #[inline(always)]
-fn before_word(byte: u8) -> bool {
+fn may_precede_word(byte: u8) -> bool {
     const TABLE: [bool; 256] = {
         let mut table = [false; 256];
         let mut byte = 0u8;
@@ -229,8 +229,8 @@ impl Splitter for Cl100k<'_> {
     fn end(&self, start: usize) -> usize {
         let text = self.text;
         let first = text[start];
-        if let Some(window) = Window::at(text, start) {
-            let skip = usize::from(before_word(first) && first != b'\'');
+        if let Some(window) = AsciiWindow::at(text, start) {
+            let skip = usize::from(may_precede_word(first) && first != b'\'');
             let letters = window.letters(skip);
             if letters.length > 0 && letters.closed {
                 return start + skip + letters.length;
@@ -255,21 +255,21 @@ impl Splitter for Cl100k<'_> {
     }
 }
 
-/// `\p{N}{1,most}`.
-fn digits_end(text: &[u8], classes: &Classes, start: usize, most: usize) -> usize {
-    let mut place = start;
-    for _ in 0..most {
-        let (class, length) = classes.at(text, place);
+/// `\p{N}{1,max}`.
+fn digits_end(text: &[u8], classes: &Classes, start: usize, max: usize) -> usize {
+    let mut position = start;
+    for _ in 0..max {
+        let (class, length) = classes.at(text, position);
         if class & NUMBER == 0 {
             break;
         }
-        place += length;
+        position += length;
     }
-    place
+    position
 }
 
-/// ` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+` for a character that is no letter and no number; with slashes among the
-/// line breaks if asked for.
+/// ` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+` for a character that is neither letter nor number; with `slashes`, `/` counts as
+/// a line break.
 fn symbols_end(
     text: &[u8],
     classes: &Classes,
@@ -282,13 +282,13 @@ fn symbols_end(
     if !symbol_follows && !is_symbol(class) {
         return space_or_lines_end(text, classes, start);
     }
-    let mut place = run(text, classes, start + length, is_symbol);
-    while let Some(byte) = text.get(place)
+    let mut position = run(text, classes, start + length, is_symbol);
+    while let Some(byte) = text.get(position)
         && (matches!(byte, b'\r' | b'\n') || slashes && *byte == b'/')
     {
-        place += 1;
+        position += 1;
     }
-    place
+    position
 }
 
 struct O200k<'a> {
@@ -300,26 +300,26 @@ const UPPER_PART: u8 = UPPER | OTHER_LETTER | MARK;
 const LOWER_PART: u8 = LOWER | OTHER_LETTER | MARK;
 
 impl O200k<'_> {
-    /// `[upper]*[lower]+`: where it ends.
+    /// The end of `[upper]*[lower]+`.
     fn ends_lower(&self, start: usize) -> Option<usize> {
-        let (mut place, mut after_both) = (start, None);
+        let (mut position, mut after_both) = (start, None);
         loop {
-            let (class, length) = self.classes.at(self.text, place);
+            let (class, length) = self.classes.at(self.text, position);
             if class & UPPER_PART == 0 {
                 if class & LOWER != 0 {
-                    return Some(run(self.text, self.classes, place, |class| class & LOWER_PART != 0));
+                    return Some(run(self.text, self.classes, position, |class| class & LOWER_PART != 0));
                 }
-                // What is in both classes may be given back to the second.
+                // Backtracks: a character in both classes may match the second.
                 return after_both;
             }
-            place += length;
+            position += length;
             if class & LOWER_PART != 0 {
-                after_both = Some(place);
+                after_both = Some(position);
             }
         }
     }
 
-    /// `[upper]+[lower]*` where the above has failed: only upper case is left.
+    /// The end of `[upper]+[lower]*` after [`O200k::ends_lower`] has failed: only uppercase is left.
     fn ends_upper(&self, start: usize) -> Option<usize> {
         let end = run(self.text, self.classes, start, |class| class & UPPER_PART != 0);
         (end > start).then_some(end)
@@ -343,8 +343,8 @@ impl Splitter for O200k<'_> {
     fn end(&self, start: usize) -> usize {
         let text = self.text;
         let first = text[start];
-        if let Some(window) = Window::at(text, start) {
-            let skip = usize::from(before_word(first));
+        if let Some(window) = AsciiWindow::at(text, start) {
+            let skip = usize::from(may_precede_word(first));
             let word = window.cased_word(skip);
             if word.length > 0 && word.closed {
                 let end = start + skip + word.length;
@@ -378,7 +378,7 @@ mod tests {
     const PATTERNS: [Pattern; 4] =
         [Pattern::Gpt2, Pattern::Cl100k { digits: 3 }, Pattern::Cl100k { digits: 1 }, Pattern::O200k];
 
-    /// The expressions of the above, which take longer to compile than to use.
+    /// The compiled expressions of [`PATTERNS`].
     fn expressions() -> &'static [fancy_regex::Regex] {
         static EXPRESSIONS: OnceLock<Vec<fancy_regex::Regex>> = OnceLock::new();
         EXPRESSIONS.get_or_init(|| {
@@ -391,7 +391,7 @@ mod tests {
         found.map(|found| (found.start(), found.end())).collect()
     }
 
-    fn by_hand(pattern: Pattern, text: &str) -> Vec<(usize, usize)> {
+    fn by_splitter(pattern: Pattern, text: &str) -> Vec<(usize, usize)> {
         let mut pieces = Vec::new();
         pattern.for_each(text, |start, end| pieces.push((start, end)));
         pieces
@@ -399,20 +399,23 @@ mod tests {
 
     fn check(text: &str) {
         for (pattern, expression) in PATTERNS.into_iter().zip(expressions()) {
-            let wanted = by_expression(expression, text);
+            let expected = by_expression(expression, text);
             let shown = |pieces: &[(usize, usize)]| {
                 pieces.iter().map(|&(start, end)| text[start..end].to_owned()).collect::<Vec<_>>()
             };
-            let found = by_hand(pattern, text);
-            assert_eq!(shown(&found), shown(&wanted), "{pattern:?} of {text:?}");
-            for place in (0..text.len()).filter(|place| Pattern::begins_piece(text, *place)) {
-                assert!(found.iter().any(|piece| piece.0 == place), "{pattern:?} of {text:?} at {place}");
+            let found = by_splitter(pattern, text);
+            assert_eq!(shown(&found), shown(&expected), "{pattern:?} of {text:?}");
+            for position in (0..text.len()).filter(|position| Pattern::begins_piece(text, *position)) {
+                assert!(
+                    found.iter().any(|piece| piece.0 == position),
+                    "{pattern:?} of {text:?} at {position}"
+                );
             }
         }
     }
 
     #[test]
-    fn pieces_that_need_care() {
+    fn edge_cases_split_like_their_expression() {
         for text in [
             "",
             "a",
@@ -474,7 +477,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
         #[test]
-        fn a_splitter_finds_what_its_expression_finds(text in texts()) {
+        fn random_texts_split_like_their_expression(text in texts()) {
             check(&text);
         }
     }

@@ -1,31 +1,31 @@
-//! Other people's libraries as candidates.
+//! External libraries as candidates.
 
-mod definition;
 mod github_bpe;
-mod next;
+mod hf_tokenizers;
+mod hf_tokenizers_1;
 mod tiktoken;
 
-pub use definition::ByDefinition;
 pub use github_bpe::GithubBpe;
+pub use hf_tokenizers::HfTokenizers;
+pub use hf_tokenizers_1::HfTokenizers1;
 use lz_core::{Reason, ReasonCode};
-use lz_ops::tokenizer::contained;
-pub use next::Next;
+use lz_ops::tokenizer::catch_panic;
 pub use tiktoken::Tiktoken;
 
 use crate::definition::ByteLevelBpe;
 
-/// Libraries check what they are given by asserting; a definition that they refuse so is one that they cannot be like.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Reason>) -> Result<T, Reason> {
-    contained(work).unwrap_or_else(|message| Err(refused(message)))
+/// Some libraries panic on definitions that they do not support; the panic becomes a reason.
+fn catching_panics<T>(work: impl FnOnce() -> Result<T, Reason>) -> Result<T, Reason> {
+    catch_panic(work).unwrap_or_else(|message| Err(unsupported(message)))
 }
 
-fn refused(message: impl std::fmt::Display) -> Reason {
+fn unsupported(message: impl std::fmt::Display) -> Reason {
     let message = format!("the library cannot use this definition: {message}");
     Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer").message(message)
 }
 
-/// The tokens of a model whose ids are its ranks, as those libraries take them: what is merged is known by its id alone. Added
-/// tokens are left out; they are cut out before.
+/// The tokens of a model whose ids are its ranks, for libraries that merge by token id. Added tokens are excluded: the pipeline splits
+/// them off before.
 fn ranked_tokens(definition: &ByteLevelBpe) -> Result<Vec<Vec<u8>>, Reason> {
     let mut tokens = definition.token_bytes();
     let wrong = |code, required: &str, found: String| {
@@ -42,20 +42,24 @@ fn ranked_tokens(definition: &ByteLevelBpe) -> Result<Vec<Vec<u8>>, Reason> {
     if let Some(id) = tokens.iter().position(Vec::is_empty) {
         return wrong(
             ReasonCode::VocabHashMismatch,
-            "a token of bytes for every id",
-            format!("none for {id}"),
+            "a byte-level token for every id",
+            format!("none for id {id}"),
         );
     }
     let ids: rustc_hash::FxHashMap<&str, u32> =
         definition.vocabulary.iter().map(|(token, id)| (token.as_str(), *id)).collect();
     let mut last = 0;
     for (left, right) in &definition.merges {
-        let made = ids.get(format!("{left}{right}").as_str()).copied().unwrap_or(0);
-        if made < last {
-            let found = format!("{left:?} and {right:?} make {made} after {last}");
-            return wrong(ReasonCode::MergesHashMismatch, "merges in the order of what they make", found);
+        let merged = ids.get(format!("{left}{right}").as_str()).copied().unwrap_or(0);
+        if merged < last {
+            let found = format!("the merge of {left:?} and {right:?} produces id {merged} after id {last}");
+            return wrong(
+                ReasonCode::MergesHashMismatch,
+                "merges in the order of the ids that they produce",
+                found,
+            );
         }
-        last = made;
+        last = merged;
     }
     Ok(tokens)
 }

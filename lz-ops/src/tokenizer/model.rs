@@ -1,5 +1,5 @@
-//! What a definition means: the model of a `tokenizer.json` by the crate `tokenizers`, or a SentencePiece model by its own
-//! algorithm. A SentencePiece model travels as JSON as well, so that one form serves workers, plugins and digests:
+//! The implementation behind a definition: the `tokenizers` crate for a `tokenizer.json`, or the SentencePiece algorithm. A
+//! SentencePiece model is also represented as JSON, so that workers, plugins and digests handle one format:
 //! `{"model": {"type": "SentencePiece", "proto": "<base64 of the file>"}}`.
 
 use base64::Engine;
@@ -10,64 +10,64 @@ use super::definition::Definition;
 use super::sentencepiece::SentencePiece;
 use super::{Token, TokenizerError};
 
-/// The type of a model that is a SentencePiece file.
+/// The `type` of a SentencePiece model.
 pub const SENTENCEPIECE: &str = "SentencePiece";
 
-/// The key of a definition whose special tokens are text where a text has them.
+/// The key of a definition that encodes special tokens in texts as plain text.
 pub const SPLIT_SPECIAL_TOKENS: &str = "split_special_tokens";
 
-/// What gives the tokens of a definition.
-pub enum Meaning {
+/// The implementation that encodes and decodes.
+pub enum Model {
     HuggingFace(Box<Definition>),
     SentencePiece(Box<SentencePiece>),
 }
 
-impl Meaning {
-    /// Of a definition, parsed and as text.
-    pub fn parse(value: &Value, json: &[u8]) -> Result<Meaning, TokenizerError> {
+impl Model {
+    /// From a definition, as parsed JSON and as text.
+    pub fn parse(value: &Value, json: &[u8]) -> Result<Model, TokenizerError> {
         let model = &value["model"];
         if model["type"] != SENTENCEPIECE {
-            let definition = match splitting(value)? {
+            let definition = match without_split_key(value)? {
                 Some(plain) => Definition::parse(plain.to_string().as_bytes(), true),
                 None => Definition::parse(json, false),
             };
-            return definition.map(Box::new).map(Meaning::HuggingFace);
+            return definition.map(Box::new).map(Model::HuggingFace);
         }
         let unknown = value.as_object().into_iter().flatten().find(|(key, _)| *key != "model");
         let message = match (unknown, model["proto"].as_str().map(|proto| BASE64.decode(proto))) {
             (Some((key, _)), _) => {
-                format!("`{key}` stands beside a SentencePiece model, which is complete in itself")
+                format!("unexpected key `{key}`: a SentencePiece definition has only `model`")
             }
             (None, Some(Ok(proto))) => {
-                return SentencePiece::parse(&proto).map(Box::new).map(Meaning::SentencePiece);
+                return SentencePiece::parse(&proto).map(Box::new).map(Model::SentencePiece);
             }
-            (None, Some(Err(error))) => format!("`proto` is not base64: {error}"),
-            (None, None) => "`proto` is missing".to_owned(),
+            (None, Some(Err(error))) => format!("`model.proto` is not base64: {error}"),
+            (None, None) => "`model.proto` is missing; expected the SentencePiece file as base64".to_owned(),
         };
         Err(TokenizerError::Definition { message })
     }
 
-    /// Tokens and the bytes they came from.
+    /// Tokens with their byte ranges.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, TokenizerError> {
         match self {
-            Meaning::HuggingFace(definition) => definition.encode(text, add_special_tokens),
-            // The library adds nothing unless it is asked to for each call.
-            Meaning::SentencePiece(model) => Ok(model.encode(text)),
+            Model::HuggingFace(definition) => definition.encode(text, add_special_tokens),
+            // The library adds special tokens only on request per call.
+            Model::SentencePiece(model) => Ok(model.encode(text)),
         }
     }
 
-    /// The text of some ids.
+    /// The text of ids.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
         match self {
-            Meaning::HuggingFace(definition) => definition.decode(ids, skip_special_tokens),
-            // Control pieces have no text in either case.
-            Meaning::SentencePiece(model) => model.decode(ids),
+            Model::HuggingFace(definition) => definition.decode(ids, skip_special_tokens),
+            // Control pieces never have text.
+            Model::SentencePiece(model) => model.decode(ids),
         }
     }
 }
 
-/// The definition without its mark, if it is marked as one whose special tokens are text.
-fn splitting(value: &Value) -> Result<Option<Value>, TokenizerError> {
+/// The definition without the key [`SPLIT_SPECIAL_TOKENS`], if it has it.
+fn without_split_key(value: &Value) -> Result<Option<Value>, TokenizerError> {
     match value.get(SPLIT_SPECIAL_TOKENS) {
         None => Ok(None),
         Some(Value::Bool(true)) => {
@@ -76,12 +76,12 @@ fn splitting(value: &Value) -> Result<Option<Value>, TokenizerError> {
             Ok(Some(plain))
         }
         Some(other) => Err(TokenizerError::Definition {
-            message: format!("`{SPLIT_SPECIAL_TOKENS}` is true or absent, found {other}"),
+            message: format!("`{SPLIT_SPECIAL_TOKENS}` must be true or absent, found {other}"),
         }),
     }
 }
 
-/// The JSON of a definition, marked as one whose special tokens are text; `None` if that changes nothing.
+/// The JSON of a definition with [`SPLIT_SPECIAL_TOKENS`] set; `None` if that changes nothing.
 pub fn split_json(json: &[u8]) -> Result<Option<String>, TokenizerError> {
     let mut value: Value =
         serde_json::from_slice(json).map_err(|error| TokenizerError::Json { message: error.to_string() })?;

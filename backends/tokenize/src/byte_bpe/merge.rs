@@ -1,0 +1,476 @@
+//! BPE merges: repeatedly merges the adjacent pair of lowest rank, leftmost first, until no pair has a rank.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rustc_hash::FxHashMap;
+
+use super::pair_ranks::{NO_RANK, PairRanks};
+
+/// The merges of a model: ranks of pairs and the tokens that they produce.
+///
+/// [`Merges::reduced_to`] renumbers tokens with internal ids: bytes are 0 to 255, and the merge of rank r produces 256 + r, so that no
+/// lookup is needed for the token of a merge.
+pub struct Merges {
+    /// The (internal) id of each byte.
+    bytes: [u32; 256],
+    /// Ranks of all pairs of single bytes, which every piece starts with.
+    byte_pairs: Box<[BytePair]>,
+    pairs: PairRanks,
+    /// The token that the merge of each rank produces; empty with internal ids.
+    tokens: Vec<u32>,
+    /// The token id of each internal id; empty without internal ids.
+    ids: Vec<u32>,
+}
+
+/// A pair of single bytes: the rank of its merge, and of merges that may consume one of the bytes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BytePair {
+    rank: u32,
+    /// The lowest rank of a merge of any token that ends with the first byte and the second byte alone.
+    rival_left: u32,
+    /// The lowest rank of a merge of the first byte alone and any token that begins with the second byte.
+    rival_right: u32,
+}
+
+const NO_BYTE_PAIR: BytePair = BytePair { rank: NO_RANK, rival_left: NO_RANK, rival_right: NO_RANK };
+
+/// A BPE merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    /// Left token.
+    pub left: u32,
+    /// Right token.
+    pub right: u32,
+    /// Merges of lower rank are applied first.
+    pub rank: u32,
+}
+
+/// Number of byte values.
+const BYTES: usize = 256;
+/// Bits of an id. Two ids and a rank fill 64 bits.
+pub const ID_BITS: u32 = 21;
+/// Bits of a rank.
+pub const RANK_BITS: u32 = 22;
+/// Maximum number of ids: internal ids need 256 more, and the last value marks empty slots.
+pub const MAX_IDS: usize = (1 << ID_BITS) - BYTES - 1;
+/// Maximum number of merges.
+pub const MAX_PAIRS: usize = (1 << RANK_BITS) - 1;
+
+/// Pieces of up to this many bytes are merged on the stack, with a linear scan for the lowest rank. Longer ones use a heap.
+const MAX_SHORT_PIECE: usize = 48;
+/// Greater than every rank with its position.
+const NO_PAIR: u64 = u64::MAX;
+/// Bits of a position in a short piece.
+const POSITION_BITS: u32 = 6;
+
+impl Merges {
+    /// From the token of each byte and `(left, right, merged)` triples in rank order. A repeated pair has its last rank. At most
+    /// [`MAX_IDS`] ids and [`MAX_PAIRS`] pairs.
+    pub fn new(bytes: [u32; 256], pairs: &[(u32, u32, u32)]) -> Merges {
+        let tokens = pairs.iter().map(|&(_, _, token)| token).collect();
+        let ranked = pairs.iter().zip(0..).map(|(&(left, right, _), rank)| Pair { left, right, rank });
+        Merges::ranked(bytes, &ranked.collect::<Vec<_>>(), tokens)
+    }
+
+    /// Merges of symbols that are not bytes, from `(left, right, merged)` triples in rank order.
+    pub fn of_symbols(pairs: &[(u32, u32, u32)]) -> Merges {
+        Merges::new([0; BYTES], pairs)
+    }
+
+    /// The same merges reduced to `pairs`, at most one for each token, with internal ids.
+    pub fn reduced_to(&self, pairs: &[Pair]) -> Merges {
+        let mut pairs = pairs.to_vec();
+        pairs.sort_unstable_by_key(|pair| pair.rank);
+        let mut ids = self.bytes.to_vec();
+        ids.extend(pairs.iter().map(|pair| self.token(pair.rank)));
+        let internal_ids: FxHashMap<u32, u32> = ids.iter().copied().zip(0..).collect();
+        // Both sides of a pair are bytes or produced by another pair.
+        let internal = |token: u32| internal_ids.get(&token).copied().unwrap_or(0);
+        for (pair, rank) in pairs.iter_mut().zip(0..) {
+            *pair = Pair { left: internal(pair.left), right: internal(pair.right), rank };
+        }
+        let bytes = std::array::from_fn(|byte| byte as u32);
+        let mut merges = Merges { ids, ..Merges::ranked(bytes, &pairs, Vec::new()) };
+        merges.compute_rivals(&pairs);
+        merges
+    }
+
+    /// Computes the rivals of all byte pairs from the pairs in rank order, with internal ids.
+    fn compute_rivals(&mut self, pairs: &[Pair]) {
+        for byte_pair in &mut self.byte_pairs {
+            (byte_pair.rival_left, byte_pair.rival_right) = (NO_RANK, NO_RANK);
+        }
+        // Each side of a merge is shorter than its result, so this ends at a byte.
+        let end = |mut internal: u32, side: fn(&Pair) -> u32| {
+            while let Some(rank) = (internal as usize).checked_sub(BYTES) {
+                internal = side(&pairs[rank]);
+            }
+            internal as usize
+        };
+        for &Pair { left, right, rank } in pairs {
+            if right < BYTES as u32 {
+                let byte_pair = &mut self.byte_pairs[end(left, |pair| pair.right) << 8 | right as usize];
+                byte_pair.rival_left = byte_pair.rival_left.min(rank);
+            }
+            if left < BYTES as u32 {
+                let byte_pair = &mut self.byte_pairs[(left as usize) << 8 | end(right, |pair| pair.left)];
+                byte_pair.rival_right = byte_pair.rival_right.min(rank);
+            }
+        }
+    }
+
+    fn ranked(bytes: [u32; BYTES], pairs: &[Pair], tokens: Vec<u32>) -> Merges {
+        let mut merges = Merges {
+            bytes,
+            byte_pairs: Box::default(),
+            pairs: PairRanks::new(pairs),
+            tokens,
+            ids: Vec::new(),
+        };
+        let of_bytes = |index: usize| {
+            let rank = merges.rank(bytes[index >> 8], bytes[index & 255]);
+            // Without internal ids the rivals are unknown: rank 0 assumes that there always is one.
+            BytePair { rank, rival_left: 0, rival_right: 0 }
+        };
+        merges.byte_pairs = (0..1 << 16).map(of_bytes).collect();
+        merges
+    }
+
+    #[inline(always)]
+    fn rank(&self, left: u32, right: u32) -> u32 {
+        self.pairs.rank(left, right)
+    }
+
+    /// The token that the merge of this rank produces.
+    #[inline]
+    pub fn token(&self, rank: u32) -> u32 {
+        if self.tokens.is_empty() { BYTES as u32 + rank } else { self.tokens[rank as usize] }
+    }
+
+    /// The token id of an internal id.
+    #[inline]
+    fn id(&self, internal: u32) -> u32 {
+        if self.ids.is_empty() { internal } else { self.ids[internal as usize] }
+    }
+
+    /// Appends the tokens of a piece.
+    pub fn merge(&self, piece: &[u8], tokens: &mut Vec<u32>) {
+        match piece.len() {
+            0 => {}
+            1 => tokens.push(self.id(self.bytes[usize::from(piece[0])])),
+            2..=MAX_SHORT_PIECE => {
+                self.merge_short(piece, |token, _| tokens.push(token));
+            }
+            _ => {
+                self.merge_long(piece, |token, _| tokens.push(token));
+            }
+        }
+    }
+
+    /// Merges symbols. Appends each token with the number of symbols that it covers.
+    pub fn merge_symbols(&self, symbols: &[u32], tokens: &mut Vec<(u32, u32)>) {
+        self.merge_symbols_with(symbols, |token, count| tokens.push((token, count)));
+    }
+
+    /// The last merge that was applied to a piece, if it became a single token.
+    pub fn last_pair(&self, piece: &[u8]) -> Option<Pair> {
+        let symbols: Vec<u32> = piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect();
+        let mut count = 0;
+        self.merge_symbols_with(&symbols, |_, _| count += 1).filter(|_| count == 1)
+    }
+
+    /// Returns the last merge that was applied.
+    fn merge_symbols_with(&self, symbols: &[u32], each: impl FnMut(u32, u32)) -> Option<Pair> {
+        if symbols.is_empty() {
+            return None;
+        }
+        if symbols.len() > MAX_SHORT_PIECE {
+            return self.merge_symbols_long(symbols.to_vec(), each);
+        }
+        let (mut ids, mut ranks) = ([0; MAX_SHORT_PIECE], [NO_PAIR; MAX_SHORT_PIECE]);
+        ids[..symbols.len()].copy_from_slice(symbols);
+        for position in 0..symbols.len() - 1 {
+            ranks[position] =
+                rank_and_position(self.rank(symbols[position], symbols[position + 1]), position);
+        }
+        self.merge_symbols_short(&mut ids, &mut ranks, &mut Links::new(), symbols.len(), each)
+    }
+
+    /// Merges a short piece. Byte pairs without a rival of lower rank are merged up front: their ranks are independent lookups, so the
+    /// cache misses overlap.
+    #[inline]
+    fn merge_short(&self, piece: &[u8], each: impl FnMut(u32, u32)) {
+        let (mut ids, mut ranks, mut links) =
+            ([0u32; MAX_SHORT_PIECE], [NO_PAIR; MAX_SHORT_PIECE], Links::new());
+        let byte_pair = |position: usize| match piece.get(position + 1) {
+            Some(second) => self.byte_pairs[usize::from(piece[position]) << 8 | usize::from(*second)],
+            None => NO_BYTE_PAIR,
+        };
+        // One bit for each position where such a pair begins. No two of them share a byte.
+        let mut independent = 0u64;
+        let (mut before, mut own) = (NO_RANK, byte_pair(0));
+        for (position, byte) in piece.iter().enumerate() {
+            let after = byte_pair(position + 1);
+            ids[position] = self.bytes[usize::from(*byte)];
+            ranks[position] = rank_and_position(own.rank, position);
+            independent |= u64::from((own.rank < before) & (own.rank < after.rival_right)) << position;
+            (before, own) = (own.rival_left, after);
+        }
+        let mut rest = independent;
+        while rest != 0 {
+            let position = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            ids[position] = self.token((ranks[position] >> POSITION_BITS) as u32);
+            ranks[position + 1] = NO_PAIR;
+            links.skip(position, position + 1);
+        }
+        // Look up the ranks of pairs next to a merged one.
+        let mut rest = independent;
+        while rest != 0 {
+            let position = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let after = position + 2;
+            ranks[position] = if after < piece.len() {
+                rank_and_position(self.rank(ids[position], ids[after]), position)
+            } else {
+                NO_PAIR
+            };
+            let left = usize::from(links.previous[position]);
+            if left < piece.len() && independent >> left & 1 == 0 {
+                ranks[left] = rank_and_position(self.rank(ids[left], ids[position]), left);
+            }
+        }
+        self.merge_symbols_short(&mut ids, &mut ranks, &mut links, piece.len(), each);
+    }
+
+    /// Merges symbols, given the rank and position of the pair that begins at each: the minimum is the next merge. Calls `each` with
+    /// every resulting token and the number of symbols that it covers. Returns the last merge that was applied.
+    #[inline]
+    fn merge_symbols_short(
+        &self,
+        ids: &mut [u32; MAX_SHORT_PIECE],
+        ranks: &mut [u64; MAX_SHORT_PIECE],
+        Links { next, previous }: &mut Links,
+        count: usize,
+        mut each: impl FnMut(u32, u32),
+    ) -> Option<Pair> {
+        let mut last = None;
+        // Whole groups of four for SIMD.
+        let groups = &mut ranks[..count.next_multiple_of(4)];
+        loop {
+            let minimum = minimum(groups);
+            let (rank, position) =
+                ((minimum >> POSITION_BITS) as u32, (minimum & ((1 << POSITION_BITS) - 1)) as usize);
+            if rank >= NO_RANK {
+                break;
+            }
+            let behind = usize::from(next[position]);
+            last = Some(Pair { left: ids[position], right: ids[behind], rank });
+            ids[position] = self.token(rank);
+            groups[behind] = NO_PAIR;
+            let after = usize::from(next[behind]);
+            next[position] = after as u8;
+            groups[position] = NO_PAIR;
+            if after < count {
+                previous[after] = position as u8;
+                groups[position] = rank_and_position(self.rank(ids[position], ids[after]), position);
+            }
+            let before = usize::from(previous[position]);
+            if before < count {
+                groups[before] = rank_and_position(self.rank(ids[before], ids[position]), before);
+            }
+        }
+        let mut position = 0;
+        while position < count {
+            let after = usize::from(next[position]);
+            each(self.id(ids[position]), (after - position) as u32);
+            position = after;
+        }
+        last
+    }
+
+    /// Returns the last merge that was applied.
+    fn merge_long(&self, piece: &[u8], each: impl FnMut(u32, u32)) -> Option<Pair> {
+        self.merge_symbols_long(piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect(), each)
+    }
+
+    /// Like [`Merges::merge_symbols_short`], but with a heap: O(n log n) for any length.
+    fn merge_symbols_long(&self, mut ids: Vec<u32>, mut each: impl FnMut(u32, u32)) -> Option<Pair> {
+        const MERGED: u32 = u32::MAX;
+        let end = ids.len() - 1;
+        let mut next: Vec<u32> = (1..=ids.len() as u32).collect();
+        let mut previous: Vec<u32> = (0..ids.len() as u32).map(|position| position.wrapping_sub(1)).collect();
+        let mut queue = BinaryHeap::with_capacity(ids.len());
+        // Entries hold both symbols, so that stale ones are detected when popped.
+        let offer = |queue: &mut BinaryHeap<_>, ids: &[u32], left: usize, right: usize| {
+            let rank = self.rank(ids[left], ids[right]);
+            if rank != NO_RANK {
+                queue.push(Reverse((rank, left as u32, ids[left], ids[right])));
+            }
+        };
+        for position in 0..end {
+            offer(&mut queue, &ids, position, position + 1);
+        }
+        let mut last = None;
+        while let Some(Reverse((rank, position, left, right))) = queue.pop() {
+            let position = position as usize;
+            let behind = next[position] as usize;
+            if ids[position] != left || behind > end || ids[behind] != right {
+                continue;
+            }
+            last = Some(Pair { left, right, rank });
+            ids[position] = self.token(rank);
+            ids[behind] = MERGED;
+            next[position] = next[behind];
+            let after = next[position] as usize;
+            if after <= end {
+                previous[after] = position as u32;
+                offer(&mut queue, &ids, position, after);
+            }
+            let before = previous[position] as usize;
+            if before <= end {
+                offer(&mut queue, &ids, before, position);
+            }
+        }
+        let mut position = 0;
+        while position <= end {
+            let after = next[position] as usize;
+            each(self.id(ids[position]), (after - position) as u32);
+            position = after;
+        }
+        last
+    }
+}
+
+/// A doubly linked list over the symbols of a short piece.
+struct Links {
+    next: [u8; MAX_SHORT_PIECE],
+    previous: [u8; MAX_SHORT_PIECE],
+}
+
+impl Links {
+    fn new() -> Links {
+        Links {
+            next: std::array::from_fn(|position| position as u8 + 1),
+            previous: std::array::from_fn(|position| (position as u8).wrapping_sub(1)),
+        }
+    }
+
+    /// Unlinks the symbol at `behind`, which was merged into the one at `position`.
+    #[inline(always)]
+    fn skip(&mut self, position: usize, behind: usize) {
+        let after = self.next[behind];
+        self.next[position] = after;
+        if let Some(previous) = self.previous.get_mut(usize::from(after)) {
+            *previous = position as u8;
+        }
+    }
+}
+
+/// A rank with its position in the low bits.
+#[inline(always)]
+fn rank_and_position(rank: u32, position: usize) -> u64 {
+    u64::from(rank) << POSITION_BITS | position as u64
+}
+
+/// A pair as one key.
+#[inline(always)]
+pub fn key(left: u32, right: u32) -> u64 {
+    u64::from(left) << ID_BITS | u64::from(right)
+}
+
+/// The minimum of whole groups of four.
+#[inline(always)]
+fn minimum(groups: &[u64]) -> u64 {
+    let mut all = [NO_PAIR; 4];
+    for group in groups.chunks_exact(4) {
+        for (minimum, &other) in all.iter_mut().zip(group) {
+            *minimum = (*minimum).min(other);
+        }
+    }
+    all[0].min(all[1]).min(all[2].min(all[3]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Merges over the letters a, b and c, with byte values as ids, and the bytes of every token.
+    fn merges() -> (Merges, Vec<Vec<u8>>) {
+        let mut texts: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+        let mut pairs = Vec::new();
+        let mut known = [b'a', b'b', b'c'].map(u32::from).to_vec();
+        for step in 0..40usize {
+            let (left, right) = (known[step * 7 % known.len()], known[step * 5 % known.len()]);
+            if pairs.iter().all(|&(a, b, _)| (a, b) != (left, right)) {
+                let text = [&texts[left as usize][..], &texts[right as usize]].concat();
+                // Equal bytes are the same token.
+                let token = texts.iter().position(|known| *known == text).unwrap_or(texts.len());
+                if token == texts.len() {
+                    texts.push(text);
+                    known.push(token as u32);
+                }
+                pairs.push((left, right, token as u32));
+            }
+        }
+        (Merges::new(std::array::from_fn(|byte| byte as u32), &pairs), texts)
+    }
+
+    proptest! {
+        #[test]
+        fn short_and_long_merging_agree(piece in "[abcd]{2,48}") {
+            let (merges, _) = merges();
+            let (mut short, mut long) = (Vec::new(), Vec::new());
+            merges.merge_short(piece.as_bytes(), |token, count| short.push((token, count)));
+            merges.merge_long(piece.as_bytes(), |token, count| long.push((token, count)));
+            prop_assert_eq!(&short, &long);
+            let symbols: Vec<u32> = piece.bytes().map(u32::from).collect();
+            let mut joined = Vec::new();
+            merges.merge_symbols(&symbols, &mut joined);
+            prop_assert_eq!(joined, short);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn merges_reduced_to_last_pairs_give_equal_tokens(piece in "[abc]{2,60}") {
+            let (merges, texts) = merges();
+            let pairs: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text)).collect();
+            let reduced = merges.reduced_to(&pairs);
+            let (mut all, mut few) = (Vec::new(), Vec::new());
+            merges.merge(piece.as_bytes(), &mut all);
+            reduced.merge(piece.as_bytes(), &mut few);
+            prop_assert_eq!(all, few);
+        }
+    }
+
+    #[test]
+    fn a_pair_may_rank_before_the_merges_of_its_sides() {
+        let texts = ["ab", "abc", "bc", "cab"];
+        let (a, b, c) = (u32::from(b'a'), u32::from(b'b'), u32::from(b'c'));
+        let pairs = [(256, c, 257), (c, 256, 259), (a, b, 256), (b, c, 258)];
+        let merges = Merges::new(std::array::from_fn(|byte| byte as u32), &pairs);
+        let last: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text.as_bytes())).collect();
+        assert_eq!(last.len(), 4);
+        let reduced = merges.reduced_to(&last);
+        for piece in ["abc", "cabc", "bcab", "abcabcab", "cbcab"] {
+            let (mut all, mut few) = (Vec::new(), Vec::new());
+            merges.merge(piece.as_bytes(), &mut all);
+            reduced.merge(piece.as_bytes(), &mut few);
+            assert_eq!(all, few, "{piece}");
+        }
+    }
+
+    #[test]
+    fn empty_and_single_byte_pieces() {
+        let mut tokens = Vec::new();
+        let (merges, _) = merges();
+        merges.merge(b"", &mut tokens);
+        assert!(tokens.is_empty());
+        merges.merge(b"x", &mut tokens);
+        assert_eq!(tokens, [u32::from(b'x')]);
+    }
+}

@@ -1,0 +1,223 @@
+//! Caches the tokens of words in two tables of fixed size: short words, whose bytes are the key, and longer words, which are hashed
+//! and compared with a stored copy.
+
+use super::vocabulary::hash;
+
+/// Words of up to this many bytes are keyed by their bytes and length in a `u128`.
+pub const MAX_SHORT_BYTES: usize = 15;
+/// Words longer than this are not cached.
+const MAX_LONG_BYTES: usize = 96;
+/// Log2 of the number of sets for short words.
+const SET_BITS: u32 = 15;
+/// Log2 of the number of slots for longer words.
+const LONG_SLOT_BITS: u32 = 15;
+/// Maximum number of spilled tokens; the cache is cleared beyond it.
+const MAX_SPILLED_TOKENS: usize = 1 << 20;
+/// Maximum bytes of longer words; the cache is cleared beyond it.
+const MAX_WORD_BYTES_TOTAL: usize = 1 << 22;
+/// Tokens that fit into a slot.
+const INLINE_TOKENS: usize = 3;
+
+/// A short word and its tokens. Key 0 marks an empty slot; no word has it, because the key includes the length.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct Slot {
+    key: u128,
+    tokens: [i32; INLINE_TOKENS],
+    count: u32,
+}
+
+/// A two-way set, newest first. It fills one cache line, so that both ways cost one cache miss at most.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Set([Slot; 2]);
+
+/// A longer word: offsets of its bytes in `words` and its tokens in `spilled`. Length 0 marks an empty slot.
+#[derive(Clone, Copy)]
+struct LongSlot {
+    hash: u64,
+    bytes: u32,
+    length: u32,
+    tokens: u32,
+    count: u32,
+}
+
+/// The word cache of one tokenizer; used by one thread at a time.
+pub struct WordCache {
+    sets: Box<[Set]>,
+    long: Box<[LongSlot]>,
+    /// Tokens of longer words and of short words with more than [`INLINE_TOKENS`] tokens.
+    spilled: Vec<u32>,
+    /// The bytes of longer words.
+    words: Vec<u8>,
+}
+
+impl Default for WordCache {
+    /// An empty cache.
+    fn default() -> WordCache {
+        let empty = Slot { key: 0, tokens: [0; INLINE_TOKENS], count: 0 };
+        let empty_long = LongSlot { hash: 0, bytes: 0, length: 0, tokens: 0, count: 0 };
+        WordCache {
+            sets: vec![Set([empty; 2]); 1 << SET_BITS].into_boxed_slice(),
+            long: vec![empty_long; 1 << LONG_SLOT_BITS].into_boxed_slice(),
+            spilled: Vec::new(),
+            words: Vec::new(),
+        }
+    }
+}
+
+impl WordCache {
+    /// Appends the tokens of a word of at most [`MAX_SHORT_BYTES`] bytes; calls `compute` on a cache miss.
+    #[inline(always)]
+    pub fn short(&mut self, key: u128, out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<u32>)) {
+        let position = set_index(key);
+        let Set(slots) = &self.sets[position];
+        let slot = &slots[usize::from(slots[1].key == key)];
+        if slot.key != key {
+            return self.insert(position, key, out, compute);
+        }
+        let count = slot.count as usize;
+        if count <= INLINE_TOKENS {
+            // Copies the whole slot and truncates: no branch on the number of tokens.
+            out.extend_from_slice(&slot.tokens);
+            out.truncate(out.len() - (INLINE_TOKENS - count));
+            return;
+        }
+        let start = slot.tokens[0] as usize;
+        out.extend(self.spilled[start..start + count].iter().map(|token| *token as i32));
+    }
+
+    #[inline(never)]
+    fn insert(
+        &mut self,
+        position: usize,
+        key: u128,
+        out: &mut Vec<i32>,
+        compute: impl FnOnce(&mut Vec<u32>),
+    ) {
+        let (start, count) = self.compute_spilled(out, compute);
+        let mut slot = Slot { key, tokens: [start as i32, 0, 0], count: count as u32 };
+        if count <= INLINE_TOKENS {
+            for (to, from) in slot.tokens.iter_mut().zip(&self.spilled[start..]) {
+                *to = *from as i32;
+            }
+            self.spilled.truncate(start);
+        }
+        let Set(slots) = &mut self.sets[position];
+        *slots = [slot, slots[0]];
+    }
+
+    /// Appends the tokens of a longer word; calls `compute` on a cache miss.
+    pub fn long(&mut self, word: &[u8], out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<u32>)) {
+        if word.len() > MAX_LONG_BYTES {
+            let (start, _) = self.compute_spilled(out, compute);
+            self.spilled.truncate(start);
+            return;
+        }
+        let hash = hash(word);
+        let position = (hash >> (64 - LONG_SLOT_BITS)) as usize;
+        let slot = self.long[position];
+        let bytes = slot.bytes as usize..(slot.bytes + slot.length) as usize;
+        if slot.hash == hash && &self.words[bytes] == word {
+            let tokens = &self.spilled[slot.tokens as usize..(slot.tokens + slot.count) as usize];
+            out.extend(tokens.iter().map(|token| *token as i32));
+            return;
+        }
+        let (tokens, count) = self.compute_spilled(out, compute);
+        let bytes = self.words.len() as u32;
+        self.words.extend_from_slice(word);
+        let length = word.len() as u32;
+        self.long[position] = LongSlot { hash, bytes, length, tokens: tokens as u32, count: count as u32 };
+    }
+
+    /// Appends computed tokens to `spilled` and to the result. Returns their offset and count.
+    fn compute_spilled(&mut self, out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<u32>)) -> (usize, usize) {
+        if self.spilled.len() > MAX_SPILLED_TOKENS || self.words.len() > MAX_WORD_BYTES_TOTAL {
+            *self = WordCache::default();
+        }
+        let start = self.spilled.len();
+        compute(&mut self.spilled);
+        let tokens = &self.spilled[start..];
+        out.extend(tokens.iter().map(|token| *token as i32));
+        (start, tokens.len())
+    }
+}
+
+#[inline(always)]
+fn set_index(key: u128) -> usize {
+    // The second factor is never 0: the length in its top byte would have to be 0xd6.
+    let (low, high) = (key as u64 ^ 0x9e37_79b9_7f4a_7c15, (key >> 64) as u64 ^ 0xd6e8_feb8_6659_fd93);
+    let product = u128::from(low) * u128::from(high);
+    ((product as u64 ^ (product >> 64) as u64) >> (64 - SET_BITS)) as usize
+}
+
+/// The key of the word `text[start..end]` of 1 to [`MAX_SHORT_BYTES`] bytes: its bytes, and its length in the top byte.
+#[inline(always)]
+pub fn key(text: &[u8], start: usize, end: usize) -> u128 {
+    const MASKS: [u128; MAX_SHORT_BYTES + 1] = {
+        let mut masks = [0; MAX_SHORT_BYTES + 1];
+        let mut length = 1;
+        while length <= MAX_SHORT_BYTES {
+            masks[length] = u128::MAX >> (128 - 8 * length);
+            length += 1;
+        }
+        masks
+    };
+    let length = end - start;
+    debug_assert!((1..=MAX_SHORT_BYTES).contains(&length));
+    let bytes = match text.get(start..start + 16).and_then(|window| <[u8; 16]>::try_from(window).ok()) {
+        Some(window) => u128::from_le_bytes(window) & MASKS[length],
+        None => {
+            let mut window = [0; 16];
+            window[..length].copy_from_slice(&text[start..end]);
+            u128::from_le_bytes(window)
+        }
+    };
+    bytes | (length as u128) << 120
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A word and its tokens: one for each byte, at most seven.
+    fn word(number: usize) -> (String, Vec<u32>) {
+        let text = format!("{number}{}", "x".repeat(number % 23));
+        let count = text.len().min(7) as u32;
+        (text, (0..count).map(|token| token + number as u32).collect())
+    }
+
+    #[test]
+    fn cached_and_computed_tokens_are_equal() {
+        let mut cache = WordCache::default();
+        let mut misses = [0; 3];
+        for (pass, numbers) in [0..150_000, 149_000..150_000, 149_000..150_000].into_iter().enumerate() {
+            for number in numbers {
+                let (text, tokens) = word(number);
+                let mut compute = |to: &mut Vec<u32>| {
+                    misses[pass] += 1;
+                    to.extend(&tokens);
+                };
+                let mut out = vec![-7];
+                if text.len() <= MAX_SHORT_BYTES {
+                    cache.short(key(text.as_bytes(), 0, text.len()), &mut out, &mut compute);
+                } else {
+                    cache.long(text.as_bytes(), &mut out, &mut compute);
+                }
+                let expected: Vec<i32> =
+                    [-7].into_iter().chain(tokens.iter().map(|token| *token as i32)).collect();
+                assert_eq!(out, expected, "{text}");
+            }
+        }
+        // The most recent words hit, except those evicted from their set.
+        assert!(misses[0] == 150_000 && misses[1] < 100 && misses[2] < 100, "{misses:?}");
+    }
+
+    #[test]
+    fn key_does_not_depend_on_bytes_after_the_word() {
+        let text = b"one two three four five";
+        assert_eq!(key(text, 4, 7), key(b"two", 0, 3));
+        assert_ne!(key(text, 4, 7), key(b"two\0", 0, 4));
+        assert_eq!(key(text, 3, 18), key(b" two three four more", 0, 15));
+    }
+}

@@ -1,0 +1,194 @@
+//! Caches the ids of phrases: stretches of at least 512 bytes. Many texts share a prefix, such as a system prompt or the conversation
+//! so far. A phrase is cached when it occurs for the second time, so that unique texts cost only a probe.
+
+use crate::byte_bpe::vocabulary::hash;
+
+/// A phrase ends at the first permitted position after this many bytes.
+const MIN_BYTES: usize = 512;
+/// Longer phrases are not cached.
+const MAX_PHRASE_BYTES: usize = 4096;
+/// Log2 of the number of sets.
+const SET_BITS: u32 = 14;
+/// Maximum bytes of cached text; the cache is cleared beyond it.
+const MAX_TOTAL_BYTES: usize = 1 << 23;
+/// Maximum number of cached ids; the cache is cleared beyond it.
+const MAX_TOTAL_IDS: usize = 1 << 21;
+
+/// A phrase: offsets of its bytes and ids. Length 0 marks a phrase that occurred once (only its hash is known), or an empty slot.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    hash: u64,
+    bytes: u32,
+    length: u32,
+    ids: u32,
+    count: u32,
+}
+
+/// The phrase cache of one tokenizer; used by one thread at a time.
+#[derive(Default)]
+pub struct PhraseCache {
+    /// Two-way sets, newest first; allocated with the first phrase.
+    sets: Vec<[Slot; 2]>,
+    bytes: Vec<u8>,
+    ids: Vec<i32>,
+}
+
+impl PhraseCache {
+    /// Appends the ids of a text from `start` on. `may_end` returns whether a text may be split at a position without changing its ids;
+    /// `compute` appends the ids between two positions and returns whether they may be cached.
+    #[inline]
+    pub fn encode(
+        &mut self,
+        text: &[u8],
+        mut start: usize,
+        out: &mut Vec<i32>,
+        may_end: impl Fn(usize) -> bool,
+        mut compute: impl FnMut(usize, usize, &mut Vec<i32>) -> bool,
+    ) {
+        while text.len() > start + MIN_BYTES {
+            let end =
+                (start + MIN_BYTES..text.len()).find(|position| may_end(*position)).unwrap_or(text.len());
+            if end - start > MAX_PHRASE_BYTES {
+                compute(start, end, out);
+            } else {
+                self.phrase(&text[start..end], out, |out| compute(start, end, out));
+            }
+            start = end;
+        }
+        if start < text.len() {
+            compute(start, text.len(), out);
+        }
+    }
+
+    fn phrase(&mut self, phrase: &[u8], out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<i32>) -> bool) {
+        if self.sets.is_empty() {
+            self.sets = vec![Default::default(); 1 << SET_BITS];
+        }
+        let hash = hash(phrase);
+        let position = (hash >> (64 - SET_BITS)) as usize;
+        let set = &mut self.sets[position];
+        let Some(way) = set.iter().position(|slot| slot.hash == hash) else {
+            *set = [Slot { hash, ..Slot::default() }, set[0]];
+            compute(out);
+            return;
+        };
+        let slot = set[way];
+        let first = out.len();
+        if slot.length == 0 {
+            if compute(out) {
+                self.insert(position, hash, phrase, &out[first..]);
+            }
+        } else if self.bytes[slot.bytes as usize..][..slot.length as usize] == *phrase {
+            out.extend_from_slice(&self.ids[slot.ids as usize..][..slot.count as usize]);
+        } else {
+            compute(out);
+        }
+    }
+
+    fn insert(&mut self, position: usize, hash: u64, phrase: &[u8], ids: &[i32]) {
+        if self.bytes.len() + phrase.len() > MAX_TOTAL_BYTES || self.ids.len() + ids.len() > MAX_TOTAL_IDS {
+            *self = PhraseCache { sets: vec![Default::default(); 1 << SET_BITS], ..PhraseCache::default() };
+        }
+        let slot = Slot {
+            hash,
+            bytes: self.bytes.len() as u32,
+            length: phrase.len() as u32,
+            ids: self.ids.len() as u32,
+            count: ids.len() as u32,
+        };
+        self.bytes.extend_from_slice(phrase);
+        self.ids.extend_from_slice(ids);
+        let set = &mut self.sets[position];
+        match set.iter_mut().find(|other| other.hash == hash) {
+            Some(other) => *other = slot,
+            None => set[0] = slot,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Encodes with bytes as ids. Returns the ids and the number of computed ones.
+    fn encode(phrases: &mut PhraseCache, text: &[u8]) -> (Vec<i32>, usize) {
+        let (mut out, mut computed) = (vec![-1], 0);
+        phrases.encode(
+            text,
+            1,
+            &mut out,
+            |position| text[position] == b' ',
+            |start, end, out| {
+                computed += end - start;
+                out.extend(text[start..end].iter().map(|byte| i32::from(*byte)));
+                true
+            },
+        );
+        (out, computed)
+    }
+
+    fn expected(text: &[u8]) -> Vec<i32> {
+        [-1].into_iter().chain(text[1..].iter().map(|byte| i32::from(*byte))).collect()
+    }
+
+    #[test]
+    fn a_phrase_hits_from_its_third_occurrence_on() {
+        let mut phrases = PhraseCache::default();
+        let words = |count: usize| (0..count).map(|word| format!(" word{word}")).collect::<String>();
+        let (text, longer) = (words(3000), words(4000));
+        let (text, longer) = (text.as_bytes(), longer.as_bytes());
+        let found: Vec<usize> = (0..3)
+            .map(|_| {
+                let (ids, computed) = encode(&mut phrases, text);
+                assert_eq!(ids, expected(text));
+                computed
+            })
+            .collect();
+        assert_eq!(found[..2], [text.len() - 1; 2]);
+        assert!(found[2] <= MIN_BYTES, "{found:?}");
+        // A text with the same prefix.
+        let (ids, computed) = encode(&mut phrases, longer);
+        assert_eq!(ids, expected(longer));
+        assert!(computed < longer.len() - text.len() + 2 * MIN_BYTES, "{computed}");
+    }
+
+    #[test]
+    fn phrases_that_may_not_be_cached_are_computed_again() {
+        let mut phrases = PhraseCache::default();
+        let text = b" never to be cached..".repeat(40);
+        for _ in 0..3 {
+            let mut computed = 0;
+            phrases.encode(
+                &text,
+                0,
+                &mut Vec::new(),
+                |position| text[position] == b' ',
+                |start, end, out| {
+                    computed += end - start;
+                    out.push(1);
+                    false
+                },
+            );
+            assert_eq!(computed, text.len());
+        }
+        assert!(phrases.bytes.is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded_and_long_phrases_are_not_cached() {
+        let mut phrases = PhraseCache::default();
+        for seed in 0..24usize {
+            let text: Vec<u8> = (0..1 << 20)
+                .map(|position| if position % 600 == 0 { b' ' } else { ((position * seed) >> 3) as u8 | 64 })
+                .collect();
+            for _ in 0..3 {
+                assert!(encode(&mut phrases, &text).0 == expected(&text));
+            }
+            assert!(phrases.bytes.len() <= MAX_TOTAL_BYTES && phrases.ids.len() <= MAX_TOTAL_IDS);
+        }
+        let text = vec![b'x'; 3 * MAX_PHRASE_BYTES];
+        for _ in 0..3 {
+            assert_eq!(encode(&mut phrases, &text), (expected(&text), text.len() - 1));
+        }
+    }
+}

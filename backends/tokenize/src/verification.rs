@@ -1,0 +1,338 @@
+//! Verifies that a candidate is equal to a tokenizer's definition. Its structure is checked when it is built. Before its first use it is
+//! compared with the definition on probe texts, and on every code point if it has its own Unicode tables. Afterwards a decreasing share
+//! of real texts is compared.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use lz_core::{Reason, ReasonCode};
+use lz_ops::tokenizer::Tokenizer;
+use serde_json::Value;
+
+use crate::byte_bpe::ByteBpe;
+use crate::code_points;
+use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
+use crate::definition::{check_ids, model_kind, other_model};
+use crate::external::{GithubBpe, HfTokenizers, HfTokenizers1, Tiktoken};
+use crate::probe_texts;
+use crate::sentencepiece::SentencePiece;
+use crate::verification_cache;
+use crate::words::{CharBpe, Unigram, WordPiece, WordTokenizer};
+
+/// A candidate that is verified equal to the definition.
+pub struct Verified<C> {
+    /// The candidate.
+    pub coder: C,
+    /// Why it may not be used for decoding, if it may not.
+    decoding: Option<Reason>,
+    /// Number of encode calls.
+    calls: AtomicU64,
+    /// Set when it differed from the definition on a real text; it is never used again.
+    revoked: OnceLock<Reason>,
+}
+
+/// A lazily verified candidate, or the reason why it may not be used.
+pub struct Slot<C>(OnceLock<Result<Verified<C>, Reason>>);
+
+impl<C> Default for Slot<C> {
+    fn default() -> Slot<C> {
+        Slot(OnceLock::new())
+    }
+}
+
+/// The candidates of one tokenizer and the data that verifies them.
+#[derive(Default)]
+pub struct Prepared {
+    byte_bpe: Slot<ByteBpe>,
+    word_piece: Slot<WordTokenizer<WordPiece>>,
+    unigram: Slot<WordTokenizer<Unigram>>,
+    char_bpe: Slot<WordTokenizer<CharBpe>>,
+    sentencepiece: Slot<SentencePiece>,
+    hf_tokenizers: Slot<HfTokenizers>,
+    hf_tokenizers_1: Slot<HfTokenizers1>,
+    tiktoken: Slot<Tiktoken>,
+    github_bpe: Slot<GithubBpe>,
+    probes: OnceLock<Vec<Probe>>,
+    code_point_hashes: code_points::ExpectedHashes,
+    /// The parsed definition while several candidates are built.
+    parsed: Mutex<Option<Arc<Value>>>,
+    /// Set when the preferred kernel is built.
+    ready: OnceLock<()>,
+    /// The model kind, set when the definition is first parsed.
+    model: OnceLock<&'static str>,
+}
+
+impl Prepared {
+    /// The parsed definition.
+    fn definition(&self, tokenizer: &Tokenizer) -> Result<Arc<Value>, Reason> {
+        let shared = self.parsed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(shared) = shared {
+            return Ok(shared);
+        }
+        let parsed = tokenizer.parsed();
+        parsed
+            .map(Arc::new)
+            .map_err(|error| Reason::new(ReasonCode::TokenizerInvalid).message(error.to_string()))
+    }
+}
+
+/// Parses the definition once for all candidates that `work` builds.
+pub fn with_parsed_definition<T>(tokenizer: &Tokenizer, work: impl FnOnce() -> T) -> T {
+    let Some(prepared) = tokenizer.prepared(Prepared::default) else { return work() };
+    let set = |parsed| *prepared.parsed.lock().unwrap_or_else(PoisonError::into_inner) = parsed;
+    set(prepared.definition(tokenizer).ok());
+    let done = work();
+    set(None);
+    prepared.ready.get_or_init(|| ());
+    done
+}
+
+/// Whether the preferred kernel of a tokenizer is built.
+pub fn is_prepared(tokenizer: &Tokenizer) -> bool {
+    tokenizer.prepared(Prepared::default).is_none_or(|prepared| prepared.ready.get().is_some())
+}
+
+/// A coder with a slot in [`Prepared`].
+pub trait Candidate: Coder {
+    /// Its slot.
+    fn slot(prepared: &Prepared) -> &Slot<Self>;
+}
+
+macro_rules! candidates {
+    ($($kind:ty => $slot:ident),* $(,)?) => {
+        $(impl Candidate for $kind {
+            fn slot(prepared: &Prepared) -> &Slot<Self> {
+                &prepared.$slot
+            }
+        })*
+    };
+}
+
+candidates! {
+    ByteBpe => byte_bpe,
+    WordTokenizer<WordPiece> => word_piece,
+    WordTokenizer<Unigram> => unigram,
+    WordTokenizer<CharBpe> => char_bpe,
+    SentencePiece => sentencepiece,
+    HfTokenizers => hf_tokenizers,
+    HfTokenizers1 => hf_tokenizers_1,
+    Tiktoken => tiktoken,
+    GithubBpe => github_bpe,
+}
+
+/// A text and the results of the definition.
+struct Probe {
+    text: String,
+    special: bool,
+    expected: Encoded,
+    decoded: [String; 2],
+}
+
+/// The candidate for a tokenizer, built and verified on first use, or the reason why it may not be used.
+pub fn verified<C: Candidate>(tokenizer: &Tokenizer) -> Result<&Verified<C>, Reason> {
+    let Some(prepared) = tokenizer.prepared(Prepared::default) else {
+        return Err(Reason::new(ReasonCode::TokenizerIdMismatch).argument("tokenizer"));
+    };
+    let outcome = C::slot(prepared).0.get_or_init(|| verify(tokenizer, prepared));
+    let verified = outcome.as_ref().map_err(Reason::clone)?;
+    match verified.revoked.get() {
+        Some(reason) => Err(reason.clone()),
+        None => Ok(verified),
+    }
+}
+
+fn verify<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Verified<C>, Reason> {
+    // Definitions are large: skip parsing for candidates of another model kind.
+    if let (Some(found), Some(required)) = (prepared.model.get(), C::MODEL)
+        && *found != required
+    {
+        return Err(other_model(required, found));
+    }
+    let cached = (C::EQUALITY_TEST == EqualityTest::CodePoints)
+        .then(|| verification_cache::get::<C>(tokenizer))
+        .flatten();
+    if let Some(Err(reason)) = cached {
+        return Err(reason);
+    }
+    if C::EQUALITY_TEST == EqualityTest::None {
+        return Ok(Verified::new(C::build(tokenizer, &Value::Null)?, None));
+    }
+    let definition = prepared.definition(tokenizer)?;
+    prepared.model.get_or_init(|| model_kind(&definition));
+    check_ids(&definition)?;
+    let coder = C::build(tokenizer, &definition)?;
+    let mut decoding = None;
+    let probes = prepared.probes.get_or_init(|| probe_texts_of(tokenizer, &definition));
+    for probe in probes {
+        check_encoding(&coder, tokenizer, probe)?;
+        if C::DECODES && decoding.is_none() {
+            decoding = check_decoding(&coder, tokenizer, probe).err();
+        }
+    }
+    if C::EQUALITY_TEST == EqualityTest::CodePoints && cached.is_none() {
+        let found = code_points::check_all(&coder, tokenizer, &prepared.code_point_hashes);
+        verification_cache::insert::<C>(tokenizer, &found);
+        found?;
+    }
+    Ok(Verified::new(coder, decoding))
+}
+
+fn probe_texts_of(tokenizer: &Tokenizer, definition: &Value) -> Vec<Probe> {
+    let texts = probe_texts::texts(tokenizer, definition);
+    let probe = |(text, number): (String, usize)| {
+        let special = number % 3 != 2;
+        let mut expected = Encoded { offsets: Some(Vec::new()), ..Encoded::default() };
+        // Texts on which the definition itself fails are skipped.
+        encode_by_definition(tokenizer, &text, special, &mut expected).ok()?;
+        let ids: Vec<u32> = expected.ids.iter().map(|id| *id as u32).collect();
+        let decoded = [tokenizer.decode(&ids, false).ok()?, tokenizer.decode(&ids, true).ok()?];
+        Some(Probe { text, special, expected, decoded })
+    };
+    texts.into_iter().zip(0..).filter_map(probe).collect()
+}
+
+fn check_encoding<C: Coder>(coder: &C, tokenizer: &Tokenizer, probe: &Probe) -> Result<(), Reason> {
+    let mut found = Encoded { offsets: C::OFFSETS.then(Vec::new), ..Encoded::default() };
+    let outcome = coder.encode(tokenizer, &[&probe.text], probe.special, &mut found);
+    outcome.map_err(|error| error.reason)?;
+    compare(&probe.text, &found, &probe.expected)?;
+    // Encoding without offsets may use another code path.
+    if C::OFFSETS {
+        let mut plain = Encoded::default();
+        coder.encode(tokenizer, &[&probe.text], probe.special, &mut plain).map_err(|error| error.reason)?;
+        compare(&probe.text, &plain, &probe.expected)?;
+    }
+    Ok(())
+}
+
+fn check_decoding<C: Coder>(coder: &C, tokenizer: &Tokenizer, probe: &Probe) -> Result<(), Reason> {
+    let ids: Vec<u32> = probe.expected.ids.iter().map(|id| *id as u32).collect();
+    for (skip, expected) in [false, true].into_iter().zip(&probe.decoded) {
+        let found = coder.decode(tokenizer, &ids, skip).map_err(|error| error.reason)?;
+        if found != *expected {
+            return Err(not_equal(&probe.text, &format!("{found:?}"), &format!("{expected:?}")));
+        }
+    }
+    Ok(())
+}
+
+fn compare(text: &str, found: &Encoded, expected: &Encoded) -> Result<(), Reason> {
+    let offsets = found.offsets.as_ref().zip(expected.offsets.as_ref());
+    let offsets_differ = offsets.is_some_and(|(found, expected)| found != expected);
+    if found.ids == expected.ids && !offsets_differ {
+        return Ok(());
+    }
+    let position =
+        found.ids.iter().zip(&expected.ids).take_while(|(found, expected)| found == expected).count();
+    let shown = |encoded: &Encoded| {
+        let ids: Vec<i32> = encoded.ids.iter().skip(position).take(4).copied().collect();
+        if offsets_differ && found.ids == expected.ids {
+            format!("offsets {:?}", encoded.offsets.as_deref().unwrap_or_default())
+        } else {
+            format!("{ids:?} at token {position}")
+        }
+    };
+    Err(not_equal(text, &shown(found), &shown(expected)))
+}
+
+/// The reason of a candidate whose result differs from the definition's.
+pub fn not_equal(text: &str, found: &str, expected: &str) -> Reason {
+    let start: String = text.chars().take(24).collect();
+    Reason::new(ReasonCode::TokenizerNotEqual)
+        .argument("tokenizer")
+        .required(format!("{expected} for {start:?}…"))
+        .found(found)
+}
+
+/// The shares of calls of a verified candidate that are compared with the definition.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    /// Share of the first 100 calls.
+    pub initial: f64,
+    /// Share of the next 1000 calls.
+    pub warmup: f64,
+    /// Share of all later calls.
+    pub stable: f64,
+}
+
+impl Default for Rates {
+    fn default() -> Rates {
+        Rates { initial: 0.1, warmup: 0.01, stable: 0.001 }
+    }
+}
+
+static RATES: Mutex<Option<Rates>> = Mutex::new(None);
+
+/// Sets the rates for this process.
+pub fn set_rates(rates: Rates) {
+    *RATES.lock().unwrap_or_else(PoisonError::into_inner) = Some(rates);
+}
+
+impl Rates {
+    /// Whether the call with this number is compared: if the integer part of the cumulative share increases.
+    pub fn samples(&self, call: u64) -> bool {
+        let share = |calls: u64| {
+            let (first, next) = (calls.min(100), calls.saturating_sub(100).min(1000));
+            let rest = calls.saturating_sub(1100);
+            first as f64 * self.initial + next as f64 * self.warmup + rest as f64 * self.stable
+        };
+        (share(call + 1) + 1e-9).floor() > (share(call) + 1e-9).floor()
+    }
+}
+
+/// Compared texts are truncated to this many bytes, so that a comparison is fast.
+const MAX_SAMPLE_BYTES: usize = 4096;
+
+impl<C: Candidate> Verified<C> {
+    fn new(coder: C, decoding: Option<Reason>) -> Verified<C> {
+        Verified { coder, decoding, calls: AtomicU64::new(0), revoked: OnceLock::new() }
+    }
+
+    /// Why it may not be used for decoding, if it may not.
+    pub fn decoding_objection(&self) -> Option<Reason> {
+        if C::DECODES {
+            self.decoding.clone()
+        } else {
+            Some(Reason::new(ReasonCode::TokenizerModelUnsupported))
+        }
+    }
+
+    /// After a call, compares one of its texts with the definition at the configured rate. If they differ, the candidate is revoked.
+    pub fn validate(&self, tokenizer: &Tokenizer, texts: &[&str], special: bool) -> Result<(), Reason> {
+        if C::EQUALITY_TEST == EqualityTest::None {
+            return Ok(());
+        }
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let rates = RATES.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
+        if texts.is_empty() || !rates.samples(call) {
+            return Ok(());
+        }
+        let text = texts[call as usize % texts.len()];
+        let text = &text[..text.floor_char_boundary(MAX_SAMPLE_BYTES.min(text.len()))];
+        let mut expected = Encoded { offsets: Some(Vec::new()), ..Encoded::default() };
+        if encode_by_definition(tokenizer, text, special, &mut expected).is_err() {
+            return Ok(());
+        }
+        let probe = Probe { text: text.to_owned(), special, expected, decoded: Default::default() };
+        check_encoding(&self.coder, tokenizer, &probe).inspect_err(|reason| {
+            // Another thread may have revoked it at the same time.
+            let _ = self.revoked.set(reason.clone());
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sampled_share_decreases_with_the_number_of_calls() {
+        let rates = Rates::default();
+        let sampled = |calls: std::ops::Range<u64>| calls.filter(|call| rates.samples(*call)).count();
+        assert_eq!((sampled(0..100), sampled(100..1100), sampled(1100..11_100)), (10, 10, 10));
+        let never = Rates { initial: 0.0, warmup: 0.0, stable: 0.0 };
+        assert!((0..5000).all(|call| !never.samples(call)));
+        let always = Rates { initial: 1.0, warmup: 1.0, stable: 1.0 };
+        assert!((0..5000).all(|call| always.samples(call)));
+    }
+}
