@@ -1,7 +1,7 @@
 //! Vectors of f32 lanes over one instruction set, chosen at run time.
 //!
 //! A value of a type that implements [`Simd`] proves that this processor has the instructions: only [`Simd::detect`] makes
-//! one. Kernels are written once, generic over it, and compiled for every instruction set ([`crate::isa`]). Everything here
+//! one. Kernels are written once, generic over it, and compiled for every instruction set (`crate::isa`). Everything here
 //! is inlined into the function that [`Simd::vectorize`] enters, because only there may the compiler use the instructions;
 //! so whatever a kernel calls in its inner loops must be `#[inline(always)]`, and [`vectors!`] repeats its body as text
 //! instead of taking a closure. Nothing here knows an operation.
