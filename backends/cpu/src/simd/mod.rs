@@ -3,7 +3,7 @@
 //! A value of a type that implements [`Simd`] proves that this processor has the instructions: only [`Simd::detect`] makes
 //! one. Kernels are written once, generic over it, and compiled for every instruction set (`crate::isa`). Everything here
 //! is inlined into the function that [`Simd::vectorize`] enters, because only there may the compiler use the instructions;
-//! so whatever a kernel calls in its inner loops must be `#[inline(always)]`, and [`vectors!`] repeats its body as text
+//! so whatever a kernel calls in its inner loops must be `#[inline(always)]`, and `vectors!` repeats its body as text
 //! instead of taking a closure. Nothing here knows an operation.
 
 use lz_core::{DType, KernelError};
@@ -336,7 +336,7 @@ macro_rules! with_float {
 }
 pub(crate) use with_float;
 
-/// The error of [`with_float!`].
+/// The error of `with_float!`.
 #[cold]
 pub fn not_a_float(dtype: Option<DType>) -> KernelError {
     KernelError::failed(format!("no kernel was compiled for {dtype:?}")).before_writing()
