@@ -20,7 +20,7 @@ pub struct Attribute {
 
 /// One entry.
 pub struct Entry {
-    /// Its key, one of [`KEYS`].
+    /// Its key, one of `KEYS`.
     pub key: Ident,
     /// What follows it.
     pub written: Written,

@@ -144,7 +144,7 @@ fn clippy(root: &Path) -> Result<()> {
 
 /// Builds the documentation of all libraries; broken links and other rustdoc warnings are errors.
 fn doc(root: &Path) -> Result<()> {
-    let arguments = ["doc", "--no-deps", "--workspace", "--lib"];
+    let arguments = ["doc", "--no-deps", "--workspace", "--lib", "--keep-going"];
     command::build(root, "cargo", &arguments, &[("RUSTDOCFLAGS", Path::new("--deny warnings"))])
 }
 

@@ -183,7 +183,7 @@ pub fn engine_disabled(engine: &Engine, scope: &mut Scope) -> *mut Failure {
 /// Registers kernels implemented in C++. `release` is called with `owner` when the last of them is dropped.
 ///
 /// # Safety
-/// As for [`Engine::register`] and [`Owner::new`].
+/// As for `Engine::register` and [`Owner::new`].
 pub unsafe fn engine_register(
     engine: &Engine,
     descriptor: &str,

@@ -2,9 +2,9 @@
 //!
 //! A value of a type that implements [`Simd`] proves that this processor has the instructions: only
 //! [`Simd::detect`] creates one. Kernels are written once, generic over it, and monomorphized for every
-//! instruction set ([`crate::isa`]). Everything here is inlined into the function that [`Simd::vectorize`]
+//! instruction set (`crate::isa`). Everything here is inlined into the function that [`Simd::vectorize`]
 //! enters, because only there are the target features enabled. Everything that a kernel calls in its inner
-//! loops must therefore be `#[inline(always)]`, and [`vectors!`] expands its body instead of taking a
+//! loops must therefore be `#[inline(always)]`, and `vectors!` expands its body instead of taking a
 //! closure. Nothing here depends on an operation.
 
 use lz_core::{DType, KernelError};
@@ -344,7 +344,7 @@ macro_rules! with_float {
 }
 pub(crate) use with_float;
 
-/// Error of [`with_float!`].
+/// Error of `with_float!`.
 #[cold]
 pub fn not_a_float(dtype: Option<DType>) -> KernelError {
     KernelError::failed(format!("unsupported dtype {dtype:?}: expected f32, f16 or bf16")).before_writing()
