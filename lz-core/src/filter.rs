@@ -1,7 +1,7 @@
 //! Whether a kernel can run a call, and every reason why not.
 //!
-//! One walk serves two readers: the decision, which wants to know quickly and what its answer hangs on, and the
-//! explanation, which wants all reasons. So they cannot disagree.
+//! One traversal serves two visitors: the decision, which stops at the first exclusion and collects guards, and the explanation,
+//! which collects all reasons. So the two cannot disagree.
 
 use lz_schema::expr::Slots;
 
@@ -18,12 +18,12 @@ use crate::policy::{JitPolicy, TpFallback};
 use crate::reason::{Reason, ReasonCode};
 use crate::spec::{KernelSpec, StrideNeeds};
 
-/// Who listens to the walk.
+/// Receives the results of [`examine`].
 pub(crate) trait Listener {
-    /// The kernel is excluded, for the whole cell of the call. True stops the walk.
+    /// The kernel is excluded for the whole cell of the call. Returning true stops the traversal.
     fn excluded(&mut self, reason: impl FnOnce() -> Reason) -> bool;
 
-    /// Something that must be looked at on each call of the cell, and how it stands now.
+    /// A condition that varies within the cell, and its value for this call.
     fn guarded(&mut self, guard: Guard, holds: bool, reason: impl FnOnce() -> Reason);
 }
 
@@ -41,7 +41,7 @@ impl Listener for Vec<Reason> {
     }
 }
 
-/// Walks through everything that a kernel needs.
+/// Checks all requirements of a kernel.
 pub(crate) fn examine(call: &Call<'_>, position: u16, listener: &mut impl Listener) {
     let Some(candidate) = call.table.candidates.get(usize::from(position)) else { return };
     let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { return };
@@ -92,7 +92,7 @@ fn policy(
     }
     (call.mode.has(Ask::Disabled)
         && listener.excluded(|| {
-            Reason::new(ReasonCode::ModeExcluded).required("a reference").found("optimisation is disabled")
+            Reason::new(ReasonCode::ModeExcluded).required("a reference").found("optimization is disabled")
         }))
         || (!call.world.level.allows_kernels()
             && listener.excluded(|| {
@@ -106,7 +106,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     };
     let spec = kernel.spec();
     if device.platform() != spec.platform {
-        // Nothing else about the device means anything on another platform.
+        // Other device properties are meaningless on a different platform.
         return listener.excluded(|| {
             Reason::new(ReasonCode::PlatformMismatch)
                 .required(spec.platform.name())
@@ -117,7 +117,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
         && device.platform() != Platform::Cpu
         && listener.excluded(|| {
             Reason::new(ReasonCode::PlatformMismatch)
-                .required("tensors of the host, for what is on a device does not cross to another process")
+                .required("host tensors: device tensors cannot be passed to another process")
                 .found(device.platform().name())
         })
     {
@@ -200,7 +200,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     }
 }
 
-/// Whether a dotted version is at least another, number by number.
+/// Whether a dotted version is at least `required`, compared component by component.
 fn version_reaches(found: &str, required: &str) -> bool {
     let numbers = |text: &str| -> Vec<u64> {
         let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>();
@@ -249,8 +249,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
     }
     let needed = transforms(call, &kernel.facts, || Some(kernel));
     needed.iter().any(|kind| {
-        // A result that is copied is not converted: whoever cannot write into a given place can do that, and strictness is
-        // about values.
+        // Copying the output is not a conversion of values: every adapter can do it, and strict mode allows it.
         if kind == TransformKind::Output {
             return false;
         }
@@ -276,7 +275,7 @@ fn shown_case(call: &Call<'_>, field: &str) -> String {
         .map_or_else(String::new, |field| crate::expression_names::show(field, call.context))
 }
 
-/// What an adapter would have to convert. The kernel itself is looked at only where its facts are not enough.
+/// The conversions that an adapter would have to do. `kernel` is only called if `facts` are not sufficient.
 #[inline]
 pub(crate) fn transforms<'k>(
     call: &Call<'_>,
@@ -345,22 +344,22 @@ fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reaso
     }
 }
 
-/// The largest tensor-parallel size for which a kernel keeps its promise, where the call has a larger one.
+/// The maximum tensor-parallel size for which a kernel is invariant, if the call exceeds it.
 fn tp_exceeded(call: &Call<'_>, spec: &KernelSpec) -> Option<u32> {
     spec.max_tp_size.filter(|most| call.mode.tp_size() > *most)
 }
 
-/// The order of reduction for which a kernel keeps its promise, where the ranks add in another one.
+/// The reduction order for which a kernel is invariant, if policy sets a different one.
 fn other_order(call: &Call<'_>, spec: &KernelSpec) -> Option<ReductionOrder> {
     spec.reduction_order.filter(|order| *order != call.world.policy.reduction_order.value)
 }
 
-/// Whether a kernel's result does not depend on the tensor-parallel size, on this call.
+/// Whether a kernel's result is independent of the tensor-parallel size, on this call.
 pub(crate) fn is_tp_invariant(call: &Call<'_>, spec: &KernelSpec) -> bool {
     spec.tp_invariant && tp_exceeded(call, spec).is_none() && other_order(call, spec).is_none()
 }
 
-/// For a call whose result must not depend on the tensor-parallel size.
+/// Checks calls that require tensor-parallel invariance.
 fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
     let spec = kernel.spec();
     let fallback = call.world.policy.tp_fallback.value;
@@ -415,7 +414,7 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
         && !call.world.warm.can_be_captured(call.table.info, &spec.id, call.bucket.words())
         && listener.excluded(|| {
             let message = format!(
-                "{} has not survived a trial capture of such a call, which graph_strict_mode asks for ({})",
+                "{} has not passed a trial capture of such a call, which graph_strict_mode requires ({})",
                 spec.id, strict.source
             );
             Reason::new(ReasonCode::CudaGraphUnsafe).message(message)
@@ -491,7 +490,7 @@ fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
     launch(call, position, kernel, listener) || memory(call, position, kernel, listener)
 }
 
-/// The launch grid against what the device takes. A formula without a value is a grid that cannot be launched.
+/// Whether the launch grid is within the device limits. A formula without a value does not fit.
 pub(crate) fn launch_fits(
     kernel: &CompiledKernel,
     values: &(impl Slots + ?Sized),
@@ -551,7 +550,7 @@ fn launch(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
     }
 }
 
-/// Scratch memory in bytes; `None` when the formula has no value.
+/// Workspace size in bytes; `None` if the formula has no value.
 pub(crate) fn workspace(kernel: &CompiledKernel, values: &(impl Slots + ?Sized)) -> Option<u64> {
     match &kernel.workspace {
         None => Some(0),

@@ -1,16 +1,16 @@
-//! Calls as they were made, each with what was decided for it. A call that comes again need not find its cell, nor look again
-//! at what the decision hangs on: both depend on nothing but the call.
+//! The exact cache: decisions keyed by all words of a call. A hit needs neither the cell nor the guards: both are functions of the
+//! call.
 //!
-//! They belong to one world, like its decisions, and are never changed or removed. They are few: a call that finds its places
-//! taken is not kept, and goes by its cell.
+//! It belongs to one snapshot and entries are never changed or removed. It is small: a call whose two slots are occupied is not
+//! inserted and is looked up by cell.
 
 use std::sync::OnceLock;
 
 use crate::plan::Transforms;
 
-/// What was decided for one call.
+/// The decision for one call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Settled {
+    /// Workspace in bytes.
     /// Scratch memory in bytes.
     pub workspace: u64,
     /// The kernel's index in the registry.
@@ -18,7 +18,7 @@ pub(crate) struct Settled {
     pub transforms: Transforms,
 }
 
-/// A call, by the words that its decision can depend on, and what was decided for it.
+/// A call, by the words that its decision can depend on, and its decision.
 #[derive(Debug)]
 struct KnownCall {
     head: u64,
@@ -27,8 +27,8 @@ struct KnownCall {
 }
 
 impl KnownCall {
-    /// Whether it is this call, of which all words are given. Calls with the same head have words that tell in the same places.
-    /// Word by word, because a wide comparison would have to wait for the stores that have just made the call.
+    /// Whether the key matches. `words` are all words of the call; the key is a prefix of them, of the same length for all calls with
+    /// this head. Compares word by word: a wide load would stall on store forwarding.
     #[inline(always)]
     fn is_of(&self, head: u64, words: &[u64]) -> bool {
         self.head == head
@@ -37,17 +37,17 @@ impl KnownCall {
     }
 }
 
-/// Calls by their numbers, two places each.
+/// Exact calls by hash, with two possible slots each.
 #[derive(Debug)]
 pub(crate) struct KnownCalls(Box<[OnceLock<KnownCall>]>);
 
 impl KnownCalls {
-    /// With so many places, a power of two.
+    /// A cache with this many slots, a power of two.
     pub fn new(places: usize) -> KnownCalls {
         KnownCalls((0..places).map(|_| OnceLock::new()).collect())
     }
 
-    /// What was decided for a call.
+    /// The decision for a call.
     #[inline(always)]
     pub fn find(&self, number: u64, head: u64, words: &[u64]) -> Option<Settled> {
         let [first, second] = Self::numbers(number);
@@ -69,16 +69,16 @@ impl KnownCalls {
         if known.is_of(head, words) { Some(known) } else { None }
     }
 
-    /// Keeps what was decided for a call, of which the words that tell are given, if one of its places is free.
+    /// Inserts a decision if one of its slots is free. `words` are the key words only.
     pub fn keep(&self, number: u64, head: u64, words: &[u64], settled: Settled) {
         let places = Self::numbers(number).map(|number| self.place(number));
         if let Some(free) = places.into_iter().flatten().find(|place| place.get().is_none()) {
-            // Whoever was quicker stays.
+            // On a race the first insert wins.
             let _ = free.set(KnownCall { head, words: words.into(), settled });
         }
     }
 
-    /// Where a call is looked for, first and then.
+    /// The two slot indices of a hash.
     #[inline(always)]
     fn numbers(number: u64) -> [usize; 2] {
         [number as usize, (number >> 32) as usize]

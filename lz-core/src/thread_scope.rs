@@ -1,7 +1,7 @@
-//! What a thread changes for a while: the mode of its calls, what is laid over the policies of engines, the stream.
+//! Scopes of a thread: mode overrides, policy overlays, the stream.
 //!
-//! Everything is per thread and ends with its guard, in whatever order guards end. What a call reads on its way to a
-//! remembered decision is one word; all else is looked at only when a decision has to be looked up or made.
+//! Everything is thread-local and ends with its guard; guards may be dropped in any order. The hit path reads one word of this;
+//! the rest is only read on the slow path.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -11,18 +11,18 @@ use crate::mode::ModeChange;
 use crate::policy::layer::Layer;
 use crate::thread;
 
-/// One change; frames lie over each other, later over earlier.
+/// One scope; later frames override earlier ones.
 #[derive(Default)]
 struct Frame {
     id: u64,
     mode: ModeChange,
     layer: Option<(u64, Layer)>,
-    /// The same with what became the mode, for people.
+    /// The layer including the part that became the mode, for display.
     shown: Option<(u64, Layer)>,
     stream: Option<usize>,
 }
 
-/// What the frames of a thread lay over policies, by engine. Equal contents have equal numbers, and no number is used twice.
+/// Interned policy overlay: the layers of a thread by engine. Equal contents have equal ids, and ids are not reused.
 #[derive(Debug)]
 pub(crate) struct Laid {
     number: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Laid {
 }
 
 impl Laid {
-    /// What is laid over the policy of an engine.
+    /// The layer over the policy of an engine.
     pub fn over(&self, engine: u64) -> Option<&Layer> {
         self.layers.iter().find(|(known, _)| *known == engine).map(|(_, layer)| layer)
     }
@@ -46,24 +46,24 @@ struct Frames {
     laid: Option<Arc<Laid>>,
 }
 
-/// What this thread changes now.
+/// The mode override of this thread.
 #[inline]
 pub(crate) fn of_thread() -> ModeChange {
     thread::with(|thread| thread.change.get())
 }
 
-/// The stream that this thread's calls run on; 0 is the device's own.
+/// The stream of this thread's calls; 0 is the default stream.
 #[inline]
 pub(crate) fn stream_of_thread() -> usize {
     thread::with(|thread| thread.stream_of_call.get().unwrap_or_else(|| thread.stream.get()))
 }
 
-/// What this thread lays over policies now.
+/// The policy overlay of this thread.
 pub(crate) fn laid_of_thread() -> Option<Arc<Laid>> {
     FRAMES.try_with(|frames| frames.borrow().laid.clone()).ok().flatten()
 }
 
-/// What this thread says about an engine now, modes included, for people.
+/// The layers of this thread over an engine, including modes, for display.
 pub(crate) fn shown_over(engine: u64) -> Layer {
     let mut all = Layer::new();
     let _ = FRAMES.try_with(|frames| {
@@ -76,7 +76,7 @@ pub(crate) fn shown_over(engine: u64) -> Layer {
     all
 }
 
-/// Contents that have a number already. Bounded: what falls out gets a new number when it comes back.
+/// The intern table, least recently used last. An evicted overlay gets a new id when it is used again.
 #[derive(Default)]
 struct Numbers {
     last: u32,
@@ -87,7 +87,7 @@ const MOST_KNOWN: usize = 256;
 
 static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { last: 0, known: Vec::new() });
 
-/// All numbers have been used: four thousand million different overlays in one process.
+/// All 2^32 overlay ids of this process are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumbersExhausted;
 
@@ -106,7 +106,7 @@ fn number(layers: Vec<(u64, Layer)>) -> Result<Arc<Laid>, NumbersExhausted> {
 }
 
 impl Frames {
-    /// Works out what the frames make together.
+    /// Recomputes the combined override, overlay and stream.
     fn settle(&mut self) -> Result<(), NumbersExhausted> {
         let mut change = ModeChange::NONE;
         let mut layers: Vec<(u64, Layer)> = Vec::new();
@@ -121,7 +121,7 @@ impl Frames {
             }
         }
         layers.sort_by_key(|(engine, _)| *engine);
-        // Frames without a layer change nothing here, so that they cannot fail.
+        // Frames without a layer cannot fail: they do not intern.
         if self.laid.as_ref().map_or(&[][..], |laid| &laid.layers) != layers.as_slice() {
             self.laid = if layers.is_empty() { None } else { Some(number(layers)?) };
         }
@@ -150,7 +150,7 @@ fn push(frame: Frame) -> Result<Frameholder, NumbersExhausted> {
     })
 }
 
-/// Takes its frame away when dropped.
+/// Removes its frame when dropped.
 #[derive(Debug)]
 struct Frameholder {
     id: u64,
@@ -159,12 +159,12 @@ struct Frameholder {
 
 impl Drop for Frameholder {
     fn drop(&mut self) {
-        // A thread that is ending has nothing left to put back.
+        // A thread that is ending has no frames.
         let _ = FRAMES.try_with(|frames| {
             let mut frames = frames.borrow_mut();
             frames.frames.retain(|frame| frame.id != self.id);
             if frames.settle().is_err() {
-                // Nothing can be numbered any more: without frames nothing has to be.
+                // No ids left: drop all frames, which needs none.
                 frames.frames.clear();
                 let _ = frames.settle();
             }
@@ -172,26 +172,26 @@ impl Drop for Frameholder {
     }
 }
 
-/// Ends a change of mode when dropped; it belongs to its thread.
+/// Ends a mode override when dropped. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the mode goes back as soon as this is dropped"]
+#[must_use = "the mode override ends when this is dropped"]
 pub struct ModeScope {
     _frame: Option<Frameholder>,
 }
 
-/// Changes the mode of this thread's calls until the guard is dropped. Guards nest.
+/// Overrides the mode of this thread's calls until the guard is dropped. Guards nest.
 pub fn scope(change: ModeChange) -> ModeScope {
     ModeScope { _frame: push(Frame { mode: change, ..Frame::default() }).ok() }
 }
 
-/// Ends what was laid over a policy when dropped; it belongs to its thread.
+/// Ends a policy overlay when dropped. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "what was laid over the policy goes away as soon as this is dropped"]
+#[must_use = "the policy overlay ends when this is dropped"]
 pub struct PolicyScope {
     _frame: Frameholder,
 }
 
-/// Lays a layer over the policy of an engine, and changes the mode, until the guard is dropped.
+/// Overlays the policy of an engine, and overrides the mode, until the guard is dropped.
 pub(crate) fn lay(
     engine: u64,
     mode: ModeChange,
@@ -203,28 +203,28 @@ pub(crate) fn lay(
     push(frame).map(|frame| PolicyScope { _frame: frame })
 }
 
-/// Ends the use of a stream when dropped; it belongs to its thread.
+/// Ends the use of a stream when dropped. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the stream goes back as soon as this is dropped"]
+#[must_use = "the stream is restored when this is dropped"]
 pub struct StreamScope {
     _frame: Option<Frameholder>,
 }
 
-/// Says on which stream this thread's calls run, as the driver's handle, until the guard is dropped.
+/// Sets the stream of this thread's calls (a driver handle) until the guard is dropped.
 pub fn on_stream(stream: usize) -> StreamScope {
     StreamScope { _frame: push(Frame { stream: Some(stream), ..Frame::default() }).ok() }
 }
 
-/// Ends a call's use of a stream when dropped; it belongs to its thread.
+/// Ends the use of a stream for one call when dropped. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the stream goes back as soon as this is dropped"]
+#[must_use = "the stream is restored when this is dropped"]
 pub struct CallStream {
     before: Option<usize>,
     this_thread: PhantomData<*const ()>,
 }
 
-/// Says on which stream the call runs that this thread is about to make. Cheaper than [`on_stream`], for those who find the
-/// stream anew for each call: calls end in the reverse of the order in which they began, and so must these guards.
+/// Sets the stream of the next call. Cheaper than [`on_stream`], for callers that look up the stream for each call. Guards must be
+/// dropped in reverse order.
 #[inline]
 pub fn for_call(stream: usize) -> CallStream {
     let before = thread::with(|thread| thread.stream_of_call.replace(Some(stream)));

@@ -1,4 +1,4 @@
-//! One call as filter and score see it: its context read once, its device found, the rules that act on it known.
+//! One call as filter and score see it: its values, device, active rules, lock and table hint.
 
 use std::cell::OnceCell;
 
@@ -16,10 +16,10 @@ use crate::policy::{JitPolicy, Provenance};
 use crate::spec::KernelSpec;
 use crate::table::Hint;
 
-/// A locked kernel: its candidate, its id, and who says so.
+/// A locked kernel: its position, its id, and the source of the lock.
 pub(crate) type ActingLock<'a> = (Option<u16>, &'a str, &'a Provenance);
 
-/// A call under one state of the world.
+/// A call under one snapshot.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub world: &'a World,
@@ -29,34 +29,34 @@ pub(crate) struct Call<'a> {
     pub device: Option<&'a DeviceSpec>,
     pub values: Values<'a>,
     pub bucket: Bucket,
-    /// Rules that act.
+    /// Active rules.
     rules: Acting,
-    /// Candidates that the sieve let pass.
+    /// Candidates that passed the prefilter.
     passed: Set,
     /// The locked kernel, if any.
     pub lock: Option<ActingLock<'a>>,
-    /// What dispatch tables say.
+    /// The answer of the dispatch tables.
     pub hint: Hint<'a>,
-    /// Bytes that a kernel's scratch memory may take now, once somebody has asked.
+    /// The limit on workspace memory; computed on first use.
     memory: OnceCell<Option<u64>>,
-    /// What is true of the strides and addresses of all tensors together.
+    /// Properties that all tensors have in common.
     pub strides: Strides,
     /// Whether a kernel may compile inside the call; see [`Call::with_cold`].
     pub takes_cold: bool,
     /// Whether open circuits of kernels and backends are ignored; see [`Call::with_open`].
     pub takes_open: bool,
-    /// Whether scores hang on more than kernels, policy and measurements: on promises that are asked for, or on failures.
+    /// Whether scores depend on more than kernels, policy and measurements: on requested invariance or on recent failures.
     pub is_special: bool,
 }
 
-/// What is true of all tensors of a call.
+/// Properties that all tensors of a call have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Strides {
-    /// Bits of stride classes that all have.
+    /// Stride-class bits that all tensors have.
     pub common: u64,
-    /// The least alignment, as a power of two.
+    /// The smallest alignment, as a power of two.
     pub alignment: u64,
-    /// Whether the caller gives a place for an output.
+    /// Whether the caller passes `out`.
     pub given_output: bool,
 }
 
@@ -103,31 +103,31 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether a rule acts.
+    /// Whether a rule is active.
     #[inline]
     pub fn acts(&self, rule: u16) -> bool {
         self.rules.has(rule)
     }
 
-    /// Rules that act.
+    /// The active rules.
     pub fn acting(&self) -> impl Iterator<Item = &'a CompiledRule> {
         let all = self.table.rules.iter().zip(0u16..);
         all.filter(|(_, number)| self.acts(*number)).map(|(rule, _)| rule)
     }
 
-    /// Points that the rules that act give to a candidate.
+    /// The score that active rules add to a candidate.
     #[inline]
     pub fn points(&self, candidate: &Candidate) -> f64 {
         self.rules.points(self.table, candidate)
     }
 
-    /// The rule that excludes a candidate; the last, where several do.
+    /// The active rule that denies a candidate; the last one if there are several.
     pub fn denied_by(&self, position: u16) -> Option<&'a CompiledRule> {
         self.acting().filter(|rule| rule.denied.contains(&position)).last()
     }
 
-    /// Candidates that may be able to run the call: all others are excluded for its whole cell. One that somebody would
-    /// compile stays, because it is asked for when it is better than what runs.
+    /// Candidates that may be able to run the call; all others are excluded for its whole cell. JIT-compiled candidates stay if
+    /// there is a background compiler, because better-ranked ones are submitted to it.
     #[inline]
     pub fn candidates(&self) -> impl Iterator<Item = u16> + use<> {
         let count = self.table.candidates.len();
@@ -144,13 +144,13 @@ impl<'a> Call<'a> {
         members(passed & there).chain(MEMBERS as u16..count.max(MEMBERS) as u16)
     }
 
-    /// Bytes that a kernel's scratch memory may take now.
+    /// The limit on a kernel's workspace in bytes.
     pub fn memory(&self) -> Option<u64> {
         *self.memory.get_or_init(|| self.world.memory_limit(self.device))
     }
 
-    /// The same call, for which a kernel may compile inside of it: for whoever has seen that nothing else can run it. `None`
-    /// where policy refuses such calls.
+    /// The same call with compilation inside the call allowed, for calls without an eligible kernel. `None` if policy forbids
+    /// it.
     pub fn with_cold(&self) -> Option<Call<'a>> {
         let policy = &self.world.policy;
         let allowed = policy.jit.value == JitPolicy::WhenWarm && !policy.fail_on_no_fallback.value;
@@ -158,20 +158,19 @@ impl<'a> Call<'a> {
             .then(|| Call { takes_cold: true, ..Call::new(self.world, self.table, self.context, self.mode) })
     }
 
-    /// The same call, for which open circuits are ignored: for whoever has seen that nothing else can run it. `None` where
-    /// nothing has failed.
+    /// The same call with open circuits ignored, for calls without an eligible kernel. `None` without recent failures.
     pub fn with_open(&self) -> Option<Call<'a>> {
         self.world
             .is_careful(self.table.info.slot())
             .then(|| Call { takes_open: true, ..Call::new(self.world, self.table, self.context, self.mode) })
     }
 
-    /// Whether a kernel has not been compiled for calls like this one.
+    /// Whether a kernel has not been compiled for this call's bucket.
     pub fn is_cold(&self, spec: &KernelSpec) -> bool {
         !self.world.warm.contains(self.table.info, &spec.id, self.bucket.words())
     }
 
-    /// What health knows the kernel by, on this call.
+    /// The circuit-breaker subject of a kernel on this call.
     pub fn subject(&self, kernel: &'a CompiledKernel) -> Subject<'_> {
         let spec = kernel.spec();
         Subject {
@@ -184,13 +183,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether a formula's value is the same for the whole cell.
+    /// Whether a formula has the same value for the whole cell.
     pub fn is_settled(&self, reads: crate::expression_names::FieldSet) -> bool {
         reads & self.table.open == 0
     }
 }
 
-/// What dispatch tables say, after policy: a lock wins, and so does a preference for a kernel that the table does not put first.
+/// The answer of the dispatch tables after policy: a lock overrules it, and so does a preference for a kernel that it does not put first.
 fn hint<'a>(
     world: &'a World,
     table: &OperationTable,
@@ -219,7 +218,7 @@ fn hint<'a>(
     hint
 }
 
-/// Of several locks the last wins, and rules come after locks.
+/// The active lock. The last lock wins, and locks of rules win over others.
 fn acting_lock<'a>(
     table: &'a OperationTable,
     rules: &Acting,
@@ -237,16 +236,16 @@ fn acting_lock<'a>(
     })
 }
 
-/// The rules that act on a call.
+/// The active rules of a call.
 #[derive(Debug)]
 struct Acting {
     few: Set,
-    /// Those that have no bit.
+    /// Rules beyond the width of the bitset.
     more: Vec<u16>,
 }
 
 impl Acting {
-    /// What the sieve says, and the rules that it cannot tell.
+    /// Takes the prefilter's result and evaluates the conditions that it cannot.
     #[inline]
     fn of(table: &OperationTable, sifted: Set, values: &Values<'_>) -> Acting {
         let mut acting = Acting { few: sifted, more: Vec::new() };

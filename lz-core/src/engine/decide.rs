@@ -1,4 +1,4 @@
-//! Making a decision afresh: rank the candidates, take the best that can run the call, and note what the answer hangs on.
+//! Makes a decision: ranks the candidates, takes the best one that passes the filter, and records guards for what varies in the cell.
 
 use std::collections::BinaryHeap;
 
@@ -14,7 +14,7 @@ use crate::policy::JitPolicy;
 use crate::reason::{Reason, ReasonCode};
 use crate::score::{Findings, Score, score, total};
 
-/// What was decided for a cell.
+/// The decision for a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Decision {
     /// The kernel's index in the registry.
@@ -23,24 +23,24 @@ pub(crate) struct Decision {
     pub position: u16,
     pub transforms: Transforms,
     pub workspace: Workspace,
-    /// What must be looked at on each hit.
+    /// Conditions that must be checked on each hit.
     pub guards: Box<[Guard]>,
 }
 
-/// Scratch memory of a cell's calls: the same number of bytes for all, or computed for each call.
+/// Workspace size of a cell's calls: constant, or computed per call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workspace(u64);
 
 impl Workspace {
-    /// Computed for each call.
+    /// Computed per call.
     pub const COMPUTED: Workspace = Workspace(u64::MAX);
 
-    /// The same for all. What no machine has is computed each time, which gives the same number.
+    /// Constant. `u64::MAX` collides with `COMPUTED`, which then computes the same value.
     pub fn fixed(bytes: u64) -> Workspace {
         Workspace(bytes)
     }
 
-    /// In bytes, for this kernel and call.
+    /// Size in bytes for this kernel and call.
     #[inline]
     pub fn bytes(self, kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
         if self == Workspace::COMPUTED { computed_workspace(kernel, context) } else { self.0 }
@@ -50,7 +50,7 @@ impl Workspace {
 #[inline(never)]
 fn computed_workspace(kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
     let values = Values::of_fields(&kernel.info.fields, context);
-    // A guard has just seen that the formula has a value.
+        // A guard has just checked that the formula has a value.
     filter::workspace(kernel, &values).unwrap_or(0)
 }
 
@@ -59,19 +59,19 @@ fn computed_workspace(kernel: &CompiledKernel, context: &crate::context::Context
 pub(crate) struct Ranked {
     pub position: u16,
     pub score: Score,
-    /// The sum of the above.
+    /// The sum of `score`.
     pub total: f64,
     pub transforms: Transforms,
 }
 
-/// A candidate's place in the order, in one number: the better, the higher. From the top: the turn that a dispatch table
-/// gives it, its score, its rank, which breaks ties, and its position.
+/// Sort key of a candidate; larger is better. From the most significant bits: the position in a dispatch table's answer, the
+/// score, the rank by id (breaks ties), the candidate's position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Merit(u128);
 
 impl Merit {
     fn new(turn: u16, total: f64, rank: u16, position: u16) -> Merit {
-        // In the order of `f64::total_cmp`.
+        // Maps to the order of `f64::total_cmp`.
         let bits = total.to_bits();
         let total = if bits >> 63 == 0 { bits | 1 << 63 } else { !bits };
         let (turn, rank) = (u128::from(!turn), u128::from(!rank));
@@ -83,8 +83,8 @@ impl Merit {
     }
 }
 
-/// A candidate's place in the order; ties are broken by id, so that every process ranks alike. What a dispatch table decided
-/// goes before all others.
+/// The sort key of a candidate. Ties are broken by id, so that the order is the same in every process. Kernels chosen by a
+/// dispatch table come first.
 #[inline(always)]
 fn merit(call: &Call<'_>, findings: &Findings<'_>, position: u16) -> Option<Merit> {
     let candidate = call.table.candidates.get(usize::from(position))?;
@@ -94,8 +94,8 @@ fn merit(call: &Call<'_>, findings: &Findings<'_>, position: u16) -> Option<Meri
     Some(Merit::new(turn, total, candidate.rank, position))
 }
 
-/// Candidates that may run a call, to be taken best first. Nearly always the first is taken, so that the others are put into
-/// an order only when it is not.
+/// Candidates of a call, best first. The first one nearly always passes the filter, so the rest is only heapified when it does
+/// not.
 struct Order<'c> {
     call: &'c Call<'c>,
     findings: &'c Findings<'c>,
@@ -130,7 +130,7 @@ impl<'c> Order<'c> {
     }
 }
 
-/// All candidates, best first, with their scores.
+/// All candidates with their scores, best first.
 pub(crate) fn rank(call: &Call<'_>, findings: &Findings<'_>) -> Vec<Ranked> {
     let scored = |merit: Merit| {
         let position = merit.position();
@@ -144,12 +144,12 @@ pub(crate) fn rank(call: &Call<'_>, findings: &Findings<'_>) -> Vec<Ranked> {
     merits.into_iter().rev().filter_map(scored).collect()
 }
 
-/// What the quick walk remembers of one kernel.
+/// A visitor that stops at the first exclusion and collects guards.
 struct Quick<'a> {
     excluded: bool,
-    /// A condition that fails now and may hold elsewhere in the cell.
+    /// A condition that fails for this call and may hold for others in the cell.
     fails: Option<Guard>,
-    /// Conditions that hold now and may fail elsewhere in the cell are added here.
+    /// Conditions that hold for this call and may fail for others in the cell.
     holds: &'a mut Vec<Guard>,
 }
 
@@ -168,10 +168,10 @@ impl Listener for Quick<'_> {
     }
 }
 
-/// Decides. `None` when no candidate can run the call.
+/// Makes a decision; `None` if no candidate can run the call.
 ///
-/// The winner's own conditions must go on holding, and each better kernel's failing one must go on failing; what happens to
-/// kernels behind the winner does not matter, because no score depends on whether another kernel is possible.
+/// Guards: the winner's varying conditions must keep holding, and a failing condition of each better-ranked kernel must keep
+/// failing. Kernels ranked below the winner need no guards, because no score depends on the eligibility of another kernel.
 pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
     let findings = Findings::of(call);
     let mut guards = policy_guards(call);
@@ -208,7 +208,7 @@ pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
     None
 }
 
-/// Conditions of rules and locks, and answers of dispatch tables, that a cell does not settle.
+/// Guards for rules, locks and dispatch-table answers that vary within a cell.
 fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
     let rules = call.table.open_rules.iter();
     let rules = rules.map(|number| Guard::Rule { rule: *number, expect: call.acts(*number) });
@@ -224,7 +224,7 @@ fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
     guards
 }
 
-/// Asks for a kernel that is better than the winner and only not compiled yet.
+/// Requests compilation of a kernel that ranks above the winner and is excluded only because it is cold.
 fn want_compiled(call: &Call<'_>, position: u16, kernel: &CompiledKernel) {
     let spec = kernel.spec();
     let Some(jit) = &call.world.jit else { return };
@@ -243,24 +243,24 @@ fn want_compiled(call: &Call<'_>, position: u16, kernel: &CompiledKernel) {
     }
 }
 
-/// What a call takes that nothing can run otherwise.
+/// Kernels that are used only when no eligible kernel can run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resort {
-    /// A kernel that compiles inside of it, where policy allows that.
+    /// A kernel that compiles inside the call, where policy allows it.
     Cold,
-    /// A kernel whose circuit is open.
+    /// A kernel with an open circuit.
     Open,
 }
 
-/// For a call that nothing can run otherwise. It is decided anew for each call, because whatever else can run another call of
-/// the cell goes before it.
+/// Decides a call that no eligible kernel can run. Not cached: another call of the cell may have an eligible kernel, which takes
+/// precedence.
 #[cold]
 pub(crate) fn decide_resort(call: &Call<'_>) -> Option<(Decision, Resort)> {
     let cold = call.with_cold().and_then(|call| decide(&call)).map(|decision| (decision, Resort::Cold));
     cold.or_else(|| Some((decide(&call.with_open()?)?, Resort::Open)))
 }
 
-/// All that can run the call, best first.
+/// All kernels that can run the call, best first.
 pub(crate) fn possible(call: &Call<'_>) -> Vec<Ranked> {
     let findings = Findings::of(call);
     let mut ranked = rank(call, &findings);
@@ -272,24 +272,24 @@ pub(crate) fn possible(call: &Call<'_>) -> Vec<Ranked> {
     ranked
 }
 
-/// The same, or the [last resort](decide_resort) where there is nothing else.
+/// The eligible kernels, or the [last resort](decide_last_resort) if there are none.
 pub(crate) fn possible_or_resort(call: &Call<'_>) -> Vec<Ranked> {
     let possible = possible(call);
     if possible.is_empty() { resort(call) } else { possible }
 }
 
-/// What a call takes that nothing can run otherwise, best first.
+/// The last-resort kernels, best first.
 pub(crate) fn resort(call: &Call<'_>) -> Vec<Ranked> {
     let cold = call.with_cold().map_or_else(Vec::new, |call| possible(&call));
     if cold.is_empty() { open(call) } else { cold }
 }
 
-/// The kernels that could run the call but for their open circuits, best first.
+/// The kernels that are excluded only by open circuits, best first.
 pub(crate) fn open(call: &Call<'_>) -> Vec<Ranked> {
     call.with_open().map_or_else(Vec::new, |call| possible(&call))
 }
 
-/// Why nothing can run the call.
+/// The error that says why no kernel can run the call.
 #[cold]
 pub(crate) fn refusal(call: &Call<'_>) -> Error {
     let operation = call.table.info.name.to_string();

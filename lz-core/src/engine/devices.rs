@@ -1,4 +1,4 @@
-//! Which device a call would run on. Devices are looked for when the first call needs one, once a process.
+//! Maps calls to devices. Devices are detected once per process, when a call first needs one.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,13 +6,13 @@ use crate::context::{Context, FieldKind, Store};
 use crate::device::{DeviceSpec, Discovery, GenerationTable, Platform, detect_cpu, discover_by};
 use crate::operation::OperationInfo;
 
-/// Where devices come from.
+/// The source of devices.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Devices {
-    /// This machine's own.
+    /// The devices of this machine.
     #[default]
     Found,
-    /// One that need not be there: every call is looked at as if it were on it, and nothing can be run.
+    /// A simulated device: every call is treated as running on it, and no call can run.
     Imagined(Arc<DeviceSpec>),
 }
 
@@ -33,7 +33,7 @@ impl Devices {
         found().devices.iter().find(|device| device.platform() == platform && device.index == index)
     }
 
-    /// This signature, if one of the devices has it, else the signatures that there are.
+    /// `wanted` if a device has that hardware signature, otherwise the signatures of all devices.
     pub fn signature_like(&self, wanted: &str) -> String {
         let own = match self {
             Devices::Imagined(device) => return device.hardware_signature(),
@@ -59,16 +59,16 @@ pub(super) fn host() -> &'static DeviceSpec {
     HOST.get_or_init(detect_cpu)
 }
 
-/// How the generations of GPUs are told apart; settled when devices are first looked for.
+/// The table of GPU generations; fixed when devices are first detected.
 static GENERATIONS: OnceLock<GenerationTable> = OnceLock::new();
 
-/// Says how generations are told apart. Only the first answer counts, and only before devices have been looked for.
+/// Sets the table of GPU generations. Only the first call has an effect, and only before devices are detected.
 pub(super) fn describe_by(table: GenerationTable) {
     let shown = table.rows().len();
     if GENERATIONS.set(table).is_err() {
         tracing::debug!(
             rows = shown,
-            "devices have been described already; gpu_generations acts in the next process"
+            "devices are already detected; gpu_generations takes effect in the next process"
         );
     }
 }
@@ -78,7 +78,7 @@ pub(super) fn found() -> &'static Discovery {
     FOUND.get_or_init(|| discover_by(GENERATIONS.get_or_init(GenerationTable::default)))
 }
 
-/// Where an operation's contexts say on which device the tensors are.
+/// The context field that holds the device of an operation's tensors.
 pub(crate) fn place_of(operation: &OperationInfo) -> Option<Store> {
     operation.fields.iter().find(|field| field.kind == FieldKind::Place).map(|field| field.store)
 }

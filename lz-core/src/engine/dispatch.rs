@@ -1,4 +1,4 @@
-//! Running a call: find the decision, run its kernel, and when that fails say so, remember it and try the next one.
+//! Runs a call: looks up or makes the decision and runs its kernel; on failure records it and tries the fallbacks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,18 +26,18 @@ use crate::run::{Run, Scratch};
 use crate::telemetry::Watch;
 use crate::thread::{self, Thread};
 
-/// How generated code runs one kernel.
+/// The callback of generated code that runs one kernel.
 pub(crate) type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
 
-/// A decision, kept or made for this call alone.
+/// A selected kernel: from the cache, or decided for this call only.
 pub(crate) enum Found<'w> {
     Kept(&'w Entry),
     Fresh(Decision),
-    /// A kernel that compiles inside the call, or whose circuit is open, because nothing else can run it.
+    /// A kernel that compiles inside the call, or whose circuit is open, because no other kernel can run the call.
     LastResort(Decision, Resort),
 }
 
-/// What dispatch needs of a decision.
+/// The part of a decision that dispatch needs.
 pub(crate) struct Choice {
     /// The kernel's index in the registry.
     pub kernel: u32,
@@ -62,8 +62,8 @@ impl Found<'_> {
 }
 
 impl Shared {
-    /// Runs a call, with what its thread remembers if that is enough. This much is compiled into each caller, where the
-    /// words of the context are still in registers and the kernel is called without a detour.
+    /// Runs a call. A hit on the thread's latest entry is inlined into each caller, where the words of the context are still
+    /// in registers and the kernel can be called directly.
     #[inline(always)]
     pub fn dispatch<F>(
         &self,
@@ -74,14 +74,14 @@ impl Shared {
     where
         F: FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     {
-        // Two short looks at the thread: one long one would not be compiled into the caller.
+        // Two short accesses to the thread-local: one that spans the kernel call would not be inlined.
         let (local, change) = thread::with(|thread| (thread.take(), thread.change.get()));
         let Some(local) = local else {
             return self.dispatch_slowly(&mut Taken(None), operation, context, run_one);
         };
         let generation = self.published.number();
         let Some((way, kernel, scratch)) = local.recall(operation.slot(), generation, change, context) else {
-            // Here it is still known how many words there are.
+            // The number of words is still a constant here.
             let weight = cache::weigh(context.sized());
             return self.dispatch_kept(local, operation, (context, weight), run_one);
         };
@@ -97,8 +97,8 @@ impl Shared {
         }
     }
 
-    /// Runs a call that is not the thread's last one: as the thread or the shared table remember it, or else
-    /// [slowly](Shared::dispatch_slowly).
+    /// Runs a call that missed the thread's latest entry: from the thread cache or the decision cache, otherwise on the
+    /// [slow path](Shared::dispatch_slow_path).
     #[inline(never)]
     fn dispatch_kept(
         &self,
@@ -123,8 +123,8 @@ impl Shared {
         }
     }
 
-    /// What was decided for a call, if the thread or the shared table knows it and nothing special is asked for. It has a
-    /// frame of its own, because what it keeps at hand and what running a kernel needs do not fit together.
+    /// The cached decision for a call, from the thread cache or the decision cache. `None` sends the call to the slow path.
+    /// Not inlined: together with running the kernel it would spill registers.
     #[inline(never)]
     fn look_up(
         &self,
@@ -164,7 +164,7 @@ impl Shared {
         if tally.is_due() {
             tally.tell(*hits, &world.watching.telemetry);
         }
-        // What a thread remembers is found without a look at health.
+        // A hit in the thread cache does not consult health, so operations with recent failures are not inserted.
         if lasts && !is_careful && ways.is_none_or(|ways| ways.wants(number)) {
             recent.remember(world, world.table(operation)?, (number, context, change), settled);
         }
@@ -186,7 +186,7 @@ impl Shared {
         self.recover(Taken::new(Some(local)).get(), operation, context, trouble, run_one)
     }
 
-    /// Runs a call whatever is asked for.
+    /// The slow path: handles overlays, observation, permits, last resorts and cache misses.
     #[inline(never)]
     fn dispatch_slowly(
         &self,
@@ -273,7 +273,7 @@ impl Shared {
         self.recover(local, operation, context, trouble, run_one)
     }
 
-    /// The decision for a call: the one that is kept, or a new one.
+    /// The decision for a call: from the cache, or a new one.
     pub fn find<'w>(
         &self,
         world: &'w World,
@@ -325,7 +325,7 @@ impl Shared {
         }
     }
 
-    /// What a call takes that nothing can run otherwise, else why nothing can run it.
+    /// The last resort of a call that no eligible kernel can run, or the error that says why.
     #[cold]
     fn find_resort<'w>(&self, call: &Call<'_>) -> Result<Found<'w>, Error> {
         let Some((decision, resort)) = decide::decide_resort(call) else { return Err(decide::refusal(call)) };
@@ -333,7 +333,7 @@ impl Shared {
         Ok(Found::LastResort(decision, resort))
     }
 
-    /// After a failure: remembers it, and tries the others, best first, where that is allowed.
+    /// After a failure: records it and tries the fallbacks, best first, where policy allows.
     #[cold]
     pub(super) fn recover(
         &self,
@@ -359,7 +359,7 @@ impl Shared {
         let mut reasons = vec![trouble.error.reason.clone()];
         let mut may_go_on = self.may_go_on(&world, operation, &trouble.error, &mut reasons);
         let mut tried = vec![first.clone()];
-        // What failed has just changed the world; the others are looked at in the new one.
+        // Recording the failure published a new snapshot; the fallbacks are selected under it.
         let world = self.published.load();
         let mode = mode::of_thread().apply(world.mode);
         let world = world.in_scope(mode).unwrap_or(world);
@@ -371,7 +371,7 @@ impl Shared {
             others.extend(decide::open(&call));
         }
         for (number, ranked) in others.into_iter().enumerate() {
-            // Kernels whose circuit is open come last.
+            // Kernels with an open circuit come last.
             call.takes_open = number >= closed;
             let candidate = table.candidates.get(usize::from(ranked.position));
             let Some(kernel) = candidate.and_then(|one| world.registry.compiled(one.kernel)) else {
@@ -400,7 +400,7 @@ impl Shared {
         Err(Error::KernelExecution { operation: operation.name.to_string(), kernel: first, reasons })
     }
 
-    /// Whether another kernel may try after a failure; if not, why is added.
+    /// Whether a fallback may run after a failure; if not, the reason is appended.
     pub(super) fn may_go_on(
         &self,
         world: &World,
@@ -434,13 +434,14 @@ impl Shared {
     }
 }
 
-/// Whether a decision is right for a call of its cell.
+/// Whether the guards of a cached decision hold for a call.
 #[inline(never)]
 fn stands(entry: &Entry, world: &World, table: &OperationTable, context: &Context, mode: Mode) -> bool {
     guard::all_stand(entry.guards(), world, table, context, mode)
 }
 
-/// What the decision of a call's cell means for the call, and whether that lasts. If so, the call is known from now on.
+/// The cached decision of a call's cell, evaluated for the call, and whether it depends on the call only. If so, it is inserted
+/// into the exact cache.
 #[inline(never)]
 fn learn(
     world: &World,
@@ -465,22 +466,22 @@ fn learn(
     Some((settled, lasts))
 }
 
-/// A kernel that did not run to its end.
+/// A kernel run that failed.
 pub(super) struct Trouble {
     kernel: Option<Arc<CompiledKernel>>,
     error: KernelError,
     recorded: bool,
 }
 
-impl Trouble {
+    /// A failure that health has not recorded yet.
     /// A failure that health does not know of yet.
     #[cold]
-    #[expect(clippy::boxed_local, reason = "it comes in a box, so that the way of a hit stays narrow")]
+    #[expect(clippy::boxed_local, reason = "passed as a box to keep the hit path small")]
     fn new(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
         Trouble { kernel, error: *error, recorded: false }
     }
 
-    /// A failure that health was told of.
+    /// A failure that health has recorded.
     #[cold]
     #[expect(clippy::boxed_local, reason = "as above")]
     pub fn recorded(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
@@ -488,16 +489,16 @@ impl Trouble {
     }
 }
 
-/// What was taken from a thread; it goes back whatever happens.
+/// The thread state taken for a call; put back when dropped.
 pub(super) struct Taken(Option<&'static mut Local>);
 
 impl Taken {
-    /// To be given back.
+    /// Takes ownership of a taken state.
     pub fn new(local: Option<&'static mut Local>) -> Taken {
         Taken(local)
     }
 
-    /// What was taken; something else if nothing was there.
+    /// The taken state; a spare one if the thread's own is in use.
     pub fn get(&mut self) -> &mut Local {
         self.0.get_or_insert_with(|| thread::with(Thread::take_other))
     }
@@ -527,14 +528,14 @@ pub(super) fn no_kernels(operation: &OperationInfo) -> Error {
 
 pub(super) fn imagined(operation: &OperationInfo) -> Error {
     let reason = Reason::new(ReasonCode::DeviceAbsent)
-        .message("this engine imagines its device: it can explain a call, not run it");
+        .message("this engine has a simulated device: only `explain` and `which` are available");
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
 }
 
-/// Why a kernel did not run to its end; `None` when it did. Boxed, because nearly always there is nothing to carry.
+/// The error of a kernel run; `None` on success. Boxed, because success is by far the common case.
 pub(super) type Outcome = Option<Box<KernelError>>;
 
-/// Runs a kernel; a panic inside it becomes its failure.
+/// Runs a kernel; a panic inside it is returned as its error.
 #[inline(always)]
 pub(super) fn run_guarded<F>(
     kernel: &CompiledKernel,
@@ -558,7 +559,7 @@ where
     }
 }
 
-/// The same, observed as the operator wants it.
+/// Like [`run_guarded`], with the observation (spans, logs, timing) that is configured.
 fn run_watched(
     world: &World,
     kernel: &CompiledKernel,
@@ -587,12 +588,12 @@ fn failed(error: KernelError) -> Outcome {
 fn panicked(kernel: &CompiledKernel, panic: &(dyn std::any::Any + Send)) -> KernelError {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("a panic without a message");
+    let text = text.unwrap_or("panicked without a message");
     let message = format!("{}: {text}", kernel.spec().id);
     KernelError::because(Reason::new(ReasonCode::KernelPanicked).message(message))
 }
 
-/// Asks health for leave first and tells it the outcome.
+/// Runs a kernel under a circuit-breaker permit and records the outcome.
 pub(super) fn run_admitted(
     call: &Call<'_>,
     kernel: &CompiledKernel,
@@ -613,27 +614,27 @@ pub(super) fn run_admitted(
     match (&outcome, permit) {
         (None, Some(permit)) => permit.succeeded(),
         (Some(error), Some(permit)) => permit.failed(Failure::of(error, &told(error))),
-        // A call past an open circuit decides nothing: probes do.
+        // A call past an open circuit does not change its state; only probes do.
         (_, None) => {}
     }
     outcome
 }
 
-/// After an allocation that failed, what was believed of the device's memory is not believed any more.
+/// After a failed allocation, drops the cached free-memory figures.
 fn forget_memory(world: &World, error: &KernelError) {
     if error.reason.code == ReasonCode::OutOfMemory {
         world.blocks.forget();
     }
 }
 
-/// Tells health of a failure.
+/// Records a failure in health.
 pub(super) fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
     if let Ok(permit) = call.world.health.admit(call.subject(kernel)) {
         permit.failed(Failure::of(error, &told(error)));
     }
 }
 
-/// What is remembered of a failure: its sentence, with a code that says more than that it failed.
+/// The text that health stores for a failure: the sentence, prefixed with the code unless that is only `KernelFailed`.
 pub(super) fn told(error: &KernelError) -> String {
     match error.reason.code {
         ReasonCode::KernelFailed => error.reason.sentence(),

@@ -1,4 +1,4 @@
-//! What a cached decision hangs on beyond its cell: conditions that cannot be cut, looked at on every hit.
+//! Guards: conditions of a cached decision that vary within its cell, checked on every hit.
 
 use super::table::OperationTable;
 use super::world::World;
@@ -8,7 +8,7 @@ use crate::filter;
 use crate::mode::Mode;
 use crate::part::Modulus;
 
-/// One condition and the truth that it must keep.
+/// A condition and the truth value that it must keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
     /// A remainder of an axis.
@@ -23,15 +23,15 @@ pub(crate) enum Guard {
     Memory { position: u16, expect: bool },
     /// Whether a candidate's launch fits the device.
     Launch { position: u16, expect: bool },
-    /// What dispatch tables say, where that depends on numbers: 48 bits.
+    /// The answer of the dispatch tables, where it depends on scalars: a 48-bit digest.
     Tabled { says: u64 },
 }
 
-/// Bits of the numbers of a remainder.
+/// Bits for modulus and remainder in the packed form.
 const MODULUS_BITS: u32 = 26;
 
 impl Guard {
-    /// The short form of a remainder; `None` when its numbers are too large for it.
+    /// The compact form of a modulus condition; `None` if its numbers are too large.
     pub fn modulus(modulus: Modulus, expect: bool) -> Option<Guard> {
         let short = |number: i64| u32::try_from(number).ok().filter(|number| *number < 1 << MODULUS_BITS);
         let divisor = short(modulus.modulus).filter(|divisor| *divisor > 0)?;
@@ -39,7 +39,7 @@ impl Guard {
         Some(Guard::Modulus { modulus: divisor, remainder, axis: modulus.axis, expect })
     }
 
-    /// In one word, as the cache keeps it: its kind, its truth, and what it is about.
+    /// Packs the guard into one word: kind, expected value, operands.
     pub fn pack(self) -> u64 {
         let word = |kind: u64, expect: bool, rest: u64| kind | u64::from(expect) << 3 | rest;
         let numbers = |a: u16, b: u16, c: u16| u64::from(a) << 16 | u64::from(b) << 32 | u64::from(c) << 48;
@@ -57,7 +57,7 @@ impl Guard {
         }
     }
 
-    /// What [`Guard::pack`] has packed.
+    /// The inverse of [`Guard::pack`].
     #[inline]
     pub fn unpack(word: u64) -> Guard {
         let expect = word >> 3 & 1 != 0;
@@ -91,7 +91,7 @@ impl Guard {
     }
 }
 
-/// Whether every guard still stands as it did when the decision was made.
+/// Whether every guard has its expected value.
 #[inline]
 pub(crate) fn all_stand(
     mut guards: impl Iterator<Item = Guard>,
@@ -109,7 +109,7 @@ fn stands(guard: Guard, world: &World, table: &OperationTable, context: &Context
         world.registry.compiled(candidate.kernel)
     };
     let device = || world.devices.of_call(table.place, context);
-    // Only conditions of policy see the device and the mode as well.
+    // Only conditions of policy read the device and the mode.
     let fields = Values::of_fields(&table.info.fields, context);
     let with_device = || Values::of_call(&table.info.fields, context, device(), mode);
     let now = match guard {

@@ -1,9 +1,8 @@
-//! What a thread remembers between calls: the state of the world it last saw, the last calls of each operation with their
-//! kernels, scratch memory.
+//! The thread state: the thread cache, the last snapshot seen, scratch memory and unflushed counters.
 //!
-//! A call is remembered whole, so that looking for it is a comparison of words and finding it settles everything: its cell,
-//! its guards and its scratch memory depend on nothing but the call and the state of the world. What depends on more (free
-//! memory, circuits that are not closed) is never remembered here.
+//! The thread cache is keyed by the whole call, so a lookup is a comparison of words and a hit needs no cell key, guard or
+//! workspace evaluation. Decisions that depend on anything but the call and the snapshot (free memory, circuits that are not
+//! closed) are never inserted.
 
 use std::sync::Arc;
 
@@ -18,35 +17,35 @@ use crate::plan::Transforms;
 use crate::run::Scratch;
 use crate::telemetry::Tally;
 
-/// Calls that are remembered an operation.
+/// Entries per operation.
 const WAYS: usize = 4;
-/// A call that comes twice in a row is remembered at once. Of calls that take turns only one in so many is: replacing a way
-/// on each call would cost more than it brings.
+/// A call that misses twice in a row is inserted at once. Otherwise only one miss in this many is inserted: for working sets
+/// larger than the cache, replacing an entry on each call costs more than it saves.
 const PATIENCE: u32 = 16;
-/// Hits of one thread between two looks at a clock.
+/// Hits of one thread between two reads of a clock.
 const HITS_BETWEEN_LOOKS: u32 = 1 << 16;
 
-/// What one level of calls of a thread remembers.
+/// The state of a thread for one nesting level of calls.
 #[derive(Default)]
 pub(crate) struct Local {
-    /// The number of the world.
+    /// The generation of `world`.
     pub generation: u64,
-    /// Hits since a clock was looked at, and how many there may be.
+    /// Hits since the last clock read, and the limit.
     pub hits: u32,
     pub patience: u32,
-    /// Whether it has belonged to a thread before.
+    /// Whether the thread's exit hook is installed.
     pub is_kept: bool,
     pub recent: Recent,
     pub scratch: Scratch,
     pub world: Option<Arc<World>>,
-    /// What was not yet told to telemetry.
+    /// Counters not yet flushed to telemetry.
     pub tally: Tally,
-    /// The next one in a row of spare ones.
+    /// The next one in the list of spare states.
     pub below: Option<&'static mut Local>,
 }
 
 impl Local {
-    /// Sees to it that the remembered state of the world is the current one.
+    /// Loads the current snapshot if the held one is stale.
     #[inline]
     pub fn refresh(&mut self, published: &Published<World>) {
         if self.generation != published.number() {
@@ -63,15 +62,15 @@ impl Local {
         self.world = Some(world);
     }
 
-    /// Tells telemetry what this thread has counted by itself.
+    /// Flushes this thread's counters to telemetry.
     pub fn tell(&mut self) {
         if let Some(world) = &self.world {
             self.tally.tell(self.hits, &world.watching.telemetry);
         }
     }
 
-    /// The way of the call that was made last, if it is this one and it is not time to look at a clock. Ways of a world in
-    /// which calls need leave or are watched do not exist, and ways of other worlds are not found.
+    /// The latest entry, if it is this call's and no clock read is due. Entries are only inserted for calls that need no permit
+    /// and are not observed; entries of other snapshots do not match.
     #[inline(always)]
     pub fn recall(
         &mut self,
@@ -80,7 +79,7 @@ impl Local {
         change: ModeChange,
         context: &Context,
     ) -> Option<(&Way, &CompiledKernel, &mut Scratch)> {
-        // Hits are told to the engine whose world this is.
+        // Hits are counted for the engine of the held snapshot.
         if self.generation != generation || self.hits >= self.patience {
             return None;
         }
@@ -96,19 +95,19 @@ impl Drop for Local {
     }
 }
 
-/// The calls that a thread remembers, by operation slot.
+/// The per-thread decision cache, by operation slot.
 #[derive(Default)]
 pub(crate) struct Recent(Vec<Option<Box<Ways>>>);
 
-/// The calls of one operation, and which one is replaced next.
+/// The entries of one operation, replaced round-robin.
 pub(crate) struct Ways {
     ways: [Way; WAYS],
-    /// The numbers of the calls, by which one is found quickly; the calls themselves are compared as well.
+    /// Hashes of the calls, compared before the calls themselves.
     calls: [u64; WAYS],
-    /// The one that was found last, which is looked at first.
+    /// The entry hit last, which is compared first.
     latest: usize,
     next: usize,
-    /// Looks that ended in the shared table since a way was last replaced, and what the last of them was for.
+    /// Misses since the last insertion, and the hash of the last miss.
     passed: u32,
     missed: u64,
 }
@@ -123,14 +122,14 @@ impl Ways {
         missed: 0,
     };
 
-    /// The way that was found last, if it is this call's.
+    /// The entry hit last, if it is this call's.
     #[inline(always)]
     fn latest(&self, generation: u64, change: ModeChange, context: &Context) -> Option<&Way> {
         let way = &self.ways[self.latest % WAYS];
         way.is_of(generation, change, context).then_some(way)
     }
 
-    /// The way of a call, by its number.
+    /// The entry of a call, by its hash.
     #[inline(always)]
     pub fn find(
         &mut self,
@@ -145,7 +144,7 @@ impl Ways {
         Some(way)
     }
 
-    /// Whether a call that was found in the shared table is to be remembered.
+    /// Whether a call that missed is to be inserted.
     #[inline(always)]
     pub fn wants(&mut self, call: u64) -> bool {
         self.passed += 1;
@@ -154,15 +153,15 @@ impl Ways {
     }
 }
 
-/// One call and its kernel. The thread's change of mode stands for the mode, whose ground comes with the world.
+/// A call and its decision. Keyed by the thread's mode override; the base mode is in the snapshot.
 pub(crate) struct Way {
-    /// The world's; 0 for an empty way.
+    /// Of the snapshot; 0 for an empty entry.
     generation: u64,
     change: ModeChange,
     extent: Extent,
-    /// Whether numeric params are compared, too.
+    /// Whether scalar params are part of the key.
     numbers_tell: bool,
-    /// What was decided, in the registry of its world.
+    /// The decision; its kernel index refers to the registry of the snapshot.
     pub settled: Settled,
     pub kernel: Option<Arc<CompiledKernel>>,
     words: [u64; MAX_WORDS],
@@ -179,8 +178,8 @@ impl Way {
         words: [0; MAX_WORDS],
     };
 
-    /// Whether it is this call. Word by word and leaving at the first difference: a wide comparison would have to wait for
-    /// the stores that have just made the context.
+    /// Compares word by word with early exit: a wide load would stall on store forwarding, because the context has just been
+    /// written.
     #[inline(always)]
     fn is_of(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
         let (sized, rest) = self.words.split_at(context.sized().len().min(MAX_WORDS));
@@ -193,13 +192,13 @@ impl Way {
 }
 
 impl Recent {
-    /// The calls of an operation.
+    /// The entries of an operation.
     #[inline(always)]
     pub fn of(&mut self, slot: u32) -> Option<&mut Ways> {
         self.0.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    /// Remembers a call whose decision hangs on nothing but the call.
+    /// Inserts a decision that depends on nothing but the call and the snapshot.
     #[inline(never)]
     pub fn remember(
         &mut self,
@@ -229,7 +228,7 @@ impl Way {
         (context, change): (&Context, ModeChange),
         settled: Settled,
     ) {
-        // The same kernel of the same world is not counted again: the count is shared by all threads.
+        // Avoids touching the reference count, which all threads share, if the kernel is the same.
         if self.generation != world.generation || self.settled.kernel != settled.kernel {
             self.kernel = world.registry.shared(settled.kernel);
         }

@@ -1,7 +1,7 @@
-//! What an engine keeps on disk: measurements that it decides by, and the health of its kernels.
+//! Persistence: stored measurements that selection uses, and the stored health of kernels.
 //!
-//! The database is an adviser: nothing here can fail a call, and nothing here runs inside one. Health is written in the
-//! background shortly after it changes, and once more when the engine goes.
+//! No call waits for the database or fails because of it. Health is written in the background shortly after it changes, and
+//! once more when the engine is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,21 +20,21 @@ use crate::perfdb::{ClosedReason, DropReason, Filter, HealthScope, Mode, PerfDb}
 use crate::policy::layer::Layer;
 use crate::tune::collect_crashes;
 
-/// How long changes of health are collected before they are written.
+/// Delay between a change of health and writing it, so that changes are batched.
 const COLLECT: Duration = Duration::from_millis(200);
 
-/// How long a database that another process holds is left alone before it is tried again: at first, and at most.
+/// Initial and maximum delay before a database that another process has locked is tried again.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(10);
 
-/// The database of an engine.
+/// The PerfDB connection of an engine.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     torch: String,
     state: Mutex<State>,
-    /// The process in which a thread is about to write; 0 for none. A forked child has not got the thread.
+    /// The process in which a save is scheduled; 0 for none. A pid, because a forked child does not have the thread.
     saving: AtomicU32,
-    /// The process in which a thread waits for a database that another process holds; 0 for none.
+    /// The process in which a thread retries a locked database; 0 for none.
     retrying: AtomicU32,
     engine: OnceLock<Weak<Shared>>,
 }
@@ -73,7 +73,7 @@ impl Keeper {
     }
 }
 
-/// `~` at the start of a path is the home directory; without one the path is taken as it stands.
+/// Expands a leading `~/` to the home directory, if there is one.
 fn expanded(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -82,13 +82,13 @@ fn expanded(path: &str) -> PathBuf {
 }
 
 impl Shared {
-    /// Sets who keeps things on disk. Only the first is taken.
+    /// Attaches the persistence. Only the first call has an effect.
     pub(super) fn keep_with(self: &Arc<Shared>, keeper: Keeper) -> bool {
         let _ = keeper.engine.set(Arc::downgrade(self));
         self.keeper.set(Arc::new(keeper)).is_ok()
     }
 
-    /// Opens, changes or closes the database as settings say.
+    /// Opens, replaces or closes the database according to the settings.
     pub(super) fn keep(&self, layer: &Layer) {
         let Some(keeper) = self.keeper.get() else { return };
         let value = |key: &str| layer.value(key).map(|sourced| sourced.value);
@@ -112,7 +112,7 @@ impl Shared {
         self.read_kept();
     }
 
-    /// Tries a database again that another process holds, elsewhere and until it can be read; then what it knows is read.
+    /// Retries a locked database on a background thread until it can be read, then loads it.
     fn retry_later(keeper: &Arc<Keeper>) {
         let process = std::process::id();
         if keeper.retrying.swap(process, Ordering::AcqRel) == process {
@@ -137,7 +137,7 @@ impl Shared {
         let _ = std::thread::Builder::new().name("lz-perfdb".to_owned()).spawn(wait);
     }
 
-    /// Reads what the database knows about the kernels that there are.
+    /// Loads measurements and health of the registered kernels from the database.
     pub(super) fn read_kept(&self) {
         let Some(keeper) = self.keeper.get() else { return };
         let (db, use_environment) = {
@@ -145,7 +145,7 @@ impl Shared {
             (state.db.clone(), state.use_environment)
         };
         let Some(db) = db else {
-            // Taking evidence away cannot fail.
+            // Removing evidence cannot fail.
             self.change(|parts| Ok(parts.evidence.is_some().then(|| Parts { evidence: None, ..parts }))).ok();
             return;
         };
@@ -160,7 +160,7 @@ impl Shared {
             .map(|info| info.name.as_ref())
             .collect();
         let devices = devices_of(&world);
-        // Backends register one after the other, and most databases of a first day are empty.
+            // Backends register one after the other, and a new database is empty: skip the query.
         let evidence = if db.count(&Filter::default()) == 0 {
             StoredEvidence::default()
         } else {
@@ -183,7 +183,7 @@ impl Shared {
         }
     }
 
-    /// Health has changed: writes it, a little later and elsewhere.
+    /// Schedules a background write of changed health.
     pub(super) fn keep_health(&self) {
         let Some(keeper) = self.keeper.get().filter(|keeper| keeper.db().is_some()) else { return };
         let process = std::process::id();
@@ -194,7 +194,7 @@ impl Shared {
         let write = move || {
             std::thread::sleep(COLLECT);
             keeper.saving.store(0, Ordering::Release);
-            // What is dropped is counted and said by the database itself.
+            // The database counts and logs dropped writes.
             let _ = keeper.save(&health);
         };
         let _ = std::thread::Builder::new().name("lz-health".to_owned()).spawn(write);
@@ -209,7 +209,7 @@ impl Drop for Shared {
     }
 }
 
-/// The host, and the other devices when a kernel is for one of them: looking for those loads drivers.
+/// The host, plus the other devices if a kernel targets one of them: detecting those loads drivers.
 fn devices_of(world: &World) -> Vec<&DeviceSpec> {
     let host_only = world.registry.kernels().all(|entry| entry.spec.platform == Platform::Cpu);
     match &world.devices {
@@ -225,12 +225,12 @@ fn devices_of(world: &World) -> Vec<&DeviceSpec> {
 }
 
 impl Engine {
-    /// The database of measurements and health, when there is one.
+    /// The database of measurements and health, if one is open.
     pub fn perfdb(&self) -> Option<Arc<PerfDb>> {
         self.shared.keeper.get()?.db()
     }
 
-    /// What is wrong with `perfdb.path` if it names a file that is not a performance database; such a file is left as it is.
+    /// Describes the problem if `perfdb.path` names a file that is not a performance database; such a file is not modified.
     pub fn foreign_perfdb(&self) -> Option<String> {
         let db = self.perfdb()?;
         match db.status().mode {
@@ -244,8 +244,8 @@ impl Engine {
         }
     }
 
-    /// Uses a database that is open already, for an engine that was not opened from settings. Says whether it was taken: an
-    /// engine that keeps things already goes on as it did.
+    /// Uses an open database, for an engine that was not opened from settings. Returns whether it was attached: an engine that
+    /// has a database keeps it.
     pub fn attach_perfdb(&self, db: Arc<PerfDb>, torch: &str) -> bool {
         let keeper = Keeper::new(torch.to_owned());
         {
@@ -261,7 +261,7 @@ impl Engine {
         taken
     }
 
-    /// Reads measurements anew, after tuning or an import.
+    /// Reloads measurements, after tuning or an import.
     pub fn refresh_evidence(&self) {
         self.shared.read_kept();
     }
@@ -274,7 +274,7 @@ impl Engine {
         }
     }
 
-    /// Every circuit that has something to remember: those of this process, then those that are stored and not used here.
+    /// All circuits with recorded failures: those of this process, then stored ones that this process does not use.
     pub fn circuits(&self) -> Vec<CircuitReport> {
         let health = self.health();
         let mut all = health.circuits();
@@ -290,8 +290,8 @@ impl Engine {
         all
     }
 
-    /// Forgets the failures of a kernel or backend, or of all of them: here and in the database. Says how many circuits were
-    /// forgotten. Other processes that run keep what they know.
+    /// Resets the circuits of a kernel or backend, or all, in this process and in the database. Returns how many were reset.
+    /// Other running processes are not affected.
     pub fn reset_kernel(&self, name: Option<&str>) -> Result<usize, DropReason> {
         let chosen = |report: &CircuitReport| {
             report.scope != RefusalScope::Device && name.is_none_or(|name| report.name == name)
@@ -312,12 +312,12 @@ impl Engine {
         Ok(count)
     }
 
-    /// Under which machine's name health is kept: circuits are a kernel's and a shape's, whichever device they were seen on.
+    /// The machine id that health is stored under: circuits are per kernel and shape bucket, not per device.
     pub(crate) fn health_identity() -> &'static str {
         &host().uuid
     }
 
-    /// The version of torch that measurements are kept under.
+    /// The torch version that measurements are stored under.
     pub(crate) fn torch(&self) -> &str {
         self.shared.keeper.get().map_or("", |keeper| &keeper.torch)
     }

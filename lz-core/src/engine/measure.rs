@@ -1,4 +1,4 @@
-//! The kernels that could run a call, one by one, for whoever measures them. Nothing here decides.
+//! The kernels that could run a call, for measuring them one by one. Nothing here selects.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ pub(crate) struct Runner {
     kernel: Arc<CompiledKernel>,
     transforms: Transforms,
     workspace: u64,
-    /// Whether it has to be compiled first.
+    /// Whether it must be compiled first.
     pub cold: bool,
 }
 
-/// What can be measured for a call, and what cannot.
+/// The kernels that can be measured for a call, and those that cannot.
 pub(crate) struct Runners {
     pub device: DeviceSpec,
     pub bucket: Vec<u64>,
@@ -39,7 +39,7 @@ impl Runner {
         &self.kernel.entry
     }
 
-    /// Runs it; a panic inside is its failure.
+    /// Runs it; a panic inside it is returned as its error.
     pub fn run(
         &self,
         scratch: &mut Scratch,
@@ -53,7 +53,7 @@ impl Runner {
 }
 
 impl Engine {
-    /// Everything that could run the call, compiled or not.
+    /// All kernels that could run the call, compiled or not.
     pub(crate) fn runners(
         &self,
         operation: &'static OperationInfo,
@@ -89,12 +89,12 @@ impl Engine {
         Ok(runners)
     }
 
-    /// Forgets earlier failures of a kernel in calls of this kind: it was measured and works.
+    /// Resets the circuit of a kernel for this bucket after a successful measurement.
     pub(crate) fn succeeded_in_trial(&self, runners: &Runners, runner: &Runner) {
         self.health().forgive(&subject(runners, runner));
     }
 
-    /// Tells health that a kernel failed while it was measured.
+    /// Records a failure during measurement in health.
     pub(crate) fn failed_in_trial(&self, runners: &Runners, runner: &Runner, error: &KernelError) {
         let health = self.health();
         if let Ok(permit) = health.admit(subject(runners, runner)) {
@@ -103,7 +103,7 @@ impl Engine {
     }
 }
 
-/// What health knows a measured kernel by.
+/// The circuit-breaker subject of a measured kernel.
 fn subject<'a>(runners: &'a Runners, runner: &'a Runner) -> Subject<'a> {
     let spec = runner.kernel.spec();
     Subject {

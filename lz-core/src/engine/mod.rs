@@ -1,8 +1,8 @@
-//! The engine: decides which kernel runs a call, runs it, and falls back when it fails.
+//! The engine: selects a kernel for a call, runs it, and falls back to another kernel when it fails.
 //!
-//! Follow a call: `dispatch` looks into what its thread remembers (`inline`), then into the decisions of the current
-//! `world` (`cache`), and only then decides afresh (`decide`: `score`, `filter`). Everything that a decision depends on is in
-//! one immutable world; a change makes a new one (`publish`).
+//! Path of a call: `dispatch` looks up the thread cache (`inline`), then the decision cache of the current snapshot
+//! (`cache`). On a miss it ranks and filters the candidates (`decide`: `score`, `filter`). Everything that a decision
+//! depends on is in one immutable snapshot (`world`); every change publishes a new one (`publish`).
 
 pub(crate) mod call;
 mod control;
@@ -61,13 +61,13 @@ use publish::{Numbered, Published};
 pub use world::JitRequests;
 use world::{Parts, World};
 
-/// Decides and dispatches. A clone is the same engine.
+/// Selects kernels and dispatches calls. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
 }
 
-/// An engine that is not kept alive.
+/// A weak reference to an engine.
 #[derive(Debug, Clone)]
 pub(crate) struct WeakEngine(Weak<Shared>);
 
@@ -80,11 +80,11 @@ impl WeakEngine {
 #[derive(Debug)]
 pub(crate) struct Shared {
     published: Published<World>,
-    /// Held by whoever makes a new world.
+    /// Held while a new snapshot is built and published.
     changing: Mutex<()>,
-    /// What the operator has set, once anybody asks for it.
+    /// The operator's settings; created on first use.
     operator: OnceLock<PolicyStack>,
-    /// Who keeps things on disk.
+    /// The PerfDB connection.
     keeper: OnceLock<Arc<keep::Keeper>>,
     splits: Splits,
     plans: KeptPlans,
@@ -98,14 +98,14 @@ impl Numbered for World {
     }
 }
 
-/// Generations are never used twice in a process, so that a thread may serve several engines.
+/// Generations are unique in a process, so that one thread cache can serve several engines.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(1);
 
 fn next_generation() -> u64 {
     NEXT_GENERATION.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Decisions that there is room for at first; a world that fills up is followed by a roomier one.
+/// Initial capacity of the decision cache. A snapshot whose cache fills up is replaced by one with a larger cache.
 const FIRST_ROOM: usize = 192;
 
 impl Default for Engine {
@@ -115,12 +115,12 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// An engine without kernels, on this machine's devices.
+    /// An engine without kernels that uses the devices of this machine.
     pub fn new() -> Engine {
         Engine::with_health(Arc::new(Health::default()))
     }
 
-    /// An engine that keeps its health there. A health serves one engine.
+    /// An engine with this health state. A `Health` must not be shared between engines.
     pub fn with_health(health: Arc<Health>) -> Engine {
         Engine::of_parts(Parts { health, ..Parts::default() })
     }
@@ -148,17 +148,17 @@ impl Engine {
         Engine { shared }
     }
 
-    /// The same kernels and policy on a device that need not be there: it can say what would be chosen, not run it.
+    /// An engine with the same kernels and policy and a simulated device: only `explain` and `which` are available.
     #[must_use]
     pub fn with_device(&self, device: DeviceSpec) -> Engine {
         let parts = self.shared.published.load().parts();
         let health = Arc::new(Health::default());
-        // Scopes act on it as on this one, but what it would do is not counted with what was done.
+        // Scopes apply to it too, but it has its own telemetry: simulated selections are not counted with real ones.
         let watching = Watching { telemetry: Arc::default(), ..parts.watching };
         Engine::of_parts(Parts { devices: Devices::Imagined(Arc::new(device)), health, watching, ..parts })
     }
 
-    /// Adds operations, so that kernels can be registered by their names.
+    /// Registers operations, so that kernels can refer to them by name.
     pub fn register_operations(
         &self,
         operations: impl IntoIterator<Item = &'static OperationInfo>,
@@ -166,7 +166,7 @@ impl Engine {
         self.shared.change_registry(|registry| registry.with_operations(operations))
     }
 
-    /// Adds kernels: all of them or, when anything is wrong with any spec, none.
+    /// Registers kernels: all of them, or none if any spec is invalid.
     pub fn register(&self, entries: impl IntoIterator<Item = KernelEntry>) -> Result<(), Error> {
         self.shared.change_registry(|registry| registry.with_kernels(entries))?;
         self.shared.tell_population();
@@ -174,63 +174,63 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a backend and its kernels away.
+    /// Removes a backend and its kernels.
     pub fn unregister_backend(&self, backend: &str) {
-        // Taking away cannot fail.
+        // Removal cannot fail.
         self.shared.change_registry(|registry| Ok(registry.without_backend(backend))).ok();
         self.shared.tell_population();
     }
 
-    /// Says why a backend cannot be used; its kernels stay visible with that reason.
+    /// Disables a backend; its kernels stay registered and are excluded for `reason`.
     pub fn disable_backend(&self, backend: &str, reason: Reason) {
         let state = BackendState::Disabled(reason);
         self.shared.change_registry(|registry| Ok(registry.with_backend_state(backend, state))).ok();
     }
 
-    /// Takes the above back.
+    /// Reverts [`Engine::disable_backend`].
     pub fn enable_backend(&self, backend: &str) {
         let state = BackendState::Available;
         self.shared.change_registry(|registry| Ok(registry.with_backend_state(backend, state))).ok();
     }
 
-    /// What there is to choose from.
+    /// The registered operations and kernels.
     pub fn registry(&self) -> Arc<Registry> {
         Arc::clone(&self.shared.published.load().registry)
     }
 
-    /// What the operator wants.
+    /// The policy in force.
     pub fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.shared.published.load().policy)
     }
 
-    /// Replaces the policy. One that says the same changes nothing.
+    /// Replaces the policy. An equal policy changes nothing.
     pub fn set_policy(&self, policy: Policy) {
         let change =
             |parts: Parts| Ok((*parts.policy != policy).then(|| Parts { policy: Arc::new(policy), ..parts }));
         self.shared.change(change).ok();
     }
 
-    /// Sets who knows measurements. Set it again when there is more to know, so that decisions are made anew.
+    /// Sets the source of measurements. Set it again when it has new measurements, so that cached decisions are invalidated.
     pub fn set_evidence(&self, evidence: Option<Arc<dyn Evidence>>) {
         self.shared.change(|parts| Ok(Some(Parts { evidence, ..parts }))).ok();
     }
 
-    /// Sets who knows how much memory is free.
+    /// Sets the source of free-memory figures.
     pub fn set_memory_probe(&self, memory: Option<Arc<dyn MemoryProbe>>) {
         self.shared.change(|parts| Ok(Some(Parts { memory, blocks: Arc::default(), ..parts }))).ok();
     }
 
-    /// Sets who compiles in the background.
+    /// Sets the background compiler.
     pub fn set_jit(&self, jit: Option<Arc<dyn JitRequests>>) {
         self.shared.change(|parts| Ok(Some(Parts { jit, ..parts }))).ok();
     }
 
-    /// Says that a kernel has been compiled for calls like this one.
+    /// Marks a kernel as compiled for calls like this one.
     pub fn mark_warm(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         self.shared.mark_warm(kernel, operation, context);
     }
 
-    /// Says that a kernel survived a trial capture of calls like this one; with `graph_strict_mode` only such calls of it are
+    /// Marks a kernel as having passed a trial capture of calls like this one; with `graph_strict_mode` only such calls are
     /// captured.
     pub fn mark_captured(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let bucket = Bucket::of(operation, context);
@@ -247,22 +247,22 @@ impl Engine {
         Arc::clone(&self.shared.published.load().health)
     }
 
-    /// Moves with every change that a decision can depend on.
+    /// Increases with every change that a decision can depend on.
     pub fn generation(&self) -> u64 {
         self.shared.published.number()
     }
 
-    /// How often a call was too large for every kernel and ran in parts.
+    /// How many calls were too large for every kernel and ran in chunks.
     pub fn split_calls(&self) -> u64 {
         self.shared.splits.count()
     }
 
-    /// How many decisions are kept now.
+    /// Number of decisions in the cache.
     pub fn cached_decisions(&self) -> usize {
         self.shared.published.load().decisions.len()
     }
 
-    /// Runs a validated call: `run_one` is called with the chosen kernel, and again with the next one if it fails.
+    /// Runs a validated call: `run_one` is called with the selected kernel and, if that fails, with each fallback.
     #[inline]
     pub fn dispatch<F>(
         &self,
@@ -276,7 +276,7 @@ impl Engine {
         self.shared.dispatch(operation, context, run_one)
     }
 
-    /// What would be run for a call.
+    /// The kernel that would be selected for a call, with its score and fallbacks.
     pub fn which(&self, operation: &'static OperationInfo, context: &Context) -> Result<Plan, Error> {
         let (world, mode) = self.shared.world_of_thread();
         let Some(table) = world.table(operation) else {
@@ -308,7 +308,7 @@ impl Engine {
         })
     }
 
-    /// Why that would be run: every candidate, every reason, every addend.
+    /// Why a kernel would be selected: every candidate with its reasons and score terms.
     pub fn explain(&self, operation: &'static OperationInfo, context: &Context) -> Explanation {
         let (world, mode) = self.shared.world_of_thread();
         let mut explanation = explain::explain(&world, operation, context, mode);
@@ -319,7 +319,7 @@ impl Engine {
         explanation
     }
 
-    /// The decision that a dispatch would use, cached or not: the kernel's id. For tests and diagnostics.
+    /// The id of the kernel that a dispatch would use, cached or not. For tests and diagnostics.
     pub fn decide(&self, operation: &'static OperationInfo, context: &Context) -> Result<String, Error> {
         let (world, mode) = self.shared.world_of_thread();
         let Some(table) = world.table(operation) else {
@@ -332,27 +332,27 @@ impl Engine {
 }
 
 impl Engine {
-    /// The engine, not kept alive.
+    /// A weak reference to this engine.
     pub(crate) fn downgrade(&self) -> WeakEngine {
         WeakEngine(Arc::downgrade(&self.shared))
     }
 
-    /// Where decisions are noted while the engine records.
+    /// The journal that decisions are recorded in.
     pub(crate) fn journal(&self) -> &Journal {
         &self.shared.journal
     }
 
-    /// Where splits are counted.
+    /// The counter of split calls.
     pub(crate) fn splits(&self) -> &Splits {
         &self.shared.splits
     }
 
-    /// The current state of everything.
+    /// The current snapshot.
     pub(crate) fn world(&self) -> Arc<World> {
         self.shared.published.load()
     }
 
-    /// Makes a new state out of the parts of the current one.
+    /// Publishes a new snapshot built from the parts of the current one.
     pub(crate) fn change(
         &self,
         change: impl FnOnce(Parts) -> Result<Option<Parts>, Error>,
@@ -366,14 +366,14 @@ impl Shared {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The world in which this thread's calls are decided now, and their mode.
+    /// The snapshot that this thread's calls are decided under, and their mode.
     fn world_of_thread(&self) -> (Arc<World>, Mode) {
         let world = self.published.load();
         let mode = mode::of_thread().apply(world.mode);
         (world.in_scope(mode).unwrap_or(world), mode)
     }
 
-    /// Makes a new world out of the parts of the current one. `None` changes nothing.
+    /// Publishes a new snapshot built from the parts of the current one. `None` changes nothing.
     fn change(&self, change: impl FnOnce(Parts) -> Result<Option<Parts>, Error>) -> Result<(), Error> {
         let _alone = self.lock();
         let before = self.published.load();
@@ -409,7 +409,7 @@ impl Shared {
         })
     }
 
-    /// Health counts in shares of what there is. Told outside of the lock, because health tells us of changes in turn.
+    /// Health thresholds are shares of the population. Called without the lock, because health notifies the engine of changes.
     fn tell_population(&self) {
         let world = self.published.load();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -420,7 +420,7 @@ impl Shared {
         });
     }
 
-    /// Follows a full world by one with more room, or with an empty table when there is no more to be had.
+    /// Replaces a snapshot whose decision cache is full: the capacity doubles up to `cache.max_entries`, then the cache is emptied.
     fn make_room(&self, full: u64) {
         let _alone = self.lock();
         let before = self.published.load();
@@ -431,7 +431,7 @@ impl Shared {
         self.publish(before.parts(), &before, (before.decisions.room() * 2).min(most));
     }
 
-    /// Throws decisions away that are too old.
+    /// Invalidates decisions that are older than `cache.time_to_live`.
     fn expire(&self) {
         let world = self.published.load();
         if world.born.elapsed() < world.policy.cache.value.time_to_live {

@@ -1,5 +1,5 @@
-//! Calls that must all be decided alike, however the world changes meanwhile: those of one graph capture, whose replays stand for
-//! what was decided while it lasted.
+//! Calls decided under a held snapshot, whatever changes meanwhile: the calls of one graph capture must be decided
+//! consistently.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::mode;
 use crate::operation::OperationInfo;
 use crate::thread::{self, Thread};
 
-/// The state of everything at one moment.
+/// A held snapshot of the engine's state.
 #[derive(Debug, Clone)]
 pub struct Moment(Arc<World>);
 
 impl Engine {
-    /// The state of everything now.
+    /// Holds the current snapshot.
     pub fn moment(&self) -> Moment {
         Moment(self.shared.published.load())
     }
 
-    /// Runs a call as it would have been run at that moment. A kernel that fails gives way to another as ever, and what
-    /// was not there is decided as it is now.
+    /// Runs a call under a held snapshot. Fallbacks after a failure, and operations that the snapshot does not have, use the current
+    /// one.
     #[cold]
     pub fn dispatch_at(
         &self,

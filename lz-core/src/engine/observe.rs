@@ -1,4 +1,4 @@
-//! What an engine tells of itself: counters, gauges, timings; and who is asked to watch.
+//! Observability of an engine: counters, gauges, latencies, and what is observed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use crate::telemetry::{self, Snapshot, Synchronise, Telemetry, Watch, Watching};
 use crate::thread::{self, Thread};
 
 impl Engine {
-    /// Everything that is counted, now. This thread's own calls are all in it.
+    /// The current metrics, including all calls of this thread.
     pub fn metrics(&self) -> Snapshot {
         thread::with(Thread::tell_all);
         let world = self.shared.published.load();
         let metrics = &world.watching.telemetry.metrics;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        // Misses first: a hit that is counted in between must not make the difference negative.
+        // Load misses first, so that concurrent hits cannot make the difference negative.
         let misses = load(&metrics.misses);
         let selections = load(&metrics.selections).max(misses);
         let failures = metrics.failures();
@@ -46,28 +46,28 @@ impl Engine {
         }
     }
 
-    /// The same as the text that Prometheus reads.
+    /// The metrics in the Prometheus text format.
     pub fn metrics_text(&self) -> String {
         telemetry::prometheus_text(&self.metrics())
     }
 
-    /// How often a kernel failed and another one did its work.
+    /// How many calls were run by a fallback kernel.
     pub fn fallbacks(&self) -> u64 {
         let fallbacks = self.telemetry().metrics.fallbacks();
         fallbacks.iter().map(|fallback| fallback.count).sum()
     }
 
-    /// Where observations go, for those who run kernels elsewhere and time the way there.
+    /// The telemetry sink, for backends that run kernels in other processes and record IPC latency.
     pub fn telemetry(&self) -> Arc<Telemetry> {
         Arc::clone(&self.shared.published.load().watching.telemetry)
     }
 
-    /// Asks for observations, besides what settings ask for.
+    /// Enables observation in addition to what settings enable.
     pub fn watch(&self, watch: Watch) {
         self.shared.change_watching(|watching| Watching { by_calls: watch, ..watching });
     }
 
-    /// Sets who can wait for a device, for `debug`.
+    /// Sets the device synchronization that `debug` uses.
     pub fn set_synchronise(&self, synchronise: Option<Arc<dyn Synchronise>>) {
         self.shared.change_watching(|watching| Watching { synchronise, ..watching });
     }
@@ -76,11 +76,11 @@ impl Engine {
 impl Shared {
     pub(super) fn change_watching(&self, change: impl FnOnce(Watching) -> Watching) {
         let change = |parts: Parts| Ok(Some(Parts { watching: change(parts.watching.clone()), ..parts }));
-        // Watching otherwise cannot fail.
+        // `change` returns no error.
         self.change(change).ok();
     }
 
-    /// Counts a fallback always, and logs it once an operation and kernel.
+    /// Counts every fallback; logs the first one per operation and kernel.
     pub(super) fn note_fallback(
         &self,
         world: &World,
@@ -92,7 +92,7 @@ impl Shared {
         let first = world.watching.telemetry.metrics.fallback(&operation.name, from);
         if first || world.watch.verbose {
             let why = reasons.first().map(Reason::to_string).unwrap_or_default();
-            tracing::warn!(operation = %operation.name, kernel = from, fallback = to, why, "a kernel failed");
+            tracing::warn!(operation = %operation.name, kernel = from, fallback = to, why, "kernel failed; used fallback");
         }
     }
 }

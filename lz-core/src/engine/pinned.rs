@@ -1,7 +1,7 @@
-//! Decisions that a caller keeps: one kernel for calls of the same sizes, dtypes and params, until the caller asks again.
+//! Pinned decisions: one kernel for calls with the same sizes, dtypes and params.
 //!
-//! Such a call does not select. Its kernel must still be one that may run: what the operator forbids, what has failed too
-//! often and what does not fit a capture is refused, never replaced by another kernel behind the caller's back.
+//! A pinned call does no selection, but its kernel is still checked: if policy denies it, its circuit is open or it cannot be
+//! captured, the call is refused. It never falls back to another kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::plan::Transforms;
 use crate::reason::{Reason, ReasonCode};
 use crate::thread;
 
-/// A decision for calls of one operation that look alike.
+/// A decision for calls of one operation with the same signature.
 #[derive(Debug)]
 pub struct Pinned {
     operation: &'static OperationInfo,
@@ -28,31 +28,31 @@ pub struct Pinned {
     kernel: Arc<CompiledKernel>,
     workspace: u64,
     transforms: Transforms,
-    /// How its thread changed the mode of calls when it was made.
+    /// The thread's mode override when it was made.
     change: ModeChange,
-    /// The generation in which the kernel was last seen to be allowed to run, when nothing special was asked for; 0 for none.
+    /// The last generation in which the kernel was checked and needed no permit or observation; 0 for none.
     seen: AtomicU64,
 }
 
 impl Pinned {
-    /// Which operation it is for.
+    /// The operation.
     pub fn operation(&self) -> &'static OperationInfo {
         self.operation
     }
 
-    /// The kernel that it fixes.
+    /// The pinned kernel.
     pub fn entry(&self) -> &KernelEntry {
         &self.kernel.entry
     }
 
-    /// What a call has that is not as it was planned. How tensors lie in memory may differ.
+    /// How a call differs from the planned one. Strides may differ.
     fn differences(&self, context: &Context) -> Vec<Reason> {
         let differs = |field: &&Field| self.context.raw(field.store) != context.raw(field.store);
         let fields = self.operation.fields.iter().filter(|field| field.kind != FieldKind::Strides);
         let reasons = fields.filter(differs).map(|field| {
             let (planned, found) = (text(field, &self.context), text(field, context));
             let reason = Reason::new(ReasonCode::PlanMismatch)
-                .message(format!("{} was planned as {planned}, and is {found}", field.name))
+                .message(format!("{} was planned as {planned}, but is {found}", field.name))
                 .required(planned)
                 .found(found);
             match field.kind {
@@ -77,7 +77,7 @@ fn text(field: &Field, context: &Context) -> String {
 }
 
 impl Engine {
-    /// Decides for calls like this one. `accept` hears the kernel, and when it cannot accept it, the next one; nothing is run.
+    /// Selects a kernel for calls like this one without running it. `accept` may reject it, in which case the next best is offered.
     pub fn pin(
         &self,
         operation: &'static OperationInfo,
@@ -125,7 +125,7 @@ impl Engine {
         Err(Error::KernelExecution { operation, kernel: kernel.unwrap_or_default(), reasons })
     }
 
-    /// Runs a call with the kernel that was decided before, and with no other.
+    /// Runs a call with the pinned kernel; there is no fallback.
     #[inline]
     pub fn run_pinned(
         &self,
@@ -148,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// The same for a call that differs from the one that was planned, or when something has changed since.
+    /// The slow path: the call differs from the planned one, or the snapshot has changed.
     #[cold]
     #[inline(never)]
     fn run_examined(
@@ -166,7 +166,7 @@ impl Engine {
         let (world, mode) = self.shared.world_of_thread();
         let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
         let mut call = Call::new(&world, table, context, mode);
-        // A new plan would have to take a kernel whose circuit is open as well.
+        // Re-planning would also use a kernel with an open circuit if there is no other.
         call.takes_open = world.is_careful(operation.slot()) && decide::possible(&call).is_empty();
         let kernel = &pinned.kernel;
         let id = &kernel.spec().id;
@@ -175,7 +175,7 @@ impl Engine {
             Some(position) => filter::examine(&call, position, &mut reasons),
             None => reasons.push(Reason::new(ReasonCode::KernelUnknown)),
         }
-        // It may compile inside the call: whoever planned has accepted that.
+        // Compiling inside the call was accepted when the plan was made.
         reasons.retain(|reason| reason.code != ReasonCode::JitCold);
         if !reasons.is_empty() {
             reasons.insert(0, Reason::new(ReasonCode::PlanStale));
@@ -199,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// Tells health of a failure that it has not seen.
+    /// Records a failure of the fast path in health.
     #[cold]
     fn failed_pinned(&self, pinned: &Pinned, context: &Context, error: &KernelError) -> Error {
         let (world, mode) = self.shared.world_of_thread();

@@ -1,4 +1,4 @@
-//! Runs a call with the kernel that a plan chose, instead of with the one that selection would choose.
+//! Runs a call with the kernel of a plan, without selection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,17 +17,17 @@ use crate::reason::Reason;
 use crate::run::Scratch;
 
 impl Engine {
-    /// The world in which this thread's calls are decided now, and their mode.
+    /// The snapshot that this thread's calls are decided under, and their mode.
     pub(crate) fn world_of_thread(&self) -> (Arc<World>, Mode) {
         self.shared.world_of_thread()
     }
 
-    /// Plans of blocks that were made before.
+    /// The cache of block plans.
     pub(crate) fn kept_plans(&self) -> &KeptPlans {
         &self.shared.plans
     }
 
-    /// Runs a call with that kernel. False when it cannot run the call, or has failed and another one may try.
+    /// Runs a call with this kernel. Returns false if it cannot run the call, or failed and a fallback may run.
     pub(crate) fn run_planned(
         &self,
         kernel: &str,

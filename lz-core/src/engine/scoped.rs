@@ -1,8 +1,7 @@
-//! Worlds under what a thread lays over the policy: the same registry, health and measurements, another policy, decisions of
-//! their own.
+//! Scoped snapshots: a snapshot under a thread's policy overlay. It shares registry, health and measurements and has its own
+//! policy and decision cache.
 //!
-//! A scoped world lives in the world that it was made from and dies with it, so that everything that ends a decision ends
-//! those of scopes too.
+//! Scoped snapshots are owned by the snapshot that they derive from, so a new snapshot invalidates them too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,19 +10,19 @@ use crate::mode::Mode;
 use crate::policy::Policy;
 use crate::thread_scope;
 
-/// The most scoped worlds that one world keeps.
+/// The maximum number of scoped snapshots per snapshot.
 const MOST: usize = 64;
 
-/// The scoped worlds of a world, by the number of what is laid over it.
+/// Scoped snapshots by overlay id.
 #[derive(Debug, Default)]
 pub(crate) struct ScopedWorlds {
     now: Mutex<Vec<(u32, Arc<World>)>>,
-    /// Those of the world before, if it had the same policy: their policies and tables may be used again.
+    /// Those of the previous snapshot if it had the same policy: their policies and tables are reused.
     before: Vec<(u32, Arc<World>)>,
 }
 
 impl ScopedWorlds {
-    /// Of a world that follows another.
+    /// For a snapshot that follows `before`.
     pub fn after(before: Option<&World>, policy: &Arc<Policy>) -> ScopedWorlds {
         let same = before.filter(|before| Arc::ptr_eq(&before.policy, policy));
         let before = same.map(|before| before.scoped.now().clone()).unwrap_or_default();
@@ -36,7 +35,7 @@ impl ScopedWorlds {
 }
 
 impl World {
-    /// The world in which a call of this mode is decided, when that is not this one.
+    /// The snapshot for calls of this mode, if it is not this one.
     #[inline]
     pub fn in_scope(&self, mode: Mode) -> Option<Arc<World>> {
         if mode.laid() == 0 { None } else { self.laid_over(mode.laid()) }
@@ -52,7 +51,7 @@ impl World {
             return Some(world);
         }
         let laid = thread_scope::laid_of_thread()?;
-        // Another engine's overlay leaves this one as it is.
+        // An overlay of another engine does not apply.
         let layer = laid.over(self.watching.engine)?;
         let before = known(&self.scoped.before);
         let policy = before

@@ -1,29 +1,29 @@
-//! Who cannot run a call, and which rules act on it, a set at a time.
+//! The prefilter: excludes candidates and finds active rules by bitset.
 //!
-//! Most conditions look at one variable: a dtype, a size, the platform. For each variable the table of an operation knows,
-//! for every case or stretch of sizes, the candidates and the rules that stand there; a call takes one row a variable and
-//! keeps what is in all of them. It costs the same however many candidates and rules there are.
+//! Most conditions depend on one variable: a dtype, a size, the platform. For each variable the prefilter stores, per enum case
+//! or range of sizes, the set of candidates and rules whose conditions hold. A call ANDs one row per variable. The cost does not
+//! depend on the number of candidates and rules.
 //!
-//! A sieve only ever leaves out what the filter would exclude for the whole cell of a call; what it lets pass is still to be
-//! examined. It knows no reasons: whoever wants those asks the filter.
+//! The prefilter only excludes what the filter would exclude for the whole cell; what passes is still filtered. It does not
+//! produce reasons; the filter does.
 
 use lz_schema::expr::{Slots, Value};
 
 use crate::part::{Part, Shortcut};
 
-/// Members that have a bit; candidates and rules that come later are looked at one by one.
+/// Width of the bitsets; candidates and rules with larger numbers are checked one by one.
 pub(crate) const MEMBERS: usize = u128::BITS as usize;
 
-/// Candidates, or rules, by number.
+/// A set of candidates or rules, by number.
 pub(crate) type Set = u128;
 
-/// The set of one member; empty for a number that has no bit.
+/// The set with one element; empty if the number exceeds the width.
 #[inline]
 pub(crate) fn only(number: usize) -> Set {
     if number < MEMBERS { 1 << number } else { 0 }
 }
 
-/// The members of a set, half by half: a processor has no numbers of this size.
+/// Iterates over the elements, in two 64-bit halves.
 #[inline]
 pub(crate) fn members(set: Set) -> impl Iterator<Item = u16> {
     let (mut low, mut high) = (set as u64, (set >> 64) as u64);
@@ -36,7 +36,7 @@ pub(crate) fn members(set: Set) -> impl Iterator<Item = u16> {
     })
 }
 
-/// Candidates and rules that nothing speaks against.
+/// Candidates and rules that have not been excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub candidates: Set,
@@ -67,7 +67,7 @@ impl Standing {
     }
 }
 
-/// Everything that was found out about an operation's conditions beforehand.
+/// The precomputed rows of an operation.
 #[derive(Debug)]
 pub(crate) struct Sieve {
     variables: Box<[Variable]>,
@@ -76,23 +76,23 @@ pub(crate) struct Sieve {
 
 #[derive(Debug)]
 struct Variable {
-    /// Its index in expressions.
+    /// Index in expressions.
     index: u16,
     rows: Rows,
-    /// Who stands for a value of another type, or for a case that is not known: those who do not look at it.
+    /// The row for a value of another type or an unknown case: everything without a condition on this variable.
     others: Standing,
 }
 
 #[derive(Debug)]
 enum Rows {
-    /// A row below the first cut, and one from each cut on.
+    /// A row for sizes below the first cut, then one from each cut on.
     Sizes { cuts: Box<[i64]>, rows: Box<[Standing]> },
-    /// A row a case.
+    /// A row per case.
     Cases(Box<[Standing]>),
 }
 
 impl Sieve {
-    /// What passes.
+    /// Candidates and rules that pass.
     #[inline]
     pub fn sift(&self, values: &impl Slots) -> Standing {
         self.variables.iter().fold(self.first, |standing, variable| {
@@ -109,7 +109,7 @@ impl Sieve {
     }
 }
 
-/// Conditions on their way into a sieve.
+/// Collects conditions for a prefilter.
 #[derive(Debug, Default)]
 pub(crate) struct Sieving {
     variables: Vec<Looks>,
@@ -164,7 +164,7 @@ impl Looks {
 }
 
 impl Sieving {
-    /// Somebody stands only where a part holds. False for a part that is not about one variable.
+    /// Members pass only where a part holds. Returns false if the part does not depend on a single variable.
     pub fn add(&mut self, part: &Part, who: Standing) -> bool {
         match part.shortcut() {
             Some(Shortcut::Int { index, cuts, truths }) => {
@@ -178,14 +178,14 @@ impl Sieving {
         true
     }
 
-    /// Somebody stands only in some cases of a variable, one bit each.
+    /// Members pass only in the cases whose bit is set.
     pub fn add_cases(&mut self, index: u16, truths: u64, who: Standing) {
         if let Some(looks) = Looks::of(&mut self.variables, index) {
             looks.cases.push((truths, who));
         }
     }
 
-    /// The sieve. Who is in `never` does not pass it.
+    /// Builds the prefilter; members of `never` do not pass.
     pub fn finish(self, never: Standing) -> Sieve {
         Sieve {
             variables: self.variables.into_iter().map(Looks::variable).collect(),

@@ -1,7 +1,7 @@
-//! Everything about one operation that can be worked out before a call comes: its candidates, what policy says of each, the
-//! conditions of rules, and the grid of cells that decisions are shared in.
+//! The compiled form of one operation: its candidates, what policy says about each, compiled rules and locks, and the grid of
+//! cells that decisions are cached by.
 //!
-//! A table belongs to one registry, one policy and the dispatch tables that are loaded. Nothing here knows health, measurements or a call.
+//! A table depends on one registry, one policy and the loaded dispatch tables. It does not depend on health, measurements or calls.
 
 use lz_schema::expr::{self, Program, Type};
 use lz_schema::model::Kind;
@@ -20,7 +20,7 @@ use crate::reason::{Reason, ReasonCode};
 use crate::registry::{BackendState, Registry};
 use crate::table::LoadedTables;
 
-/// The points by which an override puts a kernel before all others.
+/// The score that an override adds, larger than any sum of other terms.
 pub(crate) const OVERRIDE_POINTS: f64 = 1000.0;
 
 /// One operation under one registry and one policy.
@@ -31,46 +31,46 @@ pub(crate) struct OperationTable {
     ids: Ids,
     pub locks: Vec<CompiledLock>,
     pub rules: Vec<CompiledRule>,
-    /// Which bits of the flags tell calls apart.
+    /// Flag bits that are part of the cache key.
     pub mask: [u64; FLAG_WORDS],
-    /// How each axis is cut, by its number.
+    /// The cells of each axis, by axis number.
     pub axes: Vec<AxisCells>,
-    /// Whether numeric params tell calls apart, too: somebody looks at one.
+    /// Whether scalar params are part of the cache key: a limit, rule, lock or formula reads one.
     pub numbers_tell: bool,
-    /// Fields whose exact value a cell does not fix.
+    /// Fields whose exact value is not fixed by a cell.
     pub open: FieldSet,
-    /// Where the place of the tensors is.
+    /// The field that holds the device of the tensors.
     pub place: Option<Store>,
     /// Stride classes of the tensor inputs, then of the outputs.
     pub strides: Vec<(Store, String)>,
-    /// How many of them are inputs'.
+    /// How many of them belong to inputs.
     pub strided_inputs: usize,
-    /// How its calls fall into buckets.
+    /// Maps calls to buckets.
     pub bucket: BucketForm<'static>,
-    /// Who cannot run a call, and which rules act on it.
+    /// Excludes candidates and finds active rules by bitset.
     pub sieve: Sieve,
-    /// Rules that the sieve cannot tell the truth of.
+    /// Rules whose condition the prefilter cannot fully evaluate.
     pub unsifted: Vec<u16>,
-    /// Rules and locks whose truth is not the same for a whole cell, and rules that lock.
+    /// Rules and locks whose condition varies within a cell, and rules that lock.
     pub open_rules: Vec<u16>,
     pub open_locks: Vec<u16>,
     pub locking: Vec<u16>,
-    /// Candidates that are compiled when they are first needed.
+    /// JIT-compiled candidates.
     pub compiling: Set,
-    /// What rules give to candidates, those of one candidate together.
+    /// Rule scores, grouped by candidate.
     pub by_rules: Vec<Gift>,
 }
 
-/// What a rule gives to a candidate.
+/// The score that a rule adds to a candidate.
 #[derive(Debug)]
 pub(crate) struct Gift {
-    /// The rule's own; none for one that has no bit.
+    /// The rule's bit; 0 for a rule beyond the width of the bitset.
     pub bit: Set,
     pub rule: u16,
     pub points: f64,
 }
 
-/// Candidates by the hashes of their ids: a table with room to spare, in which each stands at or behind its place.
+/// Candidate positions by the hash of their id: open addressing with linear probing.
 #[derive(Debug)]
 struct Ids(Box<[Option<(u64, u16)>]>);
 
@@ -96,25 +96,25 @@ impl Ids {
     }
 }
 
-/// A kernel as a candidate under this policy.
+/// A kernel as a candidate under one policy.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     /// Its index in the registry.
     pub kernel: u32,
-    /// Its rank by id, which breaks ties.
+    /// Rank in the order of ids; breaks ties.
     pub rank: u16,
     pub facts: Facts,
-    /// Points that policy gives it on every call.
+    /// Score from unconditional preferences.
     pub points: f64,
-    /// Where in the table's `by_rules` its own are.
+    /// Range of its entries in the table's `rule_scores`.
     pub by_rules: (u32, u32),
-    /// Where those came from.
+    /// Origin of `points`.
     pub notes: Vec<PolicyNote>,
-    /// Why it is excluded on every call.
+    /// Reasons that exclude it from every call.
     pub excluded: Vec<Reason>,
 }
 
-/// Something that policy did.
+/// An effect of the policy.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PolicyNote {
     pub what: String,
@@ -122,7 +122,7 @@ pub(crate) struct PolicyNote {
     pub source: Provenance,
 }
 
-/// A condition over a call.
+/// A condition over a call; all parts must hold.
 #[derive(Debug, Default)]
 pub(crate) struct Condition {
     pub parts: Vec<Part>,
@@ -136,7 +136,7 @@ impl Condition {
 
 #[derive(Debug)]
 pub(crate) struct CompiledLock {
-    /// The candidate's position; `None` when there is no such kernel for this operation.
+    /// The candidate's position; `None` if the operation has no such kernel.
     pub candidate: Option<u16>,
     pub kernel: String,
     pub fixes: Vec<(Store, u64)>,
@@ -158,22 +158,22 @@ pub(crate) struct CompiledRule {
     pub points: Vec<(u16, f64)>,
     /// Candidates that it excludes.
     pub denied: Vec<u16>,
-    /// A kernel that it locks: its candidate, if it is one, and its id.
+    /// The kernel that it locks: its position, if it is a candidate, and its id.
     pub lock: Option<(Option<u16>, String)>,
     pub source: Provenance,
 }
 
-/// How an axis is cut into cells.
+/// How an axis is divided into cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AxisCells {
     /// Every size is a cell.
     Exact,
-    /// A cell begins at each of these.
+    /// A new cell starts at each of these sizes.
     Cut(Box<[i64]>),
 }
 
 impl AxisCells {
-    /// The cell of a size: a number that names it, where it begins and where it ends. `None` when no number of 32 bits names it.
+    /// The index of a size's cell; `None` if it does not fit into 32 bits.
     #[inline]
     pub fn cell(&self, size: i64) -> Option<u32> {
         match self {
@@ -184,7 +184,7 @@ impl AxisCells {
 }
 
 impl OperationTable {
-    /// Whether the truth of a part is the same for a whole cell.
+    /// Whether a part has the same truth value for a whole cell.
     pub fn is_settled(&self, part: &Part) -> bool {
         part.cuttable || part.reads & self.open == 0
     }
@@ -255,7 +255,7 @@ impl OperationTable {
         table
     }
 
-    /// Puts what rules give to each candidate together, in the order of rules.
+    /// Groups the scores of rules by candidate, in the order of rules.
     fn share_points(&mut self) {
         for (position, candidate) in self.candidates.iter_mut().enumerate() {
             let first = self.by_rules.len();
@@ -272,8 +272,8 @@ impl OperationTable {
         }
     }
 
-    /// Makes the sieve: what policy always excludes, platforms, dtypes and formats, conditions that a cell settles, and the
-    /// conditions of rules.
+    /// Builds the prefilter from unconditional exclusions, platforms, dtypes and formats, cell-constant limits and the conditions
+    /// of rules.
     fn sift(&mut self, registry: &Registry) {
         let mut sieving = Sieving::default();
         let mut never = Standing::NONE;
@@ -318,7 +318,7 @@ impl OperationTable {
         limits.chain(rules).chain(locks)
     }
 
-    /// Numbers among the params that some kernel's conditions, a rule or a lock looks at: only they can change a decision.
+    /// Scalar params that a limit, formula, rule or lock reads: only these can change a decision.
     pub fn numbers_read(&self, registry: &Registry) -> FieldSet {
         let kernels = self.candidates.iter().filter_map(|candidate| registry.compiled(candidate.kernel));
         let formulas = kernels.flat_map(|kernel| {
@@ -338,7 +338,7 @@ impl OperationTable {
         read & numbers
     }
 
-    /// Cuts every axis at the bounds of the schema's buckets, wherever any limit or rule changes its truth, and wherever a
+    /// Divides every axis at the schema's bucket bounds, at every size where a limit or rule changes its truth value, and where a
     /// dispatch table changes its answer.
     fn cut_axes(&mut self, registry: &Registry, solved: &LoadedTables) {
         let mut cuts: Vec<Option<Vec<i64>>> = Vec::new();
@@ -390,13 +390,13 @@ impl OperationTable {
             .collect();
     }
 
-    /// Whether alignments tell calls apart: some kernel asks about them, or whether an output is given makes a difference.
+    /// Whether alignment is part of the cache key: a kernel requires one, or cannot write into a given output.
     pub fn tells_alignments(&self, registry: &Registry) -> bool {
         let kernels = self.candidates.iter().filter_map(|candidate| registry.compiled(candidate.kernel));
         kernels.map(CompiledKernel::spec).any(|spec| spec.alignment > 1 || !spec.writes_into_output)
     }
 
-    /// Everything small tells calls apart, but for digests and alignments that no kernel asks about.
+    /// All flags are part of the cache key, except digests and alignments that no kernel depends on.
     fn mask_flags(&mut self, registry: &Registry) {
         let aligned = self.tells_alignments(registry);
         let judged = self
@@ -415,7 +415,7 @@ impl OperationTable {
         }
     }
 
-    /// The candidate of that id.
+    /// The position of the candidate with this id.
     pub fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
         self.ids.of_hash(hash_text(id)).find(|position| {
             let candidate = self.candidates.get(usize::from(*position));
@@ -437,7 +437,7 @@ impl OperationTable {
     }
 }
 
-/// The numbers of those for which something is so.
+/// The indices of the elements that satisfy a predicate.
 fn numbers<T>(all: &[T], so: impl Fn(&T) -> bool) -> Vec<u16> {
     all.iter().zip(0u16..).filter(|(one, _)| so(one)).map(|(_, number)| number).collect()
 }
@@ -483,7 +483,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
             );
         }
         let mut weigh = |entries: &[(Listed, &str)], points: f64| {
-            // A kernel that is preferred in several lines is preferred once.
+            // Several matching entries of a list count once.
             if let Some((listed, list)) = entries.iter().find(|(listed, _)| matches(listed, spec)) {
                 candidate.points += points;
                 let what = format!("{list}: {}", listed.kernels);
@@ -506,7 +506,7 @@ fn matches(listed: &Listed, spec: &crate::spec::KernelSpec) -> bool {
     listed.kernels.matches_kernel(&spec.id, &spec.backend)
 }
 
-/// Whether a pattern names the operation, by its own name or by an alias.
+/// Whether a pattern names the operation, by name or alias.
 fn names_operation(pattern: &Pattern, info: &'static OperationInfo, registry: &Registry) -> bool {
     pattern.matches(&info.name)
         || pattern.is_exact()
@@ -514,7 +514,7 @@ fn names_operation(pattern: &Pattern, info: &'static OperationInfo, registry: &R
             && registry.alias(pattern.as_str()).iter().any(|target| std::ptr::eq(target.operation, info))
 }
 
-/// Compiles a condition for one operation; `None` when it names something that the operation does not have.
+/// Compiles a condition for one operation; `None` if it uses a name that the operation does not have.
 fn condition(text: Option<&str>, names: &Names, info: &OperationInfo) -> Option<Condition> {
     let Some(text) = text else { return Some(Condition::default()) };
     let typed = expr::check_expecting(text, names, &Type::Bool).ok()?;
@@ -525,7 +525,7 @@ fn locks(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
     let info = table.info;
     let mut locks = Vec::new();
     for lock in &policy.locks {
-        // The fixed params of an alias are part of the lock's condition.
+        // The fixed params of an alias are part of the condition.
         let targets: Vec<Vec<(Store, u64)>> = if lock.operation.matches(&info.name) {
             vec![Vec::new()]
         } else if lock.operation.is_exact() && registry.operation(lock.operation.as_str()).is_none() {
@@ -540,7 +540,7 @@ fn locks(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
             let Some(condition) = condition(lock.condition.as_deref(), names, info) else { continue };
             let candidate = table.position_of(registry, &lock.kernel);
             if candidate.is_none() && !lock.operation.is_exact() && registry.kernel(&lock.kernel).is_some() {
-                // A pattern is about the operations that its kernel is for; a name, and an alias, means what it says.
+                // A pattern applies only to operations of its kernel; an exact name or alias applies as written.
                 continue;
             }
             locks.push(CompiledLock {

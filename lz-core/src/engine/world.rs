@@ -1,7 +1,7 @@
-//! One state of everything that a decision depends on, and the decisions that were made in it.
+//! The snapshot: everything that a decision depends on, and the cache of decisions made under it.
 //!
-//! A world is never changed, only replaced: a decision lives and dies with the state that it was made under, so that no
-//! decision can outlive a change of registry, policy, capabilities or health.
+//! A snapshot is immutable. A change of registry, policy, capabilities or health publishes a new snapshot with an empty
+//! decision cache, so no decision can become stale.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -24,20 +24,20 @@ use crate::registry::Registry;
 use crate::table::LoadedTables;
 use crate::telemetry::{Watch, Watching};
 
-/// Somebody who compiles in the background. Asked once a cell for a kernel that would have been better, had it been warm.
+/// A background compiler. Called once per cell for a kernel that would have been selected had it been compiled.
 pub trait JitRequests: Send + Sync {
-    /// A kernel is wanted for calls like this one. Must return at once and must not call the engine.
+    /// Requests compilation of a kernel for calls like this one. Must return at once and must not call the engine.
     fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
 }
 
-/// Buckets by operation slot and kernel: one id may stand for a kernel of each of several operations.
+/// Buckets by operation slot and kernel id: the same id may be registered for several operations.
 type Known = HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>;
 
-/// What is known of kernels because it was tried: which have been compiled, and for which buckets; which can be captured.
+/// Facts established at run time: which kernels are compiled, and which passed a trial capture, for which buckets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
     buckets: Known,
-    /// What survived a trial capture.
+    /// Buckets that passed a trial capture.
     captured: Known,
 }
 
@@ -69,7 +69,7 @@ fn put(known: &mut Known, operation: &OperationInfo, kernel: &str, bucket: &[u64
     kernels.entry(kernel.to_owned()).or_default().insert(bucket.into())
 }
 
-/// What a world is made of, without its decisions.
+/// The inputs of a snapshot, without its decision cache.
 #[derive(Clone, Default)]
 pub(crate) struct Parts {
     pub registry: Arc<Registry>,
@@ -77,17 +77,17 @@ pub(crate) struct Parts {
     pub devices: Devices,
     pub evidence: Option<Arc<dyn Evidence>>,
     pub memory: Option<Arc<dyn MemoryProbe>>,
-    /// What the above found out and need not find out again soon.
+    /// Cached results of `memory`.
     pub blocks: Arc<KeptBlocks>,
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
-    /// Decisions that were made beforehand.
+    /// Precomputed dispatch tables.
     pub solved: Arc<LoadedTables>,
     pub watching: Watching,
 }
 
-/// One state of everything.
+/// The immutable state that decisions are made under, and their cache.
 pub(crate) struct World {
     pub generation: u64,
     pub registry: Arc<Registry>,
@@ -103,32 +103,32 @@ pub(crate) struct World {
     pub watching: Watching,
     /// What is observed of each call.
     pub watch: Watch,
-    /// This world under what threads lay over its policy.
+    /// Snapshots of this one under thread-local policy overlays.
     pub scoped: ScopedWorlds,
-    /// How far the engine has stepped back.
+    /// The degradation level of the engine.
     pub level: DegradationLevel,
-    /// Which kernels have failed lately, or their backends, and which operations have such a kernel; nothing when nothing has.
+    /// Kernels and operations with recent failures; `None` without any.
     trouble: Option<Box<Troubles>>,
-    /// Whether decisions are kept.
+    /// Whether decisions are cached.
     pub keeps: bool,
-    /// Whether they are, devices are real, and calls are not watched: the case of nearly all calls.
+    /// Whether the cache is enabled, devices are real and calls are not observed. True for nearly all calls.
     pub is_plain: bool,
-    /// The ground of the modes of calls.
+    /// The base mode of calls, before the thread's mode override.
     pub mode: Mode,
-    /// When its decisions began to be made.
+    /// When it was published; see `cache.time_to_live`.
     pub born: Instant,
     tables: Arc<Tables>,
-    /// What stored measurements mean for each operation, once a decision has needed it.
+    /// Stored measurements prepared per operation, on first use.
     prepared: Arc<[OnceLock<Prepared>]>,
     pub decisions: DecisionTable,
 }
 
-/// The tables of operations, made when first asked for. They depend on registry, policy and dispatch tables alone.
+/// Operation tables, built on first use. They depend only on registry, policy and dispatch tables.
 #[derive(Debug)]
 struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
 
 impl World {
-    /// A world of these parts. Tables are taken over from one before that had the same registry, policy and dispatch tables.
+    /// Builds a snapshot. Operation tables are shared with the previous one if registry, policy and dispatch tables are the same.
     pub fn new(parts: Parts, generation: u64, before: Option<&World>, room: usize) -> World {
         let same = before.filter(|before| {
             Arc::ptr_eq(&before.registry, &parts.registry)
@@ -193,14 +193,14 @@ impl World {
         }
     }
 
-    /// What its stored measurements mean for an operation.
+    /// The stored measurements of an operation, prepared for scoring.
     #[inline]
     pub fn prepared(&self, stored: &StoredEvidence, table: &OperationTable) -> Option<&Prepared> {
         let slot = self.prepared.get(table.info.slot() as usize)?;
         Some(slot.get_or_init(|| Prepared::new(stored, table, &self.registry)))
     }
 
-    /// What it is made of.
+    /// The inputs that it was built from.
     pub fn parts(&self) -> Parts {
         Parts {
             registry: Arc::clone(&self.registry),
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// The table of an operation; `None` when it has no kernels.
+    /// The table of an operation; `None` if it has no kernels.
     #[inline]
     pub fn table(&self, info: &'static OperationInfo) -> Option<&OperationTable> {
         let slot = self.tables.0.get(info.slot() as usize)?;
@@ -241,7 +241,7 @@ impl World {
         }))
     }
 
-    /// Bytes that a kernel's scratch memory may take now.
+    /// The limit on a kernel's workspace in bytes, from policy and free memory.
     pub fn memory_limit(&self, device: Option<&DeviceSpec>) -> Option<u64> {
         let mut limits = [self.policy.memory_headroom.value, None, None];
         let probe = match &self.memory {
@@ -256,47 +256,46 @@ impl World {
         limits.into_iter().flatten().min()
     }
 
-    /// Whether the above may change from call to call.
+    /// Whether [`Snapshot::memory_limit`] can change from call to call.
     pub fn memory_changes(&self) -> bool {
         self.memory.is_some() || self.policy.probe_memory.value
     }
 
-    /// Whether a decision stays right for a call until the world changes: what it hangs on is the call alone, and not memory
-    /// that others take and give back.
+    /// Whether a decision stays valid for a call as long as this snapshot is current. False if it depends on free memory,
+    /// which other allocations change.
     pub fn lasts(&self, entry: &Entry) -> bool {
         !(self.memory_changes() && entry.guards().any(|guard| matches!(guard, Guard::Memory { .. })))
     }
 
-    /// Whether calls of an operation depend on nothing that may change: they need no leave, are not watched, and run on devices
-    /// that are there.
+    /// Whether calls of an operation need no circuit-breaker permit, are not observed and run on real devices.
     pub fn is_quick(&self, operation: &OperationInfo) -> bool {
         self.is_plain && !self.is_careful(operation.slot())
     }
 
-    /// Whether anything has failed lately.
+    /// Whether any kernel has failed recently.
     #[inline]
     pub fn is_troubled(&self) -> bool {
         self.trouble.is_some()
     }
 
-    /// Whether a kernel of an operation has failed lately, so that its calls depend on how time passes.
+    /// Whether a kernel of an operation has failed recently, so that its calls depend on circuit-breaker timers.
     #[inline]
     pub fn is_careful(&self, slot: u32) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| is_so(&trouble.operations, slot))
     }
 
-    /// Whether calls of a kernel must ask for leave and tell their outcome.
+    /// Whether calls of a kernel need a circuit-breaker permit and must record their outcome.
     #[inline]
     pub fn must_ask(&self, kernel: u32) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| is_so(&trouble.kernels, kernel))
     }
 }
 
-/// What health remembers, by kernel and by operation.
+/// Recent failures according to health.
 struct Troubles {
-    /// By their indices.
+    /// Indexed by kernel.
     kernels: Box<[bool]>,
-    /// By their slots.
+    /// Indexed by operation slot.
     operations: Box<[bool]>,
 }
 
@@ -317,7 +316,7 @@ impl Troubles {
     }
 }
 
-/// What is not known is so.
+/// Out-of-range indices count as set.
 fn is_so(flags: &[bool], number: u32) -> bool {
     flags.get(number as usize).copied().unwrap_or(true)
 }
