@@ -13,7 +13,7 @@ use crate::context::{Context, FLAG_WORDS, MAX_AXES, MAX_WORDS};
 use crate::engine::decide::{Decision, Workspace};
 use crate::engine::guard::Guard;
 use crate::engine::table::OperationTable;
-use crate::known::KnownCalls;
+use crate::known::ExactCache;
 use crate::mode::Mode;
 use crate::plan::Transforms;
 
@@ -35,10 +35,10 @@ impl CellKey {
     /// Computes the key of a call. Returns false for a call that is not cacheable: an exact axis above 32 bits.
     #[inline(always)]
     pub fn fill(&mut self, table: &OperationTable, context: &Context, mode: Mode) -> bool {
-        let (mut places, mut hash, mut length) = (self.words.iter_mut(), 0u64, 0);
+        let (mut free, mut hash, mut length) = (self.words.iter_mut(), 0u64, 0);
         let mut push = |word: u64| {
-            if let Some(place) = places.next() {
-                *place = word;
+            if let Some(free) = free.next() {
+                *free = word;
                 hash = (u64::rotate_left(hash, 23) ^ word).wrapping_mul(SPREAD);
                 length += 1;
             }
@@ -151,7 +151,7 @@ impl Entry {
 
     /// Compares word by word: a wide load would stall on store forwarding, because the key has just been written.
     #[inline]
-    fn is_of(&self, key: &CellKey) -> bool {
+    fn matches(&self, key: &CellKey) -> bool {
         self.hash == key.hash
             && usize::from(self.key_words) == key.length
             && self.words.iter().zip(key.words()).all(|(known, word)| known == word)
@@ -172,30 +172,30 @@ impl Entry {
 
 /// Size of the exact cache: one slot per this many decision slots, but at least `MIN_EXACT_SLOTS`. It is the fastest to look up,
 /// and an entry takes as much memory as a decision.
-const KNOWN_SHARE: usize = 8;
-const LEAST_KNOWN: usize = 256;
+const SLOTS_PER_EXACT_SLOT: usize = 8;
+const MIN_EXACT_SLOTS: usize = 256;
 
 /// The decision cache of one snapshot.
 #[derive(Debug)]
-pub(crate) struct DecisionTable {
+pub(crate) struct DecisionCache {
     slots: Box<[OnceLock<Entry>]>,
     /// Decisions by exact call.
-    pub known: KnownCalls,
-    room: usize,
+    pub exact: ExactCache,
+    capacity: usize,
     length: AtomicUsize,
     /// Striped locks, so that concurrent misses of a cell make one decision.
     deciding: [Mutex<()>; 16],
 }
 
-impl DecisionTable {
+impl DecisionCache {
     /// A cache with this capacity.
-    pub fn new(room: usize) -> DecisionTable {
+    pub fn new(capacity: usize) -> DecisionCache {
         // Load factor 3/4: probe sequences are short and end at a free slot.
-        let slots = if room == 0 { 0 } else { (room * 4).div_ceil(3).next_power_of_two() };
-        DecisionTable {
+        let slots = if capacity == 0 { 0 } else { (capacity * 4).div_ceil(3).next_power_of_two() };
+        DecisionCache {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
-            known: KnownCalls::new(if room == 0 { 0 } else { (slots / KNOWN_SHARE).max(LEAST_KNOWN) }),
-            room,
+            exact: ExactCache::new(if capacity == 0 { 0 } else { (slots / SLOTS_PER_EXACT_SLOT).max(MIN_EXACT_SLOTS) }),
+            capacity,
             length: AtomicUsize::new(0),
             deciding: std::array::from_fn(|_| Mutex::new(())),
         }
@@ -203,24 +203,24 @@ impl DecisionTable {
 
     /// Number of entries. An insert that finds the cache full is counted briefly.
     pub fn len(&self) -> usize {
-        self.length.load(Ordering::Relaxed).min(self.room)
+        self.length.load(Ordering::Relaxed).min(self.capacity)
     }
 
     /// Maximum number of entries.
-    pub fn room(&self) -> usize {
-        self.room
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// The entry of a cell whose guards hold. A cell has several entries if their guards differ.
     #[inline]
-    pub fn get(&self, key: &CellKey, mut stands: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
+    pub fn get(&self, key: &CellKey, mut guards_hold: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
         let mask = self.slots.len().wrapping_sub(1);
-        let mut place = key.hash as usize & mask;
-        while let Some(entry) = self.slots.get(place)?.get() {
-            if entry.is_of(key) && (!entry.is_guarded() || stands(entry)) {
+        let mut index = key.hash as usize & mask;
+        while let Some(entry) = self.slots.get(index)?.get() {
+            if entry.matches(key) && (!entry.is_guarded() || guards_hold(entry)) {
                 return Some(entry);
             }
-            place = (place + 1) & mask;
+            index = (index + 1) & mask;
         }
         None
     }
@@ -233,20 +233,20 @@ impl DecisionTable {
 
     /// Inserts a decision; `None` if the cache is full. If another thread inserted the same one first, that is returned.
     pub fn insert(&self, key: &CellKey, decision: &Decision) -> Option<&Entry> {
-        if self.length.fetch_add(1, Ordering::Relaxed) >= self.room {
+        if self.length.fetch_add(1, Ordering::Relaxed) >= self.capacity {
             self.length.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
         let mut entry = Entry::new(key, decision);
         let mask = self.slots.len().wrapping_sub(1);
-        let mut place = key.hash as usize & mask;
-        while let Some(slot) = self.slots.get(place) {
+        let mut index = key.hash as usize & mask;
+        while let Some(slot) = self.slots.get(index) {
             match slot.get() {
                 Some(there) if there.hash == entry.hash && there.words == entry.words => {
                     self.length.fetch_sub(1, Ordering::Relaxed);
                     return Some(there);
                 }
-                Some(_) => place = (place + 1) & mask,
+                Some(_) => index = (index + 1) & mask,
                 None => match slot.set(entry) {
                     Ok(()) => return slot.get(),
                     Err(back) => entry = back,

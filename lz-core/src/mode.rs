@@ -157,7 +157,7 @@ impl Mode {
         KvStrategy::ALL.into_iter().find(|strategy| *strategy as u64 == number)
     }
 
-    /// What it asks for, without the number of what is laid over policy: decisions of a scope are kept apart by their world.
+    /// What it asks for, without the number of what is laid over policy: decisions of a scope are kept apart by their snapshot.
     #[inline]
     pub(crate) const fn asks(self) -> u32 {
         self.0 as u32
@@ -165,7 +165,7 @@ impl Mode {
 
     /// The number of what the thread lays over policies; 0 for nothing.
     #[inline]
-    pub(crate) const fn laid(self) -> u32 {
+    pub(crate) const fn overlay_id(self) -> u32 {
         (self.0 >> LAID_SHIFT) as u32
     }
 }
@@ -241,7 +241,7 @@ impl ModeChange {
     }
 
     /// Says what the thread lays over policies.
-    pub(crate) const fn laying(self, number: u32) -> ModeChange {
+    pub(crate) const fn with_overlay(self, number: u32) -> ModeChange {
         ModeChange { on: self.on & !LAID_MASK | (number as u64) << LAID_SHIFT, off: self.off | LAID_MASK }
     }
 

@@ -64,47 +64,47 @@ impl Score {
 
 /// Measurements of the candidates of a call.
 #[derive(Debug, Default)]
-pub(crate) enum Findings<'a> {
+pub(crate) enum PerfTerms<'a> {
     /// Nothing.
     #[default]
     None,
     /// Precomputed: weighted points by candidate at load time, and the factor for their decay since.
     Prepared { points: &'a [f64], left: f64 },
     /// Queried for this call.
-    Asked { measured: Vec<Option<Measured>>, fastest: f64 },
+    Queried { measured: Vec<Option<Measured>>, fastest: f64 },
 }
 
-impl<'a> Findings<'a> {
-    pub fn of(call: &Call<'a>) -> Findings<'a> {
-        let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else {
-            return Findings::None;
+impl<'a> PerfTerms<'a> {
+    pub fn of(call: &Call<'a>) -> PerfTerms<'a> {
+        let (Some(evidence), Some(device)) = (&call.snapshot.evidence, call.device) else {
+            return PerfTerms::None;
         };
-        if !call.world.level.allows_scoring() {
-            return Findings::None;
+        if !call.snapshot.level.allows_scoring() {
+            return PerfTerms::None;
         }
         if let Some(stored) = evidence.stored() {
-            let prepared = call.world.prepared(stored, call.table);
+            let prepared = call.snapshot.prepared(stored, call.table);
             let rows = prepared.and_then(|prepared| prepared.find(device, call.bucket.words()));
-            let Some(rows) = rows else { return Findings::None };
+            let Some(rows) = rows else { return PerfTerms::None };
             if let Some((points, left)) = rows.now(stored) {
-                return Findings::Prepared { points, left };
+                return PerfTerms::Prepared { points, left };
             }
         }
         let measured = measured(call);
         let medians = measured.iter().flatten().map(|measured| measured.median_ns);
         let fastest = medians.fold(f64::INFINITY, f64::min);
-        Findings::Asked { measured, fastest }
+        PerfTerms::Queried { measured, fastest }
     }
 
     #[inline]
     fn points(&self, position: u16) -> Option<f64> {
         match self {
-            Findings::None => None,
-            Findings::Prepared { points, left } => points
+            PerfTerms::None => None,
+            PerfTerms::Prepared { points, left } => points
                 .get(usize::from(position))
                 .filter(|points| !points.is_nan())
                 .map(|points| floored(points * left)),
-            Findings::Asked { measured, fastest } => {
+            PerfTerms::Queried { measured, fastest } => {
                 let measured = measured.get(usize::from(position))?.as_ref()?;
                 Some(floored(weighted(measured, *fastest)))
             }
@@ -125,15 +125,15 @@ fn floored(weighted: f64) -> f64 {
 
 /// Measurements by candidate; empty without any.
 pub(crate) fn measured(call: &Call<'_>) -> Vec<Option<Measured>> {
-    let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else { return Vec::new() };
-    if !call.world.level.allows_scoring() {
+    let (Some(evidence), Some(device)) = (&call.snapshot.evidence, call.device) else { return Vec::new() };
+    if !call.snapshot.level.allows_scoring() {
         return Vec::new();
     }
     let question =
         Question { operation: call.table.info, context: call.context, bucket: call.bucket.words(), device };
     let mut all = Vec::new();
     evidence.findings(&question, &mut |finding| {
-        believe(&mut all, call.table, &call.world.registry, finding);
+        believe(&mut all, call.table, &call.snapshot.registry, finding);
     });
     all
 }
@@ -158,9 +158,9 @@ pub(crate) fn believe(
     if all.is_empty() {
         all.resize(table.candidates.len(), None);
     }
-    let Some(place) = all.get_mut(usize::from(position)) else { return };
-    if place.is_none_or(|known| known.confidence < finding.measured.confidence) {
-        *place = Some(finding.measured);
+    let Some(slot) = all.get_mut(usize::from(position)) else { return };
+    if slot.is_none_or(|known| known.confidence < finding.measured.confidence) {
+        *slot = Some(finding.measured);
     }
 }
 
@@ -180,10 +180,10 @@ pub(crate) fn score(
     call: &Call<'_>,
     position: u16,
     candidate: &Candidate,
-    findings: &Findings<'_>,
+    findings: &PerfTerms<'_>,
 ) -> (Score, Transforms) {
     let facts = &candidate.facts;
-    let kernel = || call.world.registry.compiled(candidate.kernel);
+    let kernel = || call.snapshot.registry.compiled(candidate.kernel);
     let transforms = filter::transforms(call, facts, kernel);
     let policy = candidate.points + call.points(candidate);
     // With best effort, invariant kernels rank before all others.
@@ -193,16 +193,16 @@ pub(crate) fn score(
     let policy = if varies { policy - VARIANCE_POINTS } else { policy };
     // With background compilation a cold kernel has no compile penalty and ranks as if warm: kernels that rank above the winner
     // are the ones submitted for compilation.
-    let inside = call.world.policy.jit.value != JitPolicy::WhenWarm || call.takes_cold;
+    let inside = call.snapshot.policy.jit.value != JitPolicy::WhenWarm || call.allow_cold;
     let cold = facts.jit && inside && kernel().is_some_and(|kernel| call.is_cold(kernel.spec()));
-    let careful = if call.world.is_careful(call.table.info.slot()) { kernel() } else { None };
+    let careful = if call.snapshot.has_recent_failures(call.table.info.slot()) { kernel() } else { None };
     let score = Score {
         priority: facts.priority,
         policy,
         perf: findings.points(position),
         jit: if cold { -JIT_POINTS } else { 0.0 },
         reliability: careful
-            .map_or(0.0, |kernel| -call.world.health.reliability_penalty(&call.subject(kernel))),
+            .map_or(0.0, |kernel| -call.snapshot.health.reliability_penalty(&call.subject(kernel))),
         transform: conversions(facts, transforms),
         fusion: 0.0,
     };
@@ -211,7 +211,7 @@ pub(crate) fn score(
 
 /// The total only. Fast path for candidates whose jit, reliability and fusion terms are 0.
 #[inline(always)]
-pub(crate) fn total(call: &Call<'_>, position: u16, candidate: &Candidate, findings: &Findings<'_>) -> f64 {
+pub(crate) fn total(call: &Call<'_>, position: u16, candidate: &Candidate, findings: &PerfTerms<'_>) -> f64 {
     let facts = &candidate.facts;
     if call.is_special || facts.jit || facts.picks_layouts {
         return score(call, position, candidate, findings).0.total();

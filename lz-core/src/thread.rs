@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use crate::engine::Local;
+use crate::engine::ThreadState;
 use crate::mode::ModeChange;
 
 /// The data of a thread.
@@ -20,9 +20,9 @@ pub(crate) struct Thread {
     /// Whether it is making a decision: an evidence source that calls the engine must not deadlock on the cell's lock.
     pub deciding: Cell<bool>,
     /// Its state; taken while a call runs.
-    local: Cell<Option<&'static mut Local>>,
+    state: Cell<Option<&'static mut ThreadState>>,
     /// States for nested calls, while unused.
-    spare: Cell<Option<&'static mut Local>>,
+    spare: Cell<Option<&'static mut ThreadState>>,
 }
 
 thread_local! {
@@ -32,16 +32,16 @@ thread_local! {
             stream: Cell::new(0),
             stream_of_call: Cell::new(None),
             deciding: Cell::new(false),
-            local: Cell::new(None),
+            state: Cell::new(None),
             spare: Cell::new(None),
         }
     };
     /// Runs when the thread ends.
-    static KEEPER: Keeper = const { Keeper };
+    static EXIT_HOOK: ExitHook = const { ExitHook };
 }
 
 /// Cleared states of ended threads.
-static LEFT: Mutex<Vec<&'static mut Local>> = Mutex::new(Vec::new());
+static FREE_LIST: Mutex<Vec<&'static mut ThreadState>> = Mutex::new(Vec::new());
 
 /// Accesses this thread's data.
 #[inline(always)]
@@ -53,42 +53,42 @@ impl Thread {
     /// Takes the state unless it is in use: a nested call from a kernel gets `None`, so it cannot replace what the outer call
     /// uses.
     #[inline(always)]
-    pub fn take(&self) -> Option<&'static mut Local> {
-        self.local.take()
+    pub fn take(&self) -> Option<&'static mut ThreadState> {
+        self.state.take()
     }
 
     /// A spare state, for a new thread or a nested call.
     #[cold]
-    pub fn take_other(&self) -> &'static mut Local {
+    pub fn take_spare(&self) -> &'static mut ThreadState {
         if let Some(spare) = self.spare.take() {
-            self.spare.set(spare.below.take());
+            self.spare.set(spare.next_spare.take());
             return spare;
         }
-        let left = LEFT.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        left.unwrap_or_else(|| Box::leak(Box::default()))
+        let recycled = FREE_LIST.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        recycled.unwrap_or_else(|| Box::leak(Box::default()))
     }
 
     /// Puts the state back.
     #[inline(always)]
-    pub fn give_back(&self, local: &'static mut Local) {
-        let known = local.is_kept;
-        let inner = self.local.replace(Some(local));
+    pub fn restore(&self, state: &'static mut ThreadState) {
+        let known = state.has_exit_hook;
+        let inner = self.state.replace(Some(state));
         if inner.is_some() || !known {
-            self.settle(inner);
+            self.restore_slow(inner);
         }
     }
 
     /// Flushes the counters of all states of this thread that are not in use.
-    pub fn tell_all(&self) {
-        if let Some(local) = self.local.take() {
-            local.tell();
-            self.local.set(Some(local));
+    pub fn flush_all(&self) {
+        if let Some(state) = self.state.take() {
+            state.flush();
+            self.state.set(Some(state));
         }
         let mut spare = self.spare.take();
         let mut level = spare.as_deref_mut();
         while let Some(one) = level {
-            one.tell();
-            level = one.below.as_deref_mut();
+            one.flush();
+            level = one.next_spare.as_deref_mut();
         }
         self.spare.set(spare);
     }
@@ -97,38 +97,38 @@ impl Thread {
     /// thread that is ending keeps no state.
     #[cold]
     #[inline(never)]
-    fn settle(&self, inner: Option<&'static mut Local>) {
-        if let Some(local) = self.local.take() {
-            local.is_kept = local.is_kept || KEEPER.try_with(|_| ()).is_ok();
-            if local.is_kept {
-                self.local.set(Some(local));
+    fn restore_slow(&self, inner: Option<&'static mut ThreadState>) {
+        if let Some(state) = self.state.take() {
+            state.has_exit_hook = state.has_exit_hook || EXIT_HOOK.try_with(|_| ()).is_ok();
+            if state.has_exit_hook {
+                self.state.set(Some(state));
             } else {
-                leave(local);
+                release(state);
             }
         }
         if let Some(inner) = inner {
-            inner.below = self.spare.take();
+            inner.next_spare = self.spare.take();
             self.spare.set(Some(inner));
         }
     }
 }
 
-fn leave(local: &'static mut Local) {
-    *local = Local::default();
-    LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(local);
+fn release(state: &'static mut ThreadState) {
+    *state = ThreadState::default();
+    FREE_LIST.lock().unwrap_or_else(PoisonError::into_inner).push(state);
 }
 
-struct Keeper;
+struct ExitHook;
 
-impl Drop for Keeper {
+impl Drop for ExitHook {
     fn drop(&mut self) {
         with(|thread| {
-            if let Some(local) = thread.local.take() {
-                leave(local);
+            if let Some(state) = thread.state.take() {
+                release(state);
             }
             while let Some(spare) = thread.spare.take() {
-                thread.spare.set(spare.below.take());
-                leave(spare);
+                thread.spare.set(spare.next_spare.take());
+                release(spare);
             }
         });
     }

@@ -24,12 +24,12 @@ struct Frame {
 
 /// Interned policy overlay: the layers of a thread by engine. Equal contents have equal ids, and ids are not reused.
 #[derive(Debug)]
-pub(crate) struct Laid {
+pub(crate) struct InternedOverlay {
     number: u32,
     layers: Vec<(u64, Layer)>,
 }
 
-impl Laid {
+impl InternedOverlay {
     /// The layer over the policy of an engine.
     pub fn over(&self, engine: u64) -> Option<&Layer> {
         self.layers.iter().find(|(known, _)| *known == engine).map(|(_, layer)| layer)
@@ -37,13 +37,13 @@ impl Laid {
 }
 
 thread_local! {
-    static FRAMES: RefCell<Frames> = const { RefCell::new(Frames { next: 0, frames: Vec::new(), laid: None }) };
+    static FRAMES: RefCell<Frames> = const { RefCell::new(Frames { next: 0, frames: Vec::new(), overlay: None }) };
 }
 
 struct Frames {
     next: u64,
     frames: Vec<Frame>,
-    laid: Option<Arc<Laid>>,
+    overlay: Option<Arc<InternedOverlay>>,
 }
 
 /// The mode override of this thread.
@@ -59,8 +59,8 @@ pub(crate) fn stream_of_thread() -> usize {
 }
 
 /// The policy overlay of this thread.
-pub(crate) fn laid_of_thread() -> Option<Arc<Laid>> {
-    FRAMES.try_with(|frames| frames.borrow().laid.clone()).ok().flatten()
+pub(crate) fn thread_overlay() -> Option<Arc<InternedOverlay>> {
+    FRAMES.try_with(|frames| frames.borrow().overlay.clone()).ok().flatten()
 }
 
 /// The layers of this thread over an engine, including modes, for display.
@@ -78,36 +78,36 @@ pub(crate) fn shown_over(engine: u64) -> Layer {
 
 /// The intern table, least recently used last. An evicted overlay gets a new id when it is used again.
 #[derive(Default)]
-struct Numbers {
+struct InternTable {
     last: u32,
-    known: Vec<Arc<Laid>>,
+    known: Vec<Arc<InternedOverlay>>,
 }
 
-const MOST_KNOWN: usize = 256;
+const MAX_INTERNED: usize = 256;
 
-static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { last: 0, known: Vec::new() });
+static INTERN_TABLE: Mutex<InternTable> = Mutex::new(InternTable { last: 0, known: Vec::new() });
 
 /// All 2^32 overlay ids of this process are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NumbersExhausted;
+pub struct OverlayIdsExhausted;
 
-fn number(layers: Vec<(u64, Layer)>) -> Result<Arc<Laid>, NumbersExhausted> {
-    let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(at) = numbers.known.iter().position(|laid| laid.layers == layers) {
-        let laid = numbers.known.remove(at);
-        numbers.known.insert(0, Arc::clone(&laid));
-        return Ok(laid);
+fn number(layers: Vec<(u64, Layer)>) -> Result<Arc<InternedOverlay>, OverlayIdsExhausted> {
+    let mut numbers = INTERN_TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(at) = numbers.known.iter().position(|overlay| overlay.layers == layers) {
+        let overlay = numbers.known.remove(at);
+        numbers.known.insert(0, Arc::clone(&overlay));
+        return Ok(overlay);
     }
-    numbers.last = numbers.last.checked_add(1).ok_or(NumbersExhausted)?;
-    let laid = Arc::new(Laid { number: numbers.last, layers });
-    numbers.known.insert(0, Arc::clone(&laid));
-    numbers.known.truncate(MOST_KNOWN);
-    Ok(laid)
+    numbers.last = numbers.last.checked_add(1).ok_or(OverlayIdsExhausted)?;
+    let overlay = Arc::new(InternedOverlay { number: numbers.last, layers });
+    numbers.known.insert(0, Arc::clone(&overlay));
+    numbers.known.truncate(MAX_INTERNED);
+    Ok(overlay)
 }
 
 impl Frames {
     /// Recomputes the combined override, overlay and stream.
-    fn settle(&mut self) -> Result<(), NumbersExhausted> {
+    fn settle(&mut self) -> Result<(), OverlayIdsExhausted> {
         let mut change = ModeChange::NONE;
         let mut layers: Vec<(u64, Layer)> = Vec::new();
         let mut stream = 0;
@@ -122,11 +122,11 @@ impl Frames {
         }
         layers.sort_by_key(|(engine, _)| *engine);
         // Frames without a layer cannot fail: they do not intern.
-        if self.laid.as_ref().map_or(&[][..], |laid| &laid.layers) != layers.as_slice() {
-            self.laid = if layers.is_empty() { None } else { Some(number(layers)?) };
+        if self.overlay.as_ref().map_or(&[][..], |overlay| &overlay.layers) != layers.as_slice() {
+            self.overlay = if layers.is_empty() { None } else { Some(number(layers)?) };
         }
-        if let Some(laid) = &self.laid {
-            change = change.laying(laid.number);
+        if let Some(overlay) = &self.overlay {
+            change = change.with_overlay(overlay.number);
         }
         thread::with(|thread| {
             thread.change.set(change);
@@ -136,7 +136,7 @@ impl Frames {
     }
 }
 
-fn push(frame: Frame) -> Result<Frameholder, NumbersExhausted> {
+fn push(frame: Frame) -> Result<FrameGuard, OverlayIdsExhausted> {
     FRAMES.with(|frames| {
         let mut frames = frames.borrow_mut();
         frames.next += 1;
@@ -146,18 +146,18 @@ fn push(frame: Frame) -> Result<Frameholder, NumbersExhausted> {
             frames.frames.pop();
             return Err(error);
         }
-        Ok(Frameholder { id, this_thread: PhantomData })
+        Ok(FrameGuard { id, this_thread: PhantomData })
     })
 }
 
 /// Removes its frame when dropped.
 #[derive(Debug)]
-struct Frameholder {
+struct FrameGuard {
     id: u64,
     this_thread: PhantomData<*const ()>,
 }
 
-impl Drop for Frameholder {
+impl Drop for FrameGuard {
     fn drop(&mut self) {
         // A thread that is ending has no frames.
         let _ = FRAMES.try_with(|frames| {
@@ -176,7 +176,7 @@ impl Drop for Frameholder {
 #[derive(Debug)]
 #[must_use = "the mode override ends when this is dropped"]
 pub struct ModeScope {
-    _frame: Option<Frameholder>,
+    _frame: Option<FrameGuard>,
 }
 
 /// Overrides the mode of this thread's calls until the guard is dropped. Guards nest.
@@ -188,7 +188,7 @@ pub fn scope(change: ModeChange) -> ModeScope {
 #[derive(Debug)]
 #[must_use = "the policy overlay ends when this is dropped"]
 pub struct PolicyScope {
-    _frame: Frameholder,
+    _frame: FrameGuard,
 }
 
 /// Overlays the policy of an engine, and overrides the mode, until the guard is dropped.
@@ -197,7 +197,7 @@ pub(crate) fn lay(
     mode: ModeChange,
     layer: Layer,
     shown: Layer,
-) -> Result<PolicyScope, NumbersExhausted> {
+) -> Result<PolicyScope, OverlayIdsExhausted> {
     let layer = (!layer.is_empty()).then_some((engine, layer));
     let frame = Frame { mode, layer, shown: Some((engine, shown)), ..Frame::default() };
     push(frame).map(|frame| PolicyScope { _frame: frame })
@@ -207,7 +207,7 @@ pub(crate) fn lay(
 #[derive(Debug)]
 #[must_use = "the stream is restored when this is dropped"]
 pub struct StreamScope {
-    _frame: Option<Frameholder>,
+    _frame: Option<FrameGuard>,
 }
 
 /// Sets the stream of this thread's calls (a driver handle) until the guard is dropped.
@@ -249,29 +249,29 @@ mod tests {
         layer
     }
 
-    fn lay(engine: u64, mode: ModeChange, layer: Layer) -> Result<PolicyScope, NumbersExhausted> {
+    fn lay(engine: u64, mode: ModeChange, layer: Layer) -> Result<PolicyScope, OverlayIdsExhausted> {
         super::lay(engine, mode, layer.clone(), layer)
     }
 
-    fn laid_now() -> u32 {
-        of_thread().apply(Mode::PLAIN).laid()
+    fn overlay_id_now() -> u32 {
+        of_thread().apply(Mode::PLAIN).overlay()
     }
 
     #[test]
     fn equal_contents_have_equal_numbers_and_others_have_not() {
         let first = lay(7, ModeChange::NONE, layer("x")).unwrap();
-        let number = laid_now();
+        let number = overlay_id_now();
         assert_ne!(number, 0);
         let second = lay(7, ModeChange::NONE, layer("y")).unwrap();
-        assert_ne!(laid_now(), number);
+        assert_ne!(overlay_id_now(), number);
         drop(second);
-        assert_eq!(laid_now(), number);
+        assert_eq!(overlay_id_now(), number);
         drop(first);
-        assert_eq!(laid_now(), 0);
+        assert_eq!(overlay_id_now(), 0);
         let _again = lay(7, ModeChange::NONE, layer("x")).unwrap();
-        assert_eq!(laid_now(), number);
+        assert_eq!(overlay_id_now(), number);
         let _other_engine = lay(8, ModeChange::NONE, layer("x")).unwrap();
-        assert_ne!(laid_now(), number);
+        assert_ne!(overlay_id_now(), number);
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         assert!(!of_thread().apply(Mode::PLAIN.set(Ask::Deterministic, true)).has(Ask::Deterministic));
         assert_eq!(stream_of_thread(), 77);
         drop(middle);
-        assert_eq!((stream_of_thread(), laid_now() != 0), (0, true));
+        assert_eq!((stream_of_thread(), overlay_id_now() != 0), (0, true));
         drop(inner);
         assert_eq!(of_thread(), ModeChange::NONE);
     }
@@ -308,7 +308,7 @@ mod tests {
     fn other_threads_see_nothing() {
         let _scope = lay(1, ModeChange::NONE.set(Ask::Disabled, true), layer("x")).unwrap();
         let _stream = on_stream(5);
-        let seen = std::thread::spawn(|| (of_thread(), stream_of_thread(), laid_of_thread().is_none()));
+        let seen = std::thread::spawn(|| (of_thread(), stream_of_thread(), thread_overlay().is_none()));
         assert_eq!(seen.join().unwrap(), (ModeChange::NONE, 0, true));
     }
 }

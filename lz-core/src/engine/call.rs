@@ -2,9 +2,9 @@
 
 use std::cell::OnceCell;
 
-use super::sieve::{MEMBERS, Set, members, only};
-use super::table::{Candidate, CompiledRule, Gift, OperationTable};
-use super::world::World;
+use super::sieve::{BITSET_WIDTH, BitSet, iter_bits, single_bit};
+use super::table::{Candidate, CompiledRule, RuleScore, OperationTable};
+use super::world::Snapshot;
 use crate::bucket::Bucket;
 use crate::compiled::CompiledKernel;
 use crate::context::{Context, FRESH_ALIGNMENT};
@@ -17,12 +17,12 @@ use crate::spec::KernelSpec;
 use crate::table::Hint;
 
 /// A locked kernel: its position, its id, and the source of the lock.
-pub(crate) type ActingLock<'a> = (Option<u16>, &'a str, &'a Provenance);
+pub(crate) type ActiveLock<'a> = (Option<u16>, &'a str, &'a Provenance);
 
 /// A call under one snapshot.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    pub world: &'a World,
+    pub snapshot: &'a Snapshot,
     pub table: &'a OperationTable,
     pub context: &'a Context,
     pub mode: Mode,
@@ -30,11 +30,11 @@ pub(crate) struct Call<'a> {
     pub values: Values<'a>,
     pub bucket: Bucket,
     /// Active rules.
-    rules: Acting,
+    rules: ActiveRules,
     /// Candidates that passed the prefilter.
-    passed: Set,
+    passed: BitSet,
     /// The locked kernel, if any.
-    pub lock: Option<ActingLock<'a>>,
+    pub lock: Option<ActiveLock<'a>>,
     /// The answer of the dispatch tables.
     pub hint: Hint<'a>,
     /// The limit on workspace memory; computed on first use.
@@ -42,9 +42,9 @@ pub(crate) struct Call<'a> {
     /// Properties that all tensors have in common.
     pub strides: Strides,
     /// Whether a kernel may compile inside the call; see [`Call::with_cold`].
-    pub takes_cold: bool,
+    pub allow_cold: bool,
     /// Whether open circuits of kernels and backends are ignored; see [`Call::with_open`].
-    pub takes_open: bool,
+    pub allow_open_circuit: bool,
     /// Whether scores depend on more than kernels, policy and measurements: on requested invariance or on recent failures.
     pub is_special: bool,
 }
@@ -57,18 +57,18 @@ pub(crate) struct Strides {
     /// The smallest alignment, as a power of two.
     pub alignment: u64,
     /// Whether the caller passes `out`.
-    pub given_output: bool,
+    pub has_out: bool,
 }
 
 impl Strides {
     fn of(table: &OperationTable, context: &Context) -> Strides {
-        let mut all = Strides { common: u64::MAX, alignment: u64::MAX, given_output: false };
+        let mut all = Strides { common: u64::MAX, alignment: u64::MAX, has_out: false };
         for (position, (store, _)) in table.strides.iter().enumerate() {
             let class = context.raw(*store);
             if class & 1 != 0 {
                 all.common &= class;
                 all.alignment = all.alignment.min(class >> 3);
-                all.given_output |= position >= table.strided_inputs && class >> 3 != FRESH_ALIGNMENT;
+                all.has_out |= position >= table.strided_inputs && class >> 3 != FRESH_ALIGNMENT;
             }
         }
         all
@@ -76,15 +76,15 @@ impl Strides {
 }
 
 impl<'a> Call<'a> {
-    pub fn new(world: &'a World, table: &'a OperationTable, context: &'a Context, mode: Mode) -> Call<'a> {
-        let device = world.devices.of_call(table.place, context);
+    pub fn new(snapshot: &'a Snapshot, table: &'a OperationTable, context: &'a Context, mode: Mode) -> Call<'a> {
+        let device = snapshot.devices.of_call(table.device_field, context);
         let values = Values::of_call(&table.info.fields, context, device, mode);
-        let standing = table.sieve.sift(&values);
-        let rules = Acting::of(table, standing.rules, &values);
-        let lock = acting_lock(table, &rules, context, &values);
-        let hint = hint(world, table, context, device, lock.is_some(), &rules);
+        let passing = table.prefilter.evaluate(&values);
+        let rules = ActiveRules::of(table, passing.rules, &values);
+        let lock = active_lock(table, &rules, context, &values);
+        let hint = hint(snapshot, table, context, device, lock.is_some(), &rules);
         Call {
-            world,
+            snapshot,
             table,
             context,
             mode,
@@ -92,14 +92,14 @@ impl<'a> Call<'a> {
             values,
             bucket: table.bucket.of(context),
             rules,
-            passed: standing.candidates,
+            passed: passing.candidates,
             lock,
             hint,
             memory: OnceCell::new(),
             strides: Strides::of(table, context),
-            takes_cold: false,
-            takes_open: false,
-            is_special: world.is_careful(table.info.slot()) || mode.has(Ask::TensorParallelInvariant),
+            allow_cold: false,
+            allow_open_circuit: false,
+            is_special: snapshot.has_recent_failures(table.info.slot()) || mode.has(Ask::TensorParallelInvariant),
         }
     }
 
@@ -110,7 +110,7 @@ impl<'a> Call<'a> {
     }
 
     /// The active rules.
-    pub fn acting(&self) -> impl Iterator<Item = &'a CompiledRule> {
+    pub fn active_rules(&self) -> impl Iterator<Item = &'a CompiledRule> {
         let all = self.table.rules.iter().zip(0u16..);
         all.filter(|(_, number)| self.acts(*number)).map(|(rule, _)| rule)
     }
@@ -123,7 +123,7 @@ impl<'a> Call<'a> {
 
     /// The active rule that denies a candidate; the last one if there are several.
     pub fn denied_by(&self, position: u16) -> Option<&'a CompiledRule> {
-        self.acting().filter(|rule| rule.denied.contains(&position)).last()
+        self.active_rules().filter(|rule| rule.denied.contains(&position)).last()
     }
 
     /// Candidates that may be able to run the call; all others are excluded for its whole cell. JIT-compiled candidates stay if
@@ -133,41 +133,41 @@ impl<'a> Call<'a> {
         let count = self.table.candidates.len();
         let mut passed = self.passed;
         match self.lock {
-            Some((Some(position), ..)) => passed &= only(usize::from(position)),
+            Some((Some(position), ..)) => passed &= single_bit(usize::from(position)),
             Some((None, ..)) => passed = 0,
             None => {}
         }
-        if self.world.jit.is_some() {
-            passed |= self.table.compiling;
+        if self.snapshot.jit.is_some() {
+            passed |= self.table.jit_candidates;
         }
-        let there = if count < MEMBERS { (1 << count) - 1 } else { Set::MAX };
-        members(passed & there).chain(MEMBERS as u16..count.max(MEMBERS) as u16)
+        let there = if count < BITSET_WIDTH { (1 << count) - 1 } else { BitSet::MAX };
+        iter_bits(passed & there).chain(BITSET_WIDTH as u16..count.max(BITSET_WIDTH) as u16)
     }
 
     /// The limit on a kernel's workspace in bytes.
     pub fn memory(&self) -> Option<u64> {
-        *self.memory.get_or_init(|| self.world.memory_limit(self.device))
+        *self.memory.get_or_init(|| self.snapshot.memory_limit(self.device))
     }
 
     /// The same call with compilation inside the call allowed, for calls without an eligible kernel. `None` if policy forbids
     /// it.
     pub fn with_cold(&self) -> Option<Call<'a>> {
-        let policy = &self.world.policy;
+        let policy = &self.snapshot.policy;
         let allowed = policy.jit.value == JitPolicy::WhenWarm && !policy.fail_on_no_fallback.value;
         allowed
-            .then(|| Call { takes_cold: true, ..Call::new(self.world, self.table, self.context, self.mode) })
+            .then(|| Call { allow_cold: true, ..Call::new(self.snapshot, self.table, self.context, self.mode) })
     }
 
     /// The same call with open circuits ignored, for calls without an eligible kernel. `None` without recent failures.
     pub fn with_open(&self) -> Option<Call<'a>> {
-        self.world
-            .is_careful(self.table.info.slot())
-            .then(|| Call { takes_open: true, ..Call::new(self.world, self.table, self.context, self.mode) })
+        self.snapshot
+            .has_recent_failures(self.table.info.slot())
+            .then(|| Call { allow_open_circuit: true, ..Call::new(self.snapshot, self.table, self.context, self.mode) })
     }
 
     /// Whether a kernel has not been compiled for this call's bucket.
     pub fn is_cold(&self, spec: &KernelSpec) -> bool {
-        !self.world.warm.contains(self.table.info, &spec.id, self.bucket.words())
+        !self.snapshot.warm.contains(self.table.info, &spec.id, self.bucket.words())
     }
 
     /// The circuit-breaker subject of a kernel on this call.
@@ -184,24 +184,24 @@ impl<'a> Call<'a> {
     }
 
     /// Whether a formula has the same value for the whole cell.
-    pub fn is_settled(&self, reads: crate::expression_names::FieldSet) -> bool {
-        reads & self.table.open == 0
+    pub fn is_cell_constant(&self, reads: crate::expression_names::FieldSet) -> bool {
+        reads & self.table.varying == 0
     }
 }
 
 /// The answer of the dispatch tables after policy: a lock overrules it, and so does a preference for a kernel that it does not put first.
 fn hint<'a>(
-    world: &'a World,
+    snapshot: &'a Snapshot,
     table: &OperationTable,
     context: &Context,
     device: Option<&DeviceSpec>,
     locked: bool,
-    rules: &Acting,
+    rules: &ActiveRules,
 ) -> Hint<'a> {
-    if !world.level.allows_cache() {
+    if !snapshot.level.allows_cache() {
         return Hint::None;
     }
-    let mut hint = world.solved.hint(table, &world.registry, context, device);
+    let mut hint = snapshot.solved.hint(table, &snapshot.registry, context, device);
     if locked && matches!(hint, Hint::Outside { .. }) {
         return Hint::None;
     }
@@ -219,13 +219,13 @@ fn hint<'a>(
 }
 
 /// The active lock. The last lock wins, and locks of rules win over others.
-fn acting_lock<'a>(
+fn active_lock<'a>(
     table: &'a OperationTable,
-    rules: &Acting,
+    rules: &ActiveRules,
     context: &Context,
     values: &Values<'_>,
-) -> Option<ActingLock<'a>> {
-    let rule = table.locking.iter().rev().filter(|number| rules.has(**number)).find_map(|number| {
+) -> Option<ActiveLock<'a>> {
+    let rule = table.locking_rules.iter().rev().filter(|number| rules.has(**number)).find_map(|number| {
         let rule = table.rules.get(usize::from(*number))?;
         let (candidate, id) = rule.lock.as_ref()?;
         Some((*candidate, id.as_str(), &rule.source))
@@ -238,46 +238,46 @@ fn acting_lock<'a>(
 
 /// The active rules of a call.
 #[derive(Debug)]
-struct Acting {
-    few: Set,
+struct ActiveRules {
+    bits: BitSet,
     /// Rules beyond the width of the bitset.
-    more: Vec<u16>,
+    overflow: Vec<u16>,
 }
 
-impl Acting {
+impl ActiveRules {
     /// Takes the prefilter's result and evaluates the conditions that it cannot.
     #[inline]
-    fn of(table: &OperationTable, sifted: Set, values: &Values<'_>) -> Acting {
-        let mut acting = Acting { few: sifted, more: Vec::new() };
-        for number in &table.unsifted {
-            let bit = only(usize::from(*number));
-            if bit != 0 && sifted & bit == 0 {
+    fn of(table: &OperationTable, passing: BitSet, values: &Values<'_>) -> ActiveRules {
+        let mut active_rules = ActiveRules { bits: passing, overflow: Vec::new() };
+        for number in &table.unindexed_rules {
+            let bit = single_bit(usize::from(*number));
+            if bit != 0 && passing & bit == 0 {
                 continue;
             }
             let rule = table.rules.get(usize::from(*number));
             let acts = rule.is_some_and(|rule| rule.condition.holds(values));
             match bit {
-                0 if acts => acting.more.push(*number),
-                _ if !acts => acting.few &= !bit,
+                0 if acts => active_rules.overflow.push(*number),
+                _ if !acts => active_rules.bits &= !bit,
                 _ => {}
             }
         }
-        acting
+        active_rules
     }
 
     #[inline]
     fn has(&self, rule: u16) -> bool {
-        match only(usize::from(rule)) {
-            0 => self.more.contains(&rule),
-            bit => self.few & bit != 0,
+        match single_bit(usize::from(rule)) {
+            0 => self.overflow.contains(&rule),
+            bit => self.bits & bit != 0,
         }
     }
 
     #[inline]
     fn points(&self, table: &OperationTable, candidate: &Candidate) -> f64 {
-        let (first, end) = candidate.by_rules;
-        let mine = table.by_rules.get(first as usize..end as usize).unwrap_or_default();
-        let acts = |gift: &&Gift| gift.bit & self.few != 0 || gift.bit == 0 && self.more.contains(&gift.rule);
-        mine.iter().filter(acts).fold(0.0, |sum, gift| sum + gift.points)
+        let (first, end) = candidate.rule_scores;
+        let mine = table.rule_scores.get(first as usize..end as usize).unwrap_or_default();
+        let acts = |score: &&RuleScore| score.bit & self.bits != 0 || score.bit == 0 && self.overflow.contains(&score.rule);
+        mine.iter().filter(acts).fold(0.0, |sum, score| sum + score.points)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lz_schema::policy::SettingValue;
 
-use super::world::Parts;
+use super::world::SnapshotParts;
 use super::{Engine, Shared, devices};
 use crate::error::Error;
 use crate::health::HealthConfig;
@@ -38,13 +38,13 @@ impl Engine {
             PolicyStack::new(move |layer| {
                 if let Some(shared) = shared.upgrade() {
                     match generations::table(layer) {
-                        Some(Ok(table)) => devices::describe_by(table),
+                        Some(Ok(table)) => devices::set_generation_table(table),
                         Some(Err(error)) => tracing::warn!(%error, "gpu_generations is invalid and ignored"),
                         None => {}
                     }
                     shared.apply(layer);
                     shared.published.load().health.configure(health_of(layer, ground));
-                    shared.keep(layer);
+                    shared.configure_persistence(layer);
                 }
             })
         })
@@ -151,13 +151,13 @@ impl Shared {
     fn apply(&self, layer: &Layer) {
         let policy = layer.policy();
         let watch = watch_of(layer);
-        let change = |parts: Parts| {
+        let change = |parts: SnapshotParts| {
             if *parts.policy == policy && parts.watching.by_settings == watch {
                 return Ok(None);
             }
             let watching = Watching { by_settings: watch, ..parts.watching };
             let policy = if *parts.policy == policy { parts.policy } else { Arc::new(policy) };
-            Ok(Some(Parts { policy, watching, ..parts }))
+            Ok(Some(SnapshotParts { policy, watching, ..parts }))
         };
         // `change` returns no error.
         self.change(change).ok();

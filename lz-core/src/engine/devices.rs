@@ -11,18 +11,18 @@ use crate::operation::OperationInfo;
 pub(crate) enum Devices {
     /// The devices of this machine.
     #[default]
-    Found,
+    Detected,
     /// A simulated device: every call is treated as running on it, and no call can run.
-    Imagined(Arc<DeviceSpec>),
+    Simulated(Arc<DeviceSpec>),
 }
 
 impl Devices {
     /// The device of a call.
-    pub fn of_call(&self, place: Option<Store>, context: &Context) -> Option<&DeviceSpec> {
-        if let Devices::Imagined(device) = self {
+    pub fn of_call(&self, field: Option<Store>, context: &Context) -> Option<&DeviceSpec> {
+        if let Devices::Simulated(device) = self {
             return Some(device);
         }
-        let (platform, index) = place.map_or((Platform::Cpu as u64, 0), |store| {
+        let (platform, index) = field.map_or((Platform::Cpu as u64, 0), |store| {
             let bits = context.raw(store);
             (bits & 0b111, (bits >> 3) as u32)
         });
@@ -30,27 +30,27 @@ impl Devices {
         if platform == Platform::Cpu {
             return Some(host());
         }
-        found().devices.iter().find(|device| device.platform() == platform && device.index == index)
+        detected().devices.iter().find(|device| device.platform() == platform && device.index == index)
     }
 
     /// `wanted` if a device has that hardware signature, otherwise the signatures of all devices.
     pub fn signature_like(&self, wanted: &str) -> String {
         let own = match self {
-            Devices::Imagined(device) => return device.hardware_signature(),
-            Devices::Found => host().hardware_signature(),
+            Devices::Simulated(device) => return device.hardware_signature(),
+            Devices::Detected => host().hardware_signature(),
         };
         if own == wanted {
             return own;
         }
         let mut all = vec![own];
-        all.extend(found().devices.iter().map(DeviceSpec::hardware_signature));
+        all.extend(detected().devices.iter().map(DeviceSpec::hardware_signature));
         all.dedup();
         if all.iter().any(|one| one == wanted) { wanted.to_owned() } else { all.join(" and ") }
     }
 
     /// Whether calls can be run.
     pub fn are_real(&self) -> bool {
-        matches!(self, Devices::Found)
+        matches!(self, Devices::Detected)
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn host() -> &'static DeviceSpec {
 static GENERATIONS: OnceLock<GenerationTable> = OnceLock::new();
 
 /// Sets the table of GPU generations. Only the first call has an effect, and only before devices are detected.
-pub(super) fn describe_by(table: GenerationTable) {
+pub(super) fn set_generation_table(table: GenerationTable) {
     let shown = table.rows().len();
     if GENERATIONS.set(table).is_err() {
         tracing::debug!(
@@ -73,12 +73,12 @@ pub(super) fn describe_by(table: GenerationTable) {
     }
 }
 
-pub(super) fn found() -> &'static Discovery {
+pub(super) fn detected() -> &'static Discovery {
     static FOUND: OnceLock<Discovery> = OnceLock::new();
     FOUND.get_or_init(|| discover_by(GENERATIONS.get_or_init(GenerationTable::default)))
 }
 
 /// The context field that holds the device of an operation's tensors.
-pub(crate) fn place_of(operation: &OperationInfo) -> Option<Store> {
+pub(crate) fn device_store(operation: &OperationInfo) -> Option<Store> {
     operation.fields.iter().find(|field| field.kind == FieldKind::Place).map(|field| field.store)
 }

@@ -1,7 +1,7 @@
 //! Guards: conditions of a cached decision that vary within its cell, checked on every hit.
 
 use super::table::OperationTable;
-use super::world::World;
+use super::world::Snapshot;
 use crate::context::{Context, Store};
 use crate::expression_names::Values;
 use crate::filter;
@@ -93,22 +93,22 @@ impl Guard {
 
 /// Whether every guard has its expected value.
 #[inline]
-pub(crate) fn all_stand(
+pub(crate) fn all_hold(
     mut guards: impl Iterator<Item = Guard>,
-    world: &World,
+    snapshot: &Snapshot,
     table: &OperationTable,
     context: &Context,
     mode: Mode,
 ) -> bool {
-    guards.all(|guard| stands(guard, world, table, context, mode))
+    guards.all(|guard| holds(guard, snapshot, table, context, mode))
 }
 
-fn stands(guard: Guard, world: &World, table: &OperationTable, context: &Context, mode: Mode) -> bool {
+fn holds(guard: Guard, snapshot: &Snapshot, table: &OperationTable, context: &Context, mode: Mode) -> bool {
     let kernel = |position: u16| {
         let candidate = table.candidates.get(usize::from(position))?;
-        world.registry.compiled(candidate.kernel)
+        snapshot.registry.compiled(candidate.kernel)
     };
-    let device = || world.devices.of_call(table.place, context);
+    let device = || snapshot.devices.of_call(table.device_field, context);
     // Only conditions of policy read the device and the mode.
     let fields = Values::of_fields(&table.info.fields, context);
     let with_device = || Values::of_call(&table.info.fields, context, device(), mode);
@@ -129,12 +129,12 @@ fn stands(guard: Guard, world: &World, table: &OperationTable, context: &Context
         }
         Guard::Memory { position, .. } => kernel(position).map(|kernel| {
             let bytes = filter::workspace(kernel, &fields);
-            bytes.is_some_and(|bytes| world.memory_limit(device()).is_none_or(|limit| bytes <= limit))
+            bytes.is_some_and(|bytes| snapshot.memory_limit(device()).is_none_or(|limit| bytes <= limit))
         }),
         Guard::Launch { position, .. } => kernel(position)
             .zip(device())
             .map(|(kernel, device)| filter::launch_fits(kernel, &fields, device)),
-        Guard::Tabled { says } => Some(world.solved.says(table, &world.registry, context, device()) == says),
+        Guard::Tabled { says } => Some(snapshot.solved.says(table, &snapshot.registry, context, device()) == says),
     };
     now == Some(guard.expect())
 }

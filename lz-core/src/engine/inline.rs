@@ -8,125 +8,125 @@ use std::sync::Arc;
 
 use super::publish::Published;
 use super::table::OperationTable;
-use super::world::World;
+use super::world::Snapshot;
 use crate::compiled::CompiledKernel;
 use crate::context::{Context, Extent, MAX_WORDS};
-use crate::known::Settled;
+use crate::known::CachedDecision;
 use crate::mode::ModeChange;
 use crate::plan::Transforms;
 use crate::run::Scratch;
 use crate::telemetry::Tally;
 
 /// Entries per operation.
-const WAYS: usize = 4;
+const ENTRIES: usize = 4;
 /// A call that misses twice in a row is inserted at once. Otherwise only one miss in this many is inserted: for working sets
 /// larger than the cache, replacing an entry on each call costs more than it saves.
-const PATIENCE: u32 = 16;
+const INSERT_AFTER_MISSES: u32 = 16;
 /// Hits of one thread between two reads of a clock.
-const HITS_BETWEEN_LOOKS: u32 = 1 << 16;
+const HITS_BETWEEN_CLOCK_READS: u32 = 1 << 16;
 
 /// The state of a thread for one nesting level of calls.
 #[derive(Default)]
-pub(crate) struct Local {
+pub(crate) struct ThreadState {
     /// The generation of `world`.
     pub generation: u64,
     /// Hits since the last clock read, and the limit.
     pub hits: u32,
-    pub patience: u32,
+    pub hit_budget: u32,
     /// Whether the thread's exit hook is installed.
-    pub is_kept: bool,
-    pub recent: Recent,
+    pub has_exit_hook: bool,
+    pub thread_cache: ThreadCache,
     pub scratch: Scratch,
-    pub world: Option<Arc<World>>,
+    pub snapshot: Option<Arc<Snapshot>>,
     /// Counters not yet flushed to telemetry.
     pub tally: Tally,
     /// The next one in the list of spare states.
-    pub below: Option<&'static mut Local>,
+    pub next_spare: Option<&'static mut ThreadState>,
 }
 
-impl Local {
+impl ThreadState {
     /// Loads the current snapshot if the held one is stale.
     #[inline]
-    pub fn refresh(&mut self, published: &Published<World>) {
+    pub fn refresh(&mut self, published: &Published<Snapshot>) {
         if self.generation != published.number() {
             self.reload(published);
         }
     }
 
     #[cold]
-    fn reload(&mut self, published: &Published<World>) {
-        self.tell();
-        let world = published.load();
-        self.generation = world.generation;
-        self.patience = world.watch.patience(HITS_BETWEEN_LOOKS);
-        self.world = Some(world);
+    fn reload(&mut self, published: &Published<Snapshot>) {
+        self.flush();
+        let snapshot = published.load();
+        self.generation = snapshot.generation;
+        self.hit_budget = snapshot.watch.hit_budget(HITS_BETWEEN_CLOCK_READS);
+        self.snapshot = Some(snapshot);
     }
 
     /// Flushes this thread's counters to telemetry.
-    pub fn tell(&mut self) {
-        if let Some(world) = &self.world {
-            self.tally.tell(self.hits, &world.watching.telemetry);
+    pub fn flush(&mut self) {
+        if let Some(snapshot) = &self.snapshot {
+            self.tally.flush(self.hits, &snapshot.watching.telemetry);
         }
     }
 
     /// The latest entry, if it is this call's and no clock read is due. Entries are only inserted for calls that need no permit
     /// and are not observed; entries of other snapshots do not match.
     #[inline(always)]
-    pub fn recall(
+    pub fn lookup_latest(
         &mut self,
         slot: u32,
         generation: u64,
         change: ModeChange,
         context: &Context,
-    ) -> Option<(&Way, &CompiledKernel, &mut Scratch)> {
+    ) -> Option<(&ThreadCacheEntry, &CompiledKernel, &mut Scratch)> {
         // Hits are counted for the engine of the held snapshot.
-        if self.generation != generation || self.hits >= self.patience {
+        if self.generation != generation || self.hits >= self.hit_budget {
             return None;
         }
-        let way = self.recent.of(slot)?.latest(generation, change, context)?;
+        let entry = self.thread_cache.of(slot)?.latest(generation, change, context)?;
         self.hits += 1;
-        Some((way, way.kernel.as_deref()?, &mut self.scratch))
+        Some((entry, entry.kernel.as_deref()?, &mut self.scratch))
     }
 }
 
-impl Drop for Local {
+impl Drop for ThreadState {
     fn drop(&mut self) {
-        self.tell();
+        self.flush();
     }
 }
 
 /// The per-thread decision cache, by operation slot.
 #[derive(Default)]
-pub(crate) struct Recent(Vec<Option<Box<Ways>>>);
+pub(crate) struct ThreadCache(Vec<Option<Box<ThreadCacheSet>>>);
 
 /// The entries of one operation, replaced round-robin.
-pub(crate) struct Ways {
-    ways: [Way; WAYS],
+pub(crate) struct ThreadCacheSet {
+    entries: [ThreadCacheEntry; ENTRIES],
     /// Hashes of the calls, compared before the calls themselves.
-    calls: [u64; WAYS],
+    calls: [u64; ENTRIES],
     /// The entry hit last, which is compared first.
     latest: usize,
     next: usize,
     /// Misses since the last insertion, and the hash of the last miss.
-    passed: u32,
-    missed: u64,
+    misses: u32,
+    last_miss: u64,
 }
 
-impl Ways {
-    const EMPTY: Ways = Ways {
-        ways: [const { Way::EMPTY }; WAYS],
-        calls: [0; WAYS],
+impl ThreadCacheSet {
+    const EMPTY: ThreadCacheSet = ThreadCacheSet {
+        entries: [const { ThreadCacheEntry::EMPTY }; ENTRIES],
+        calls: [0; ENTRIES],
         latest: 0,
         next: 0,
-        passed: 0,
-        missed: 0,
+        misses: 0,
+        last_miss: 0,
     };
 
     /// The entry hit last, if it is this call's.
     #[inline(always)]
-    fn latest(&self, generation: u64, change: ModeChange, context: &Context) -> Option<&Way> {
-        let way = &self.ways[self.latest % WAYS];
-        way.is_of(generation, change, context).then_some(way)
+    fn latest(&self, generation: u64, change: ModeChange, context: &Context) -> Option<&ThreadCacheEntry> {
+        let entry = &self.entries[self.latest % ENTRIES];
+        entry.matches(generation, change, context).then_some(entry)
     }
 
     /// The entry of a call, by its hash.
@@ -137,43 +137,43 @@ impl Ways {
         generation: u64,
         change: ModeChange,
         context: &Context,
-    ) -> Option<&Way> {
+    ) -> Option<&ThreadCacheEntry> {
         let found = self.calls.iter().position(|known| *known == call)?;
-        let way = self.ways.get(found).filter(|way| way.is_of(generation, change, context))?;
+        let entry = self.entries.get(found).filter(|entry| entry.matches(generation, change, context))?;
         self.latest = found;
-        Some(way)
+        Some(entry)
     }
 
     /// Whether a call that missed is to be inserted.
     #[inline(always)]
-    pub fn wants(&mut self, call: u64) -> bool {
-        self.passed += 1;
-        let again = std::mem::replace(&mut self.missed, call) == call;
-        again || self.passed >= PATIENCE
+    pub fn should_insert(&mut self, call: u64) -> bool {
+        self.misses += 1;
+        let again = std::mem::replace(&mut self.last_miss, call) == call;
+        again || self.misses >= INSERT_AFTER_MISSES
     }
 }
 
 /// A call and its decision. Keyed by the thread's mode override; the base mode is in the snapshot.
-pub(crate) struct Way {
+pub(crate) struct ThreadCacheEntry {
     /// Of the snapshot; 0 for an empty entry.
     generation: u64,
     change: ModeChange,
     extent: Extent,
     /// Whether scalar params are part of the key.
-    numbers_tell: bool,
+    keyed_on_scalars: bool,
     /// The decision; its kernel index refers to the registry of the snapshot.
-    pub settled: Settled,
+    pub decision: CachedDecision,
     pub kernel: Option<Arc<CompiledKernel>>,
     words: [u64; MAX_WORDS],
 }
 
-impl Way {
-    const EMPTY: Way = Way {
+impl ThreadCacheEntry {
+    const EMPTY: ThreadCacheEntry = ThreadCacheEntry {
         generation: 0,
         change: ModeChange::NONE,
         extent: Extent::NONE,
-        numbers_tell: true,
-        settled: Settled { workspace: 0, kernel: 0, transforms: Transforms::NONE },
+        keyed_on_scalars: true,
+        decision: CachedDecision { workspace: 0, kernel: 0, transforms: Transforms::NONE },
         kernel: None,
         words: [0; MAX_WORDS],
     };
@@ -181,62 +181,62 @@ impl Way {
     /// Compares word by word with early exit: a wide load would stall on store forwarding, because the context has just been
     /// written.
     #[inline(always)]
-    fn is_of(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
+    fn matches(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
         let (sized, rest) = self.words.split_at(context.sized().len().min(MAX_WORDS));
         sized.iter().zip(context.sized()).all(|(known, word)| known == word)
-            && (!self.numbers_tell || rest.iter().zip(context.numbers()).all(|(known, word)| known == word))
+            && (!self.keyed_on_scalars || rest.iter().zip(context.numbers()).all(|(known, word)| known == word))
             && self.generation == generation
             && self.change == change
             && self.extent == context.extent()
     }
 }
 
-impl Recent {
+impl ThreadCache {
     /// The entries of an operation.
     #[inline(always)]
-    pub fn of(&mut self, slot: u32) -> Option<&mut Ways> {
+    pub fn of(&mut self, slot: u32) -> Option<&mut ThreadCacheSet> {
         self.0.get_mut(slot as usize)?.as_deref_mut()
     }
 
     /// Inserts a decision that depends on nothing but the call and the snapshot.
     #[inline(never)]
-    pub fn remember(
+    pub fn insert(
         &mut self,
-        world: &World,
+        snapshot: &Snapshot,
         table: &OperationTable,
         (call, context, change): (u64, &Context, ModeChange),
-        settled: Settled,
+        decision: CachedDecision,
     ) {
         let slot = table.info.slot() as usize;
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }
-        let Some(place) = self.0.get_mut(slot) else { return };
-        let ways = place.get_or_insert_with(|| Box::new(Ways::EMPTY));
-        let next = ways.next % WAYS;
-        (ways.next, ways.passed, ways.latest) = (next + 1, 0, next);
-        ways.calls[next] = call;
-        ways.ways[next].fill(world, table, (context, change), settled);
+        let Some(slot) = self.0.get_mut(slot) else { return };
+        let set = slot.get_or_insert_with(|| Box::new(ThreadCacheSet::EMPTY));
+        let next = set.next % ENTRIES;
+        (set.next, set.misses, set.latest) = (next + 1, 0, next);
+        set.calls[next] = call;
+        set.entries[next].fill(snapshot, table, (context, change), decision);
     }
 }
 
-impl Way {
+impl ThreadCacheEntry {
     fn fill(
         &mut self,
-        world: &World,
+        snapshot: &Snapshot,
         table: &OperationTable,
         (context, change): (&Context, ModeChange),
-        settled: Settled,
+        decision: CachedDecision,
     ) {
         // Avoids touching the reference count, which all threads share, if the kernel is the same.
-        if self.generation != world.generation || self.settled.kernel != settled.kernel {
-            self.kernel = world.registry.shared(settled.kernel);
+        if self.generation != snapshot.generation || self.decision.kernel != decision.kernel {
+            self.kernel = snapshot.registry.shared(decision.kernel);
         }
-        (self.generation, self.change) = (world.generation, change);
-        (self.extent, self.numbers_tell) = (context.extent(), table.numbers_tell);
-        self.settled = settled;
-        for (place, word) in self.words.iter_mut().zip(context.words()) {
-            *place = *word;
+        (self.generation, self.change) = (snapshot.generation, change);
+        (self.extent, self.keyed_on_scalars) = (context.extent(), table.keyed_on_scalars);
+        self.decision = decision;
+        for (slot, word) in self.words.iter_mut().zip(context.words()) {
+            *slot = *word;
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::operation::OperationInfo;
 use crate::plan::Transforms;
 use crate::reason::{Reason, ReasonCode};
 use crate::run::{Run, Scratch};
-use crate::score::Findings;
+use crate::score::PerfTerms;
 
 /// A kernel that can be measured for a call.
 pub(crate) struct Runner {
@@ -59,21 +59,21 @@ impl Engine {
         operation: &'static OperationInfo,
         context: &Context,
     ) -> Result<Runners, Error> {
-        let (world, mode) = self.shared.world_of_thread();
-        if !world.devices.are_real() {
-            return Err(dispatch::imagined(operation));
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        if !snapshot.devices.are_real() {
+            return Err(dispatch::simulated_device_error(operation));
         }
-        let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
-        let call = Call::new(&world, table, context, mode);
+        let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
+        let call = Call::new(&snapshot, table, context, mode);
         let Some(device) = call.device.cloned() else {
             let reasons = vec![Reason::new(ReasonCode::DeviceAbsent)];
             return Err(Error::Validation { operation: operation.name.to_string(), reasons });
         };
         let mut runners =
             Runners { device, bucket: call.bucket.words().to_vec(), able: Vec::new(), unable: Vec::new() };
-        for ranked in decide::rank(&call, &Findings::default()) {
+        for ranked in decide::rank(&call, &PerfTerms::default()) {
             let candidate = table.candidates.get(usize::from(ranked.position));
-            let Some(kernel) = candidate.and_then(|one| world.registry.shared(one.kernel)) else { continue };
+            let Some(kernel) = candidate.and_then(|one| snapshot.registry.shared(one.kernel)) else { continue };
             let mut reasons: Vec<Reason> = Vec::new();
             filter::examine(&call, ranked.position, &mut reasons);
             let cold = reasons.iter().any(|reason| reason.code == ReasonCode::JitCold);
@@ -98,7 +98,7 @@ impl Engine {
     pub(crate) fn failed_in_trial(&self, runners: &Runners, runner: &Runner, error: &KernelError) {
         let health = self.health();
         if let Ok(permit) = health.admit(subject(runners, runner)) {
-            permit.failed(Failure::of(error, &super::dispatch::told(error)).in_trial());
+            permit.failed(Failure::of(error, &super::dispatch::failure_text(error)).in_trial());
         }
     }
 }

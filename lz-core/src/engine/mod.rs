@@ -52,14 +52,14 @@ use crate::table::LoadedTables;
 use crate::telemetry::Watching;
 use call::Call;
 use devices::Devices;
-pub(crate) use devices::place_of;
-pub(crate) use inline::Local;
+pub(crate) use devices::device_store;
+pub(crate) use inline::ThreadState;
 pub use moment::Moment;
 pub use open::EngineBuilder;
 pub use pinned::Pinned;
 use publish::{Numbered, Published};
 pub use world::JitRequests;
-use world::{Parts, World};
+use world::{SnapshotParts, Snapshot};
 
 /// Selects kernels and dispatches calls. Clones share the same state.
 #[derive(Debug, Clone)]
@@ -79,19 +79,19 @@ impl WeakEngine {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    published: Published<World>,
+    published: Published<Snapshot>,
     /// Held while a new snapshot is built and published.
     changing: Mutex<()>,
     /// The operator's settings; created on first use.
     operator: OnceLock<PolicyStack>,
     /// The PerfDB connection.
-    keeper: OnceLock<Arc<keep::Keeper>>,
+    persistence: OnceLock<Arc<keep::Persistence>>,
     splits: Splits,
     plans: KeptPlans,
     journal: Journal,
 }
 
-impl Numbered for World {
+impl Numbered for Snapshot {
     #[inline]
     fn number(&self) -> u64 {
         self.generation
@@ -106,7 +106,7 @@ fn next_generation() -> u64 {
 }
 
 /// Initial capacity of the decision cache. A snapshot whose cache fills up is replaced by one with a larger cache.
-const FIRST_ROOM: usize = 192;
+const INITIAL_CACHE_CAPACITY: usize = 192;
 
 impl Default for Engine {
     fn default() -> Engine {
@@ -122,18 +122,18 @@ impl Engine {
 
     /// An engine with this health state. A `Health` must not be shared between engines.
     pub fn with_health(health: Arc<Health>) -> Engine {
-        Engine::of_parts(Parts { health, ..Parts::default() })
+        Engine::from_parts(SnapshotParts { health, ..SnapshotParts::default() })
     }
 
-    fn of_parts(parts: Parts) -> Engine {
+    fn from_parts(parts: SnapshotParts) -> Engine {
         let health = Arc::clone(&parts.health);
-        let room = parts.policy.cache.value.max_entries.min(FIRST_ROOM);
-        let world = Arc::new(World::new(parts, next_generation(), None, room));
+        let capacity = parts.policy.cache.value.max_entries.min(INITIAL_CACHE_CAPACITY);
+        let snapshot = Arc::new(Snapshot::new(parts, next_generation(), None, capacity));
         let shared = Arc::new(Shared {
-            published: Published::new(world),
+            published: Published::new(snapshot),
             changing: Mutex::new(()),
             operator: OnceLock::new(),
-            keeper: OnceLock::new(),
+            persistence: OnceLock::new(),
             splits: Splits::default(),
             plans: KeptPlans::default(),
             journal: Journal::default(),
@@ -142,7 +142,7 @@ impl Engine {
         health.on_change(move |_, _| {
             if let Some(shared) = weak.upgrade() {
                 shared.change(|parts| Ok(Some(parts))).ok();
-                shared.keep_health();
+                shared.persist_health();
             }
         });
         Engine { shared }
@@ -155,7 +155,7 @@ impl Engine {
         let health = Arc::new(Health::default());
         // Scopes apply to it too, but it has its own telemetry: simulated selections are not counted with real ones.
         let watching = Watching { telemetry: Arc::default(), ..parts.watching };
-        Engine::of_parts(Parts { devices: Devices::Imagined(Arc::new(device)), health, watching, ..parts })
+        Engine::from_parts(SnapshotParts { devices: Devices::Simulated(Arc::new(device)), health, watching, ..parts })
     }
 
     /// Registers operations, so that kernels can refer to them by name.
@@ -169,8 +169,8 @@ impl Engine {
     /// Registers kernels: all of them, or none if any spec is invalid.
     pub fn register(&self, entries: impl IntoIterator<Item = KernelEntry>) -> Result<(), Error> {
         self.shared.change_registry(|registry| registry.with_kernels(entries))?;
-        self.shared.tell_population();
-        self.shared.read_kept();
+        self.shared.update_population();
+        self.shared.load_persisted();
         Ok(())
     }
 
@@ -178,7 +178,7 @@ impl Engine {
     pub fn unregister_backend(&self, backend: &str) {
         // Removal cannot fail.
         self.shared.change_registry(|registry| Ok(registry.without_backend(backend))).ok();
-        self.shared.tell_population();
+        self.shared.update_population();
     }
 
     /// Disables a backend; its kernels stay registered and are excluded for `reason`.
@@ -206,23 +206,23 @@ impl Engine {
     /// Replaces the policy. An equal policy changes nothing.
     pub fn set_policy(&self, policy: Policy) {
         let change =
-            |parts: Parts| Ok((*parts.policy != policy).then(|| Parts { policy: Arc::new(policy), ..parts }));
+            |parts: SnapshotParts| Ok((*parts.policy != policy).then(|| SnapshotParts { policy: Arc::new(policy), ..parts }));
         self.shared.change(change).ok();
     }
 
     /// Sets the source of measurements. Set it again when it has new measurements, so that cached decisions are invalidated.
     pub fn set_evidence(&self, evidence: Option<Arc<dyn Evidence>>) {
-        self.shared.change(|parts| Ok(Some(Parts { evidence, ..parts }))).ok();
+        self.shared.change(|parts| Ok(Some(SnapshotParts { evidence, ..parts }))).ok();
     }
 
     /// Sets the source of free-memory figures.
     pub fn set_memory_probe(&self, memory: Option<Arc<dyn MemoryProbe>>) {
-        self.shared.change(|parts| Ok(Some(Parts { memory, blocks: Arc::default(), ..parts }))).ok();
+        self.shared.change(|parts| Ok(Some(SnapshotParts { memory, blocks: Arc::default(), ..parts }))).ok();
     }
 
     /// Sets the background compiler.
     pub fn set_jit(&self, jit: Option<Arc<dyn JitRequests>>) {
-        self.shared.change(|parts| Ok(Some(Parts { jit, ..parts }))).ok();
+        self.shared.change(|parts| Ok(Some(SnapshotParts { jit, ..parts }))).ok();
     }
 
     /// Marks a kernel as compiled for calls like this one.
@@ -234,10 +234,10 @@ impl Engine {
     /// captured.
     pub fn mark_captured(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let bucket = Bucket::of(operation, context);
-        let change = |parts: Parts| {
+        let change = |parts: SnapshotParts| {
             let mut warm = (*parts.warm).clone();
             let news = warm.add_captured(operation, kernel, bucket.words());
-            Ok(news.then(|| Parts { warm: Arc::new(warm), ..parts }))
+            Ok(news.then(|| SnapshotParts { warm: Arc::new(warm), ..parts }))
         };
         self.shared.change(change).ok();
     }
@@ -278,40 +278,40 @@ impl Engine {
 
     /// The kernel that would be selected for a call, with its score and fallbacks.
     pub fn which(&self, operation: &'static OperationInfo, context: &Context) -> Result<Plan, Error> {
-        let (world, mode) = self.shared.world_of_thread();
-        let Some(table) = world.table(operation) else {
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        let Some(table) = snapshot.table(operation) else {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
-        let call = Call::new(&world, table, context, mode);
-        let possible = decide::possible_or_resort(&call);
+        let call = Call::new(&snapshot, table, context, mode);
+        let eligible = decide::eligible_or_last_resort(&call);
         let name = |position: u16| {
             let candidate = table.candidates.get(usize::from(position))?;
-            world.registry.compiled(candidate.kernel)
+            snapshot.registry.compiled(candidate.kernel)
         };
-        let resort = if possible.is_empty() { split::plan(&call) } else { None };
-        let best = possible.first().or(resort.as_ref().map(|(_, best)| best));
+        let last_resort = if eligible.is_empty() { split::plan(&call) } else { None };
+        let best = eligible.first().or(last_resort.as_ref().map(|(_, best)| best));
         let best = best.and_then(|best| Some((best, name(best.position)?)));
         let Some((best, kernel)) = best else { return Err(decide::refusal(&call)) };
-        let fallbacks = possible.iter().skip(1).filter_map(|one| Some(name(one.position)?.spec().id.clone()));
-        let allowed = world.policy.fallback_enabled.value;
+        let fallbacks = eligible.iter().skip(1).filter_map(|one| Some(name(one.position)?.spec().id.clone()));
+        let allowed = snapshot.policy.fallback_enabled.value;
         Ok(Plan {
             kernel: kernel.spec().id.clone(),
             transforms: best.transforms,
             transform_cost: -best.score.transform,
-            workspace_bytes: match &resort {
+            workspace_bytes: match &last_resort {
                 Some((split, _)) => split::workspace(&call, kernel, split),
                 None => crate::filter::workspace(kernel, &call.values).unwrap_or(0),
             },
             score: best.score.total(),
             fallbacks: if allowed { fallbacks.collect() } else { Vec::new() },
-            split: resort.as_ref().map(|(split, _)| split.clone()),
+            split: last_resort.as_ref().map(|(split, _)| split.clone()),
         })
     }
 
     /// Why a kernel would be selected: every candidate with its reasons and score terms.
     pub fn explain(&self, operation: &'static OperationInfo, context: &Context) -> Explanation {
-        let (world, mode) = self.shared.world_of_thread();
-        let mut explanation = explain::explain(&world, operation, context, mode);
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        let mut explanation = explain::explain(&snapshot, operation, context, mode);
         explanation.perfdb = self.perfdb().and_then(|db| match db.status().mode {
             perfdb::Mode::Closed(why) => Some(ReasonLine::from(&Reason::from(&why))),
             perfdb::Mode::Writable | perfdb::Mode::ReadOnly => None,
@@ -321,12 +321,12 @@ impl Engine {
 
     /// The id of the kernel that a dispatch would use, cached or not. For tests and diagnostics.
     pub fn decide(&self, operation: &'static OperationInfo, context: &Context) -> Result<String, Error> {
-        let (world, mode) = self.shared.world_of_thread();
-        let Some(table) = world.table(operation) else {
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        let Some(table) = snapshot.table(operation) else {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
-        let found = self.shared.find(&world, table, context, mode)?;
-        let kernel = world.registry.compiled(found.choice().kernel);
+        let found = self.shared.find(&snapshot, table, context, mode)?;
+        let kernel = snapshot.registry.compiled(found.choice().kernel);
         Ok(kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default())
     }
 }
@@ -348,14 +348,14 @@ impl Engine {
     }
 
     /// The current snapshot.
-    pub(crate) fn world(&self) -> Arc<World> {
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.shared.published.load()
     }
 
     /// Publishes a new snapshot built from the parts of the current one.
     pub(crate) fn change(
         &self,
-        change: impl FnOnce(Parts) -> Result<Option<Parts>, Error>,
+        change: impl FnOnce(SnapshotParts) -> Result<Option<SnapshotParts>, Error>,
     ) -> Result<(), Error> {
         self.shared.change(change)
     }
@@ -367,35 +367,35 @@ impl Shared {
     }
 
     /// The snapshot that this thread's calls are decided under, and their mode.
-    fn world_of_thread(&self) -> (Arc<World>, Mode) {
-        let world = self.published.load();
-        let mode = mode::of_thread().apply(world.mode);
-        (world.in_scope(mode).unwrap_or(world), mode)
+    fn thread_snapshot(&self) -> (Arc<Snapshot>, Mode) {
+        let snapshot = self.published.load();
+        let mode = mode::of_thread().apply(snapshot.mode);
+        (snapshot.in_scope(mode).unwrap_or(snapshot), mode)
     }
 
     /// Publishes a new snapshot built from the parts of the current one. `None` changes nothing.
-    fn change(&self, change: impl FnOnce(Parts) -> Result<Option<Parts>, Error>) -> Result<(), Error> {
+    fn change(&self, change: impl FnOnce(SnapshotParts) -> Result<Option<SnapshotParts>, Error>) -> Result<(), Error> {
         let _alone = self.lock();
         let before = self.published.load();
         if let Some(parts) = change(before.parts())? {
-            let most = parts.policy.cache.value.max_entries;
-            let room = before.decisions.room().max(FIRST_ROOM).min(most);
-            self.publish(parts, &before, room);
+            let max_entries = parts.policy.cache.value.max_entries;
+            let capacity = before.decisions.capacity().max(INITIAL_CACHE_CAPACITY).min(max_entries);
+            self.publish(parts, &before, capacity);
         }
         Ok(())
     }
 
     fn mark_warm(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let bucket = Bucket::of(operation, context);
-        let change = |parts: Parts| {
+        let change = |parts: SnapshotParts| {
             let mut warm = (*parts.warm).clone();
-            Ok(warm.add(operation, kernel, bucket.words()).then(|| Parts { warm: Arc::new(warm), ..parts }))
+            Ok(warm.add(operation, kernel, bucket.words()).then(|| SnapshotParts { warm: Arc::new(warm), ..parts }))
         };
         self.change(change).ok();
     }
 
-    fn publish(&self, parts: Parts, before: &World, room: usize) {
-        self.published.replace(Arc::new(World::new(parts, next_generation(), Some(before), room)));
+    fn publish(&self, parts: SnapshotParts, before: &Snapshot, capacity: usize) {
+        self.published.replace(Arc::new(Snapshot::new(parts, next_generation(), Some(before), capacity)));
     }
 
     fn change_registry(
@@ -405,42 +405,42 @@ impl Shared {
         self.change(|parts| {
             let registry = Arc::new(change(&parts.registry)?);
             let solved = LoadedTables::beside(&parts.solved, &registry);
-            Ok(Some(Parts { registry, solved, ..parts }))
+            Ok(Some(SnapshotParts { registry, solved, ..parts }))
         })
     }
 
     /// Health thresholds are shares of the population. Called without the lock, because health notifies the engine of changes.
-    fn tell_population(&self) {
-        let world = self.published.load();
+    fn update_population(&self) {
+        let snapshot = self.published.load();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        world.health.set_population(Population {
-            kernels: count(world.registry.kernels().count()),
-            backends: count(world.registry.backends().count()),
+        snapshot.health.set_population(Population {
+            kernels: count(snapshot.registry.kernels().count()),
+            backends: count(snapshot.registry.backends().count()),
             devices: 1,
         });
     }
 
     /// Replaces a snapshot whose decision cache is full: the capacity doubles up to `cache.max_entries`, then the cache is emptied.
-    fn make_room(&self, full: u64) {
+    fn grow_cache(&self, full: u64) {
         let _alone = self.lock();
         let before = self.published.load();
         if before.generation != full {
             return;
         }
-        let most = before.policy.cache.value.max_entries;
-        self.publish(before.parts(), &before, (before.decisions.room() * 2).min(most));
+        let max_entries = before.policy.cache.value.max_entries;
+        self.publish(before.parts(), &before, (before.decisions.capacity() * 2).min(max_entries));
     }
 
     /// Invalidates decisions that are older than `cache.time_to_live`.
     fn expire(&self) {
-        let world = self.published.load();
-        if world.born.elapsed() < world.policy.cache.value.time_to_live {
+        let snapshot = self.published.load();
+        if snapshot.created_at.elapsed() < snapshot.policy.cache.value.time_to_live {
             return;
         }
         let _alone = self.lock();
         let before = self.published.load();
-        if before.born.elapsed() >= before.policy.cache.value.time_to_live {
-            self.publish(before.parts(), &before, before.decisions.room());
+        if before.created_at.elapsed() >= before.policy.cache.value.time_to_live {
+            self.publish(before.parts(), &before, before.decisions.capacity());
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::call::Call;
-use super::dispatch::{self, RunOne, Taken, Trouble};
-use super::world::World;
+use super::dispatch::{self, RunOne, TakenState, FailedRun};
+use super::world::Snapshot;
 use crate::context::Context;
 use crate::error::Error;
 use crate::mode;
@@ -15,7 +15,7 @@ use crate::thread::{self, Thread};
 
 /// A held snapshot of the engine's state.
 #[derive(Debug, Clone)]
-pub struct Moment(Arc<World>);
+pub struct Moment(Arc<Snapshot>);
 
 impl Engine {
     /// Holds the current snapshot.
@@ -33,28 +33,28 @@ impl Engine {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let Moment(world) = moment;
-        let mode = mode::of_thread().apply(world.mode);
-        let scoped = world.in_scope(mode);
-        let world = scoped.as_deref().unwrap_or(world);
-        let Some(table) = world.table(operation) else {
+        let Moment(snapshot) = moment;
+        let mode = mode::of_thread().apply(snapshot.mode);
+        let scoped = snapshot.in_scope(mode);
+        let snapshot = scoped.as_deref().unwrap_or(snapshot);
+        let Some(table) = snapshot.table(operation) else {
             return self.shared.dispatch(operation, context, &mut |entry, run| run_one(entry, run));
         };
-        let choice = self.shared.find(world, table, context, mode)?.choice();
-        let Some(kernel) = world.registry.compiled(choice.kernel) else {
+        let choice = self.shared.find(snapshot, table, context, mode)?.choice();
+        let Some(kernel) = snapshot.registry.compiled(choice.kernel) else {
             return Err(dispatch::no_kernels(operation));
         };
         let bytes = choice.workspace.bytes(kernel, context);
-        let mut taken = Taken::new(thread::with(Thread::take));
-        let local = taken.get();
-        local.refresh(&self.shared.published);
-        let call = Call::new(world, table, context, mode);
-        let scratch = &mut local.scratch;
+        let mut taken = TakenState::new(thread::with(Thread::take));
+        let state = taken.get();
+        state.refresh(&self.shared.published);
+        let call = Call::new(snapshot, table, context, mode);
+        let scratch = &mut state.scratch;
         match dispatch::run_admitted(&call, kernel, bytes, choice.transforms, scratch, run_one) {
             None => Ok(()),
             Some(error) => {
-                let trouble = Trouble::recorded(world.registry.shared(choice.kernel), error);
-                self.shared.recover(local, operation, context, trouble, run_one)
+                let failed_run = FailedRun::recorded(snapshot.registry.shared(choice.kernel), error);
+                self.shared.recover(state, operation, context, failed_run, run_one)
             }
         }
     }

@@ -3,30 +3,30 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::world::{Parts, World};
+use super::world::{SnapshotParts, Snapshot};
 use super::{Engine, Shared};
 use crate::operation::OperationInfo;
 use crate::reason::Reason;
 use crate::registry::BackendState;
-use crate::telemetry::{self, Snapshot, Synchronise, Telemetry, Watch, Watching};
+use crate::telemetry::{self, MetricsSnapshot, Synchronise, Telemetry, Watch, Watching};
 use crate::thread::{self, Thread};
 
 impl Engine {
     /// The current metrics, including all calls of this thread.
-    pub fn metrics(&self) -> Snapshot {
-        thread::with(Thread::tell_all);
-        let world = self.shared.published.load();
-        let metrics = &world.watching.telemetry.metrics;
+    pub fn metrics(&self) -> MetricsSnapshot {
+        thread::with(Thread::flush_all);
+        let snapshot = self.shared.published.load();
+        let metrics = &snapshot.watching.telemetry.metrics;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         // Load misses first, so that concurrent hits cannot make the difference negative.
         let misses = load(&metrics.misses);
         let selections = load(&metrics.selections).max(misses);
         let failures = metrics.failures();
         let available = |backend: &str| {
-            world.registry.backend(backend).is_some_and(|backend| backend.state == BackendState::Available)
+            snapshot.registry.backend(backend).is_some_and(|backend| backend.state == BackendState::Available)
         };
-        let active = world.registry.kernels().filter(|entry| available(&entry.spec.backend)).count();
-        Snapshot {
+        let active = snapshot.registry.kernels().filter(|entry| available(&entry.spec.backend)).count();
+        MetricsSnapshot {
             selections,
             cache_hits: selections - misses,
             remembered_hits: load(&metrics.remembered),
@@ -36,13 +36,13 @@ impl Engine {
             failures: failures.total(),
             failures_by_cause: failures,
             fallbacks: metrics.fallbacks(),
-            circuit_openings: world.health.summary().counters.openings,
+            circuit_openings: snapshot.health.summary().counters.openings,
             selection_latency: metrics.selection.snapshot(),
             execution_latency: metrics.execution.snapshot(),
             ipc_latency: metrics.exchange.snapshot(),
             active_kernels: active as u64,
-            cache_size: world.decisions.len() as u64,
-            degradation_level: world.level as u64,
+            cache_size: snapshot.decisions.len() as u64,
+            degradation_level: snapshot.level as u64,
         }
     }
 
@@ -75,7 +75,7 @@ impl Engine {
 
 impl Shared {
     pub(super) fn change_watching(&self, change: impl FnOnce(Watching) -> Watching) {
-        let change = |parts: Parts| Ok(Some(Parts { watching: change(parts.watching.clone()), ..parts }));
+        let change = |parts: SnapshotParts| Ok(Some(SnapshotParts { watching: change(parts.watching.clone()), ..parts }));
         // `change` returns no error.
         self.change(change).ok();
     }
@@ -83,14 +83,14 @@ impl Shared {
     /// Counts every fallback; logs the first one per operation and kernel.
     pub(super) fn note_fallback(
         &self,
-        world: &World,
+        snapshot: &Snapshot,
         operation: &OperationInfo,
         from: &str,
         to: &str,
         reasons: &[Reason],
     ) {
-        let first = world.watching.telemetry.metrics.fallback(&operation.name, from);
-        if first || world.watch.verbose {
+        let first = snapshot.watching.telemetry.metrics.fallback(&operation.name, from);
+        if first || snapshot.watch.verbose {
             let why = reasons.first().map(Reason::to_string).unwrap_or_default();
             tracing::warn!(operation = %operation.name, kernel = from, fallback = to, why, "kernel failed; used fallback");
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::control::unreadable;
-use super::keep::Keeper;
+use super::keep::Persistence;
 use crate::error::Error;
 use crate::health::{Clock, Health, HealthConfig, SystemClock};
 use crate::operation::OperationInfo;
@@ -26,7 +26,7 @@ const FILE: &str = "layerzero.yaml";
 pub struct EngineBuilder {
     config: Option<PathBuf>,
     variables: Vec<(OsString, OsString)>,
-    look_around: bool,
+    use_default_file: bool,
     calls: Vec<(String, Given)>,
     operations: Vec<&'static OperationInfo>,
     clock: Arc<dyn Clock>,
@@ -39,7 +39,7 @@ impl Default for EngineBuilder {
         EngineBuilder {
             config: None,
             variables: Vec::new(),
-            look_around: false,
+            use_default_file: false,
             calls: Vec::new(),
             operations: Vec::new(),
             clock: Arc::new(SystemClock::default()),
@@ -60,7 +60,7 @@ impl EngineBuilder {
     #[must_use]
     pub fn from_environment(mut self) -> EngineBuilder {
         self.variables = std::env::vars_os().collect();
-        self.look_around = true;
+        self.use_default_file = true;
         self
     }
 
@@ -128,7 +128,7 @@ impl EngineBuilder {
         let named = self.config.or_else(|| environment.config.as_ref().map(PathBuf::from));
         let document = match named {
             Some(path) => read(&path)?.document(&vocabulary)?,
-            None if self.look_around => match found()? {
+            None if self.use_default_file => match found()? {
                 Some(text) => text.document(&vocabulary)?,
                 None => Document::built_in(),
             },
@@ -140,7 +140,7 @@ impl EngineBuilder {
         // Settings are applied in layers; only the last of these calls opens files.
         engine.settings().load(document);
         engine.settings().set_environment(&environment);
-        engine.shared.keep_with(Keeper::new(self.torch));
+        engine.shared.attach_persistence(Persistence::new(self.torch));
         engine.configure(self.calls)?;
         if let Some(problem) = engine.foreign_perfdb() {
             (self.warn)(&problem);
@@ -191,13 +191,13 @@ impl Engine {
         EngineBuilder::new().from_environment().open()
     }
 
-    /// Watches a policy file and applies its settings until the guard is dropped. An invalid file changes nothing; `told`
+    /// Watches a policy file and applies its settings until the guard is dropped. An invalid file changes nothing; `on_outcome`
     /// receives the outcome of every change.
     pub fn watch_config(
         &self,
         path: &Path,
-        told: impl FnMut(Outcome) + Send + 'static,
+        on_outcome: impl FnMut(Outcome) + Send + 'static,
     ) -> Result<Reload, WatchError> {
-        watch(path, DEBOUNCE, self.settings().clone(), self.vocabulary(), told)
+        watch(path, DEBOUNCE, self.settings().clone(), self.vocabulary(), on_outcome)
     }
 }

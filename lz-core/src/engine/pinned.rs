@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::call::Call;
-use super::dispatch::{self, RunOne, Taken};
+use super::dispatch::{self, RunOne, TakenState};
 use super::{Engine, decide};
 use crate::compiled::CompiledKernel;
 use crate::context::{Context, Field, FieldKind};
@@ -85,21 +85,21 @@ impl Engine {
         accept: &mut dyn FnMut(&KernelEntry) -> Result<(), KernelError>,
     ) -> Result<Pinned, Error> {
         let change = thread::with(|thread| thread.change.get());
-        let (world, mode) = self.shared.world_of_thread();
-        if !world.devices.are_real() {
-            return Err(dispatch::imagined(operation));
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        if !snapshot.devices.are_real() {
+            return Err(dispatch::simulated_device_error(operation));
         }
-        let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
-        let first = self.shared.find(&world, table, context, mode)?.choice().kernel;
-        let call = Call::new(&world, table, context, mode);
+        let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
+        let first = self.shared.find(&snapshot, table, context, mode)?.choice().kernel;
+        let call = Call::new(&snapshot, table, context, mode);
         let others = || {
             let position = |one: decide::Ranked| table.candidates.get(usize::from(one.position));
-            decide::possible(&call).into_iter().filter_map(position).map(|candidate| candidate.kernel)
+            decide::eligible(&call).into_iter().filter_map(position).map(|candidate| candidate.kernel)
         };
         let others = std::iter::once_with(others).flatten().filter(|kernel| *kernel != first);
         let mut reasons = Vec::new();
         for kernel in std::iter::once(first).chain(others) {
-            let Some(kernel) = world.registry.shared(kernel) else { continue };
+            let Some(kernel) = snapshot.registry.shared(kernel) else { continue };
             match accept(&kernel.entry) {
                 Ok(()) => {
                     return Ok(Pinned {
@@ -109,18 +109,18 @@ impl Engine {
                         transforms: filter::transforms(&call, &kernel.facts, || Some(&*kernel)),
                         kernel,
                         change,
-                        seen: AtomicU64::new(if world.is_quick(operation) { world.generation } else { 0 }),
+                        seen: AtomicU64::new(if snapshot.has_fast_path(operation) { snapshot.generation } else { 0 }),
                     });
                 }
                 Err(error) => {
                     reasons.push(error.reason.clone());
-                    if !self.shared.may_go_on(&world, operation, &error, &mut reasons) {
+                    if !self.shared.may_fall_back(&snapshot, operation, &error, &mut reasons) {
                         break;
                     }
                 }
             }
         }
-        let kernel = world.registry.compiled(first).map(|kernel| kernel.spec().id.clone());
+        let kernel = snapshot.registry.compiled(first).map(|kernel| kernel.spec().id.clone());
         let operation = operation.name.to_string();
         Err(Error::KernelExecution { operation, kernel: kernel.unwrap_or_default(), reasons })
     }
@@ -133,16 +133,16 @@ impl Engine {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let (local, change) = thread::with(|thread| (thread.take(), thread.change.get()));
-        let mut taken = Taken::new(local);
-        let local = taken.get();
+        let (state, change) = thread::with(|thread| (thread.take(), thread.change.get()));
+        let mut taken = TakenState::new(state);
+        let state = taken.get();
         let known = pinned.seen.load(Ordering::Relaxed) == self.shared.published.number();
         if !known || change != pinned.change || *context != pinned.context {
             return self.run_examined(pinned, context, change, run_one);
         }
         let (kernel, transforms) = (&pinned.kernel, pinned.transforms);
-        local.tally.executions = local.tally.executions.saturating_add(1);
-        match dispatch::run_guarded(kernel, pinned.workspace, transforms, &mut local.scratch, run_one) {
+        state.tally.executions = state.tally.executions.saturating_add(1);
+        match dispatch::run_guarded(kernel, pinned.workspace, transforms, &mut state.scratch, run_one) {
             None => Ok(()),
             Some(error) => Err(self.failed_pinned(pinned, context, &error)),
         }
@@ -163,15 +163,15 @@ impl Engine {
         if !reasons.is_empty() {
             return Err(Error::Validation { operation: operation.name.to_string(), reasons });
         }
-        let (world, mode) = self.shared.world_of_thread();
-        let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
-        let mut call = Call::new(&world, table, context, mode);
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
+        let mut call = Call::new(&snapshot, table, context, mode);
         // Re-planning would also use a kernel with an open circuit if there is no other.
-        call.takes_open = world.is_careful(operation.slot()) && decide::possible(&call).is_empty();
+        call.allow_open_circuit = snapshot.has_recent_failures(operation.slot()) && decide::eligible(&call).is_empty();
         let kernel = &pinned.kernel;
         let id = &kernel.spec().id;
         let mut reasons: Vec<Reason> = Vec::new();
-        match table.position_of(&world.registry, id) {
+        match table.position_of(&snapshot.registry, id) {
             Some(position) => filter::examine(&call, position, &mut reasons),
             None => reasons.push(Reason::new(ReasonCode::KernelUnknown)),
         }
@@ -182,10 +182,10 @@ impl Engine {
             let candidates = vec![(id.clone(), reasons)];
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates });
         }
-        if world.is_quick(operation) && change == pinned.change && *context == pinned.context {
-            pinned.seen.store(world.generation, Ordering::Relaxed);
+        if snapshot.has_fast_path(operation) && change == pinned.change && *context == pinned.context {
+            pinned.seen.store(snapshot.generation, Ordering::Relaxed);
         }
-        let metrics = &world.watching.telemetry.metrics;
+        let metrics = &snapshot.watching.telemetry.metrics;
         metrics.executions.fetch_add(1, Ordering::Relaxed);
         let bytes = filter::workspace(kernel, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &kernel.facts, || Some(&**kernel));
@@ -202,10 +202,10 @@ impl Engine {
     /// Records a failure of the fast path in health.
     #[cold]
     fn failed_pinned(&self, pinned: &Pinned, context: &Context, error: &KernelError) -> Error {
-        let (world, mode) = self.shared.world_of_thread();
-        world.watching.telemetry.metrics.failed(error.cause);
-        if let Some(table) = world.table(pinned.operation) {
-            dispatch::record(&Call::new(&world, table, context, mode), &pinned.kernel, error);
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        snapshot.watching.telemetry.metrics.failed(error.cause);
+        if let Some(table) = snapshot.table(pinned.operation) {
+            dispatch::record(&Call::new(&snapshot, table, context, mode), &pinned.kernel, error);
         }
         failure(pinned, error)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Engine;
 use super::call::Call;
 use super::dispatch::{self, RunOne};
-use super::world::World;
+use super::world::Snapshot;
 use crate::context::Context;
 use crate::error::Error;
 use crate::filter;
@@ -18,8 +18,8 @@ use crate::run::Scratch;
 
 impl Engine {
     /// The snapshot that this thread's calls are decided under, and their mode.
-    pub(crate) fn world_of_thread(&self) -> (Arc<World>, Mode) {
-        self.shared.world_of_thread()
+    pub(crate) fn thread_snapshot(&self) -> (Arc<Snapshot>, Mode) {
+        self.shared.thread_snapshot()
     }
 
     /// The cache of block plans.
@@ -35,22 +35,22 @@ impl Engine {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<bool, Error> {
-        let (world, mode) = self.shared.world_of_thread();
-        if !world.devices.are_real() {
-            return Err(dispatch::imagined(operation));
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        if !snapshot.devices.are_real() {
+            return Err(dispatch::simulated_device_error(operation));
         }
-        let Some(table) = world.table(operation) else { return Ok(false) };
-        let call = Call::new(&world, table, context, mode);
-        let position = table.position_of(&world.registry, kernel);
+        let Some(table) = snapshot.table(operation) else { return Ok(false) };
+        let call = Call::new(&snapshot, table, context, mode);
+        let position = table.position_of(&snapshot.registry, kernel);
         let candidate = position.and_then(|position| table.candidates.get(usize::from(position)));
-        let compiled = candidate.and_then(|candidate| world.registry.compiled(candidate.kernel));
+        let compiled = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel));
         let (Some(position), Some(compiled)) = (position, compiled) else { return Ok(false) };
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(&call, position, &mut reasons);
         if !reasons.is_empty() {
             return Ok(false);
         }
-        let metrics = &world.watching.telemetry.metrics;
+        let metrics = &snapshot.watching.telemetry.metrics;
         metrics.executions.fetch_add(1, Ordering::Relaxed);
         let bytes = filter::workspace(compiled, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &compiled.facts, || Some(compiled));
@@ -60,7 +60,7 @@ impl Engine {
             Some(error) => {
                 metrics.failed(error.cause);
                 let mut reasons = vec![error.reason.clone()];
-                if self.shared.may_go_on(&world, operation, &error, &mut reasons) {
+                if self.shared.may_fall_back(&snapshot, operation, &error, &mut reasons) {
                     return Ok(false);
                 }
                 let kernel = kernel.to_owned();

@@ -6,8 +6,8 @@
 use lz_schema::expr::{self, Program, Type};
 use lz_schema::model::Kind;
 
-use super::devices::place_of;
-use super::sieve::{Set, Sieve, Sieving, Standing, only};
+use super::devices::device_store;
+use super::sieve::{BitSet, Prefilter, PrefilterBuilder, PassSet, single_bit};
 use crate::bucket::{BucketForm, STRIDE_SPEED_BITS};
 use crate::cache::hash_text;
 use crate::compiled::{CompiledKernel, Facts};
@@ -28,7 +28,7 @@ pub(crate) const OVERRIDE_POINTS: f64 = 1000.0;
 pub(crate) struct OperationTable {
     pub info: &'static OperationInfo,
     pub candidates: Vec<Candidate>,
-    ids: Ids,
+    ids: IdIndex,
     pub locks: Vec<CompiledLock>,
     pub rules: Vec<CompiledRule>,
     /// Flag bits that are part of the cache key.
@@ -36,11 +36,11 @@ pub(crate) struct OperationTable {
     /// The cells of each axis, by axis number.
     pub axes: Vec<AxisCells>,
     /// Whether scalar params are part of the cache key: a limit, rule, lock or formula reads one.
-    pub numbers_tell: bool,
+    pub keyed_on_scalars: bool,
     /// Fields whose exact value is not fixed by a cell.
-    pub open: FieldSet,
+    pub varying: FieldSet,
     /// The field that holds the device of the tensors.
-    pub place: Option<Store>,
+    pub device_field: Option<Store>,
     /// Stride classes of the tensor inputs, then of the outputs.
     pub strides: Vec<(Store, String)>,
     /// How many of them belong to inputs.
@@ -48,50 +48,50 @@ pub(crate) struct OperationTable {
     /// Maps calls to buckets.
     pub bucket: BucketForm<'static>,
     /// Excludes candidates and finds active rules by bitset.
-    pub sieve: Sieve,
+    pub prefilter: Prefilter,
     /// Rules whose condition the prefilter cannot fully evaluate.
-    pub unsifted: Vec<u16>,
+    pub unindexed_rules: Vec<u16>,
     /// Rules and locks whose condition varies within a cell, and rules that lock.
-    pub open_rules: Vec<u16>,
-    pub open_locks: Vec<u16>,
-    pub locking: Vec<u16>,
+    pub varying_rules: Vec<u16>,
+    pub varying_locks: Vec<u16>,
+    pub locking_rules: Vec<u16>,
     /// JIT-compiled candidates.
-    pub compiling: Set,
+    pub jit_candidates: BitSet,
     /// Rule scores, grouped by candidate.
-    pub by_rules: Vec<Gift>,
+    pub rule_scores: Vec<RuleScore>,
 }
 
 /// The score that a rule adds to a candidate.
 #[derive(Debug)]
-pub(crate) struct Gift {
+pub(crate) struct RuleScore {
     /// The rule's bit; 0 for a rule beyond the width of the bitset.
-    pub bit: Set,
+    pub bit: BitSet,
     pub rule: u16,
     pub points: f64,
 }
 
 /// Candidate positions by the hash of their id: open addressing with linear probing.
 #[derive(Debug)]
-struct Ids(Box<[Option<(u64, u16)>]>);
+struct IdIndex(Box<[Option<(u64, u16)>]>);
 
-impl Ids {
-    fn new(known: impl Iterator<Item = (u64, u16)>) -> Ids {
+impl IdIndex {
+    fn new(known: impl Iterator<Item = (u64, u16)>) -> IdIndex {
         let known: Vec<(u64, u16)> = known.collect();
-        let mut places = vec![None; (2 * known.len() + 1).next_power_of_two()];
+        let mut slots = vec![None; (2 * known.len() + 1).next_power_of_two()];
         for (hash, position) in known {
-            let mut place = hash as usize % places.len();
-            while places[place].is_some() {
-                place = (place + 1) % places.len();
+            let mut slot = hash as usize % slots.len();
+            while slots[slot].is_some() {
+                slot = (slot + 1) % slots.len();
             }
-            places[place] = Some((hash, position));
+            slots[slot] = Some((hash, position));
         }
-        Ids(places.into())
+        IdIndex(slots.into())
     }
 
     fn of_hash(&self, hash: u64) -> impl Iterator<Item = u16> {
         let first = hash as usize & (self.0.len() - 1);
         let (before, from) = self.0.split_at_checked(first).unwrap_or_default();
-        let row = from.iter().chain(before).map_while(|place| *place);
+        let row = from.iter().chain(before).map_while(|slot| *slot);
         row.filter(move |(known, _)| *known == hash).map(|(_, position)| position)
     }
 }
@@ -107,7 +107,7 @@ pub(crate) struct Candidate {
     /// Score from unconditional preferences.
     pub points: f64,
     /// Range of its entries in the table's `rule_scores`.
-    pub by_rules: (u32, u32),
+    pub rule_scores: (u32, u32),
     /// Origin of `points`.
     pub notes: Vec<PolicyNote>,
     /// Reasons that exclude it from every call.
@@ -185,14 +185,14 @@ impl AxisCells {
 
 impl OperationTable {
     /// Whether a part has the same truth value for a whole cell.
-    pub fn is_settled(&self, part: &Part) -> bool {
-        part.cuttable || part.reads & self.open == 0
+    pub fn is_cell_constant(&self, part: &Part) -> bool {
+        part.cuttable || part.reads & self.varying == 0
     }
 
     /// The words of a call that its decision can depend on.
     #[inline(always)]
-    pub fn telling<'c>(&self, context: &'c Context) -> &'c [u64] {
-        if self.numbers_tell { context.words() } else { context.sized() }
+    pub fn key_words<'c>(&self, context: &'c Context) -> &'c [u64] {
+        if self.keyed_on_scalars { context.words() } else { context.sized() }
     }
 
     pub fn build(
@@ -203,7 +203,7 @@ impl OperationTable {
     ) -> OperationTable {
         let candidates = candidates(info, registry, policy);
         let id = |candidate: &Candidate| Some(hash_text(&registry.compiled(candidate.kernel)?.spec().id));
-        let ids = Ids::new(candidates.iter().zip(0u16..).filter_map(|(one, at)| Some((id(one)?, at))));
+        let ids = IdIndex::new(candidates.iter().zip(0u16..).filter_map(|(one, at)| Some((id(one)?, at))));
         let mut table = OperationTable {
             info,
             candidates,
@@ -212,9 +212,9 @@ impl OperationTable {
             rules: Vec::new(),
             mask: [0; FLAG_WORDS],
             axes: Vec::new(),
-            numbers_tell: false,
-            open: 0,
-            place: place_of(info),
+            keyed_on_scalars: false,
+            varying: 0,
+            device_field: device_store(info),
             strides: info
                 .fields
                 .iter()
@@ -223,91 +223,91 @@ impl OperationTable {
                 .collect(),
             strided_inputs: info.schema().inputs.iter().filter(|input| input.kind == Kind::Tensor).count(),
             bucket: BucketForm::new(info),
-            sieve: Sieving::default().finish(Standing::NONE),
-            unsifted: Vec::new(),
-            open_rules: Vec::new(),
-            open_locks: Vec::new(),
-            locking: Vec::new(),
-            compiling: 0,
-            by_rules: Vec::new(),
+            prefilter: PrefilterBuilder::default().finish(PassSet::NONE),
+            unindexed_rules: Vec::new(),
+            varying_rules: Vec::new(),
+            varying_locks: Vec::new(),
+            locking_rules: Vec::new(),
+            jit_candidates: 0,
+            rule_scores: Vec::new(),
         };
         let names = Names::of_policy(info);
         table.locks = locks(&table, registry, policy, &names);
         table.rules = rules(&table, registry, policy, &names);
         table.cut_axes(registry, solved);
         table.mask_flags(registry);
-        table.numbers_tell = table.numbers_read(registry) != 0 || solved.reads_numbers(info);
+        table.keyed_on_scalars = table.scalars_read(registry) != 0 || solved.reads_scalars(info);
         let open = |condition: &Condition, table: &OperationTable| {
-            condition.parts.iter().any(|part| !table.is_settled(part))
+            condition.parts.iter().any(|part| !table.is_cell_constant(part))
         };
         let opens = |lock: &CompiledLock| {
             let scalar = lock.fixes.iter().any(|(store, _)| matches!(store, Store::Scalar(_)));
             scalar || open(&lock.condition, &table)
         };
-        let (open_rules, open_locks, locking) = (
+        let (varying_rules, varying_locks, locking_rules) = (
             numbers(&table.rules, |rule| open(&rule.condition, &table)),
             numbers(&table.locks, opens),
             numbers(&table.rules, |rule| rule.lock.is_some()),
         );
-        (table.open_rules, table.open_locks, table.locking) = (open_rules, open_locks, locking);
+        (table.varying_rules, table.varying_locks, table.locking_rules) = (varying_rules, varying_locks, locking_rules);
         table.share_points();
-        table.sift(registry);
+        table.build_prefilter(registry);
         table
     }
 
     /// Groups the scores of rules by candidate, in the order of rules.
     fn share_points(&mut self) {
         for (position, candidate) in self.candidates.iter_mut().enumerate() {
-            let first = self.by_rules.len();
+            let first = self.rule_scores.len();
             for (number, rule) in self.rules.iter().enumerate() {
                 let mine = rule.points.iter().filter(|(who, _)| usize::from(*who) == position);
-                let gift = |(_, points): &(u16, f64)| Gift {
-                    bit: only(number),
+                let score = |(_, points): &(u16, f64)| RuleScore {
+                    bit: single_bit(number),
                     rule: number as u16,
                     points: *points,
                 };
-                self.by_rules.extend(mine.map(gift));
+                self.rule_scores.extend(mine.map(score));
             }
-            candidate.by_rules = (first as u32, self.by_rules.len() as u32);
+            candidate.rule_scores = (first as u32, self.rule_scores.len() as u32);
         }
     }
 
     /// Builds the prefilter from unconditional exclusions, platforms, dtypes and formats, cell-constant limits and the conditions
     /// of rules.
-    fn sift(&mut self, registry: &Registry) {
-        let mut sieving = Sieving::default();
-        let mut never = Standing::NONE;
+    fn build_prefilter(&mut self, registry: &Registry) {
+        let mut builder = PrefilterBuilder::default();
+        let mut never = PassSet::NONE;
         let platform = DEVICE_NAMES.iter().position(|name| *name == "platform");
-        let platform = platform.map(|place| (self.info.fields.len() + place) as u16);
+        let platform = platform.map(|slot| (self.info.fields.len() + slot) as u16);
         let field_of = |store: Store| self.info.fields.iter().position(|field| field.store == store);
         for (position, candidate) in self.candidates.iter().enumerate() {
-            let who = Standing::candidate(position);
+            let who = PassSet::candidate(position);
             let Some(kernel) = registry.compiled(candidate.kernel) else { continue };
             never.candidates |= if candidate.excluded.is_empty() { 0 } else { who.candidates };
-            self.compiling |= if kernel.spec().jit { who.candidates } else { 0 };
+            self.jit_candidates |= if kernel.spec().jit { who.candidates } else { 0 };
             if let Some(platform) = platform {
-                sieving.add_cases(platform, 1 << kernel.spec().platform as u32, who);
+                builder.add_cases(platform, 1 << kernel.spec().platform as u32, who);
             }
             for need in kernel.dtypes.iter().chain(&kernel.quant_format) {
                 if let Some(field) = field_of(need.store) {
-                    sieving.add_cases(field as u16, need.allowed, who);
+                    builder.add_cases(field as u16, need.allowed, who);
                 }
             }
             for part in kernel.limits.iter().flat_map(|limit| &limit.parts) {
-                if self.is_settled(part) {
-                    sieving.add(part, who);
+                if self.is_cell_constant(part) {
+                    builder.add(part, who);
                 }
             }
         }
         for (number, rule) in self.rules.iter().enumerate() {
-            let who = Standing::rule(number);
+            let who = PassSet::rule(number);
             let parts = rule.condition.parts.iter();
-            let left = parts.filter(|part| !sieving.add(part, who)).count();
-            if left > 0 || who == Standing::NONE {
-                self.unsifted.push(number as u16);
+            let left = parts.filter(|part| !builder.add(part, who)).count();
+            if left > 0 || who == PassSet::NONE {
+                self.unindexed_rules.push(number as u16);
             }
         }
-        self.sieve = sieving.finish(never);
+        self.prefilter = builder.finish(never);
     }
 
     fn all_parts<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Part> {
@@ -319,7 +319,7 @@ impl OperationTable {
     }
 
     /// Scalar params that a limit, formula, rule or lock reads: only these can change a decision.
-    pub fn numbers_read(&self, registry: &Registry) -> FieldSet {
+    pub fn scalars_read(&self, registry: &Registry) -> FieldSet {
         let kernels = self.candidates.iter().filter_map(|candidate| registry.compiled(candidate.kernel));
         let formulas = kernels.flat_map(|kernel| {
             kernel.workspace.iter().chain(kernel.grid.iter().flatten()).chain(&kernel.block)
@@ -355,18 +355,18 @@ impl OperationTable {
                         .as_ref()
                         .map(|bounds| bounds.iter().filter_map(|bound| bound.checked_add(1)).collect());
                     if buckets.is_some() && index < MAX_VALUES {
-                        self.open |= 1 << index;
+                        self.varying |= 1 << index;
                     }
                 }
-                (_, Store::Scalar(_)) if index < MAX_VALUES => self.open |= 1 << index,
+                (_, Store::Scalar(_)) if index < MAX_VALUES => self.varying |= 1 << index,
                 _ => {}
             }
         }
         for part in self.all_parts(registry).filter(|part| part.cuttable) {
-            for (field, places) in &part.cuts {
+            for (field, cut_points) in &part.cuts {
                 let axis = axis_of_field.get(usize::from(*field)).copied().flatten();
                 if let Some(Some(all)) = axis.and_then(|axis| cuts.get_mut(axis)) {
-                    all.extend(places);
+                    all.extend(cut_points);
                 }
             }
         }
@@ -391,14 +391,14 @@ impl OperationTable {
     }
 
     /// Whether alignment is part of the cache key: a kernel requires one, or cannot write into a given output.
-    pub fn tells_alignments(&self, registry: &Registry) -> bool {
+    pub fn keyed_on_alignment(&self, registry: &Registry) -> bool {
         let kernels = self.candidates.iter().filter_map(|candidate| registry.compiled(candidate.kernel));
         kernels.map(CompiledKernel::spec).any(|spec| spec.alignment > 1 || !spec.writes_into_output)
     }
 
     /// All flags are part of the cache key, except digests and alignments that no kernel depends on.
     fn mask_flags(&mut self, registry: &Registry) {
-        let aligned = self.tells_alignments(registry);
+        let aligned = self.keyed_on_alignment(registry);
         let judged = self
             .candidates
             .iter()
@@ -460,7 +460,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
             rank: 0,
             facts: kernel.facts,
             points: 0.0,
-            by_rules: (0, 0),
+            rule_scores: (0, 0),
             notes: Vec::new(),
             excluded: Vec::new(),
         };

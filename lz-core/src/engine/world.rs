@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use super::devices::Devices;
 use super::guard::Guard;
-use super::scoped::ScopedWorlds;
+use super::scoped::ScopedSnapshots;
 use super::table::OperationTable;
-use crate::cache::{DecisionTable, Entry};
+use crate::cache::{DecisionCache, Entry};
 use crate::context::Context;
 use crate::device::DeviceSpec;
 use crate::evidence::{Evidence, KeptBlocks, MemoryProbe, Prepared, StoredEvidence, system_memory};
@@ -71,7 +71,7 @@ fn put(known: &mut Known, operation: &OperationInfo, kernel: &str, bucket: &[u64
 
 /// The inputs of a snapshot, without its decision cache.
 #[derive(Clone, Default)]
-pub(crate) struct Parts {
+pub(crate) struct SnapshotParts {
     pub registry: Arc<Registry>,
     pub policy: Arc<Policy>,
     pub devices: Devices,
@@ -88,7 +88,7 @@ pub(crate) struct Parts {
 }
 
 /// The immutable state that decisions are made under, and their cache.
-pub(crate) struct World {
+pub(crate) struct Snapshot {
     pub generation: u64,
     pub registry: Arc<Registry>,
     pub policy: Arc<Policy>,
@@ -104,32 +104,32 @@ pub(crate) struct World {
     /// What is observed of each call.
     pub watch: Watch,
     /// Snapshots of this one under thread-local policy overlays.
-    pub scoped: ScopedWorlds,
+    pub scoped: ScopedSnapshots,
     /// The degradation level of the engine.
     pub level: DegradationLevel,
     /// Kernels and operations with recent failures; `None` without any.
-    trouble: Option<Box<Troubles>>,
+    failures: Option<Box<RecentFailures>>,
     /// Whether decisions are cached.
-    pub keeps: bool,
+    pub caching_enabled: bool,
     /// Whether the cache is enabled, devices are real and calls are not observed. True for nearly all calls.
-    pub is_plain: bool,
+    pub fast_path_enabled: bool,
     /// The base mode of calls, before the thread's mode override.
     pub mode: Mode,
     /// When it was published; see `cache.time_to_live`.
-    pub born: Instant,
+    pub created_at: Instant,
     tables: Arc<Tables>,
     /// Stored measurements prepared per operation, on first use.
     prepared: Arc<[OnceLock<Prepared>]>,
-    pub decisions: DecisionTable,
+    pub decisions: DecisionCache,
 }
 
 /// Operation tables, built on first use. They depend only on registry, policy and dispatch tables.
 #[derive(Debug)]
 struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
 
-impl World {
+impl Snapshot {
     /// Builds a snapshot. Operation tables are shared with the previous one if registry, policy and dispatch tables are the same.
-    pub fn new(parts: Parts, generation: u64, before: Option<&World>, room: usize) -> World {
+    pub fn new(parts: SnapshotParts, generation: u64, before: Option<&Snapshot>, capacity: usize) -> Snapshot {
         let same = before.filter(|before| {
             Arc::ptr_eq(&before.registry, &parts.registry)
                 && Arc::ptr_eq(&before.policy, &parts.policy)
@@ -151,7 +151,7 @@ impl World {
             || (0..parts.registry.slots()).map(|_| OnceLock::new()).collect(),
             |before| Arc::clone(&before.prepared),
         );
-        let Parts {
+        let SnapshotParts {
             registry,
             policy,
             devices,
@@ -164,19 +164,19 @@ impl World {
             solved,
             watching,
         } = parts;
-        let keeps = policy.cache.value.enabled && health.level().allows_cache();
-        let trouble = Troubles::of(&registry, &health).map(Box::new);
-        World {
+        let caching_enabled = policy.cache.value.enabled && health.level().allows_cache();
+        let failures = RecentFailures::of(&registry, &health).map(Box::new);
+        Snapshot {
             generation,
             mode: policy.mode(),
             watch: watching.watch(),
-            scoped: ScopedWorlds::after(before, &policy),
-            keeps,
-            is_plain: keeps && devices.are_real() && watching.watch() == Watch::default(),
+            scoped: ScopedSnapshots::after(before, &policy),
+            caching_enabled,
+            fast_path_enabled: caching_enabled && devices.are_real() && watching.watch() == Watch::default(),
             level: health.level(),
-            trouble,
-            born: Instant::now(),
-            decisions: DecisionTable::new(room),
+            failures,
+            created_at: Instant::now(),
+            decisions: DecisionCache::new(capacity),
             registry,
             policy,
             devices,
@@ -201,8 +201,8 @@ impl World {
     }
 
     /// The inputs that it was built from.
-    pub fn parts(&self) -> Parts {
-        Parts {
+    pub fn parts(&self) -> SnapshotParts {
+        SnapshotParts {
             registry: Arc::clone(&self.registry),
             policy: Arc::clone(&self.policy),
             devices: self.devices.clone(),
@@ -263,44 +263,44 @@ impl World {
 
     /// Whether a decision stays valid for a call as long as this snapshot is current. False if it depends on free memory,
     /// which other allocations change.
-    pub fn lasts(&self, entry: &Entry) -> bool {
+    pub fn depends_only_on_call(&self, entry: &Entry) -> bool {
         !(self.memory_changes() && entry.guards().any(|guard| matches!(guard, Guard::Memory { .. })))
     }
 
     /// Whether calls of an operation need no circuit-breaker permit, are not observed and run on real devices.
-    pub fn is_quick(&self, operation: &OperationInfo) -> bool {
-        self.is_plain && !self.is_careful(operation.slot())
+    pub fn has_fast_path(&self, operation: &OperationInfo) -> bool {
+        self.fast_path_enabled && !self.has_recent_failures(operation.slot())
     }
 
     /// Whether any kernel has failed recently.
     #[inline]
-    pub fn is_troubled(&self) -> bool {
-        self.trouble.is_some()
+    pub fn any_recent_failure(&self) -> bool {
+        self.failures.is_some()
     }
 
     /// Whether a kernel of an operation has failed recently, so that its calls depend on circuit-breaker timers.
     #[inline]
-    pub fn is_careful(&self, slot: u32) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| is_so(&trouble.operations, slot))
+    pub fn has_recent_failures(&self, slot: u32) -> bool {
+        self.failures.as_ref().is_some_and(|failures| is_set(&failures.operations, slot))
     }
 
     /// Whether calls of a kernel need a circuit-breaker permit and must record their outcome.
     #[inline]
-    pub fn must_ask(&self, kernel: u32) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| is_so(&trouble.kernels, kernel))
+    pub fn needs_permit(&self, kernel: u32) -> bool {
+        self.failures.as_ref().is_some_and(|failures| is_set(&failures.kernels, kernel))
     }
 }
 
 /// Recent failures according to health.
-struct Troubles {
+struct RecentFailures {
     /// Indexed by kernel.
     kernels: Box<[bool]>,
     /// Indexed by operation slot.
     operations: Box<[bool]>,
 }
 
-impl Troubles {
-    fn of(registry: &Registry, health: &Health) -> Option<Troubles> {
+impl RecentFailures {
+    fn of(registry: &Registry, health: &Health) -> Option<RecentFailures> {
         if health.is_spotless() {
             return None;
         }
@@ -309,20 +309,20 @@ impl Troubles {
         let mut operations: Box<[bool]> = vec![false; registry.slots()].into();
         for operation in registry.operations() {
             if let Some(place) = operations.get_mut(operation.slot() as usize) {
-                *place = registry.compiled_of(operation).iter().any(|kernel| is_so(&kernels, *kernel));
+                *place = registry.compiled_of(operation).iter().any(|kernel| is_set(&kernels, *kernel));
             }
         }
-        Some(Troubles { kernels, operations })
+        Some(RecentFailures { kernels, operations })
     }
 }
 
 /// Out-of-range indices count as set.
-fn is_so(flags: &[bool], number: u32) -> bool {
+fn is_set(flags: &[bool], number: u32) -> bool {
     flags.get(number as usize).copied().unwrap_or(true)
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World").field("generation", &self.generation).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("generation", &self.generation).finish_non_exhaustive()
     }
 }

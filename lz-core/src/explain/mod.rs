@@ -15,7 +15,7 @@ use crate::context::{Context, FieldKind};
 use crate::engine::call::Call;
 use crate::engine::decide::{self, Ranked};
 use crate::engine::guard;
-use crate::engine::world::World;
+use crate::engine::world::Snapshot;
 use crate::evidence::Measured;
 use crate::expression_names;
 use crate::filter;
@@ -23,7 +23,7 @@ use crate::mode::Mode;
 use crate::operation::OperationInfo;
 use crate::plan::{Plan, Transforms};
 use crate::reason::{Reason, ReasonCode};
-use crate::score::{self, Findings, Score};
+use crate::score::{self, PerfTerms, Score};
 use crate::split;
 use crate::table::{Hint, LoadedTable};
 
@@ -40,7 +40,7 @@ pub struct Explanation {
     pub device: Option<Device>,
     /// What policy and thread ask for; empty when nothing special.
     pub mode: String,
-    /// The state of the world that was asked.
+    /// The state of the snapshot that was asked.
     pub generation: u64,
     /// What the cache knows of it.
     pub cache: CacheState,
@@ -219,10 +219,10 @@ impl Explanation {
     fn last_resort(&mut self, call: &Call<'_>) {
         let name = |best: &Ranked| {
             let entry = call.table.candidates.get(usize::from(best.position))?;
-            Some(call.world.registry.compiled(entry.kernel)?.spec().id.clone())
+            Some(call.snapshot.registry.compiled(entry.kernel)?.spec().id.clone())
         };
-        let resort = decide::resort(call);
-        let names: Vec<String> = resort.iter().filter_map(name).collect();
+        let last_resort = decide::last_resort(call);
+        let names: Vec<String> = last_resort.iter().filter_map(name).collect();
         if let Some(best) =
             names.first().and_then(|best| self.candidates.iter_mut().find(|one| one.kernel == *best))
         {
@@ -233,7 +233,7 @@ impl Explanation {
         }
         let Some((split, best)) = split::plan(call) else { return };
         let entry = call.table.candidates.get(usize::from(best.position));
-        let Some(kernel) = entry.and_then(|entry| call.world.registry.compiled(entry.kernel)) else { return };
+        let Some(kernel) = entry.and_then(|entry| call.snapshot.registry.compiled(entry.kernel)) else { return };
         self.plan = Some(Plan {
             kernel: kernel.spec().id.clone(),
             transforms: best.transforms,
@@ -259,14 +259,14 @@ impl Explanation {
     }
 }
 
-/// Explains a call in one state of the world. `None` for the table means that the operation has no kernels.
+/// Explains a call in one state of the snapshot. `None` for the table means that the operation has no kernels.
 pub(crate) fn explain(
-    world: &World,
+    snapshot: &Snapshot,
     operation: &'static OperationInfo,
     context: &Context,
     mode: Mode,
 ) -> Explanation {
-    let device = world.devices.of_call(crate::engine::place_of(operation), context);
+    let device = snapshot.devices.of_call(crate::engine::device_store(operation), context);
     let mut explanation = Explanation {
         operation: operation.name.to_string(),
         version: operation.version,
@@ -275,10 +275,10 @@ pub(crate) fn explain(
             name: device.name.clone(),
             place: format!("{}:{}", device.platform(), device.index),
             architecture: device.sm().map(|sm| format!("sm{sm}")).unwrap_or_default(),
-            imagined: !world.devices.are_real(),
+            imagined: !snapshot.devices.are_real(),
         }),
         mode: mode.to_string(),
-        generation: world.generation,
+        generation: snapshot.generation,
         cache: CacheState::Uncacheable,
         decided_in_ns: 0,
         policy: Vec::new(),
@@ -288,18 +288,18 @@ pub(crate) fn explain(
         plan: None,
         candidates: Vec::new(),
     };
-    let Some(table) = world.table(operation) else { return explanation };
+    let Some(table) = snapshot.table(operation) else { return explanation };
     let start = Instant::now();
-    let call = Call::new(world, table, context, mode);
+    let call = Call::new(snapshot, table, context, mode);
     decide::decide(&call);
     explanation.decided_in_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     explanation.cache = cache_state(&call);
-    explanation.policy = acting(&call);
+    explanation.policy = active_rules(&call);
     explanation.table = tabled(&call);
     let measured = score::measured(&call);
-    for ranked in decide::rank(&call, &Findings::of(&call)) {
+    for ranked in decide::rank(&call, &PerfTerms::of(&call)) {
         let entry = table.candidates.get(usize::from(ranked.position));
-        let Some(kernel) = entry.and_then(|entry| world.registry.compiled(entry.kernel)) else { continue };
+        let Some(kernel) = entry.and_then(|entry| snapshot.registry.compiled(entry.kernel)) else { continue };
         let measured = measured.get(usize::from(ranked.position)).copied().flatten();
         explanation.candidates.push(candidate(&call, ranked, kernel, measured));
     }
@@ -310,15 +310,15 @@ pub(crate) fn explain(
             if impossible(a) && impossible(b) { a.kernel.cmp(&b.kernel) } else { std::cmp::Ordering::Equal };
         impossible(a).cmp(&impossible(b)).then(by_id)
     });
-    let possible = explanation.candidates.iter().filter(|one| one.reasons.is_empty());
-    let names: Vec<String> = possible.map(|one| one.kernel.clone()).collect();
+    let eligible = explanation.candidates.iter().filter(|one| one.reasons.is_empty());
+    let names: Vec<String> = eligible.map(|one| one.kernel.clone()).collect();
     if let Some(best) = explanation.candidates.first_mut().filter(|best| best.reasons.is_empty()) {
         best.chosen = true;
         explanation.plan = Some(planned(best, names.into_iter().skip(1), &call));
     } else {
         explanation.last_resort(&call);
     }
-    let enabled = &world.policy.explain_enabled;
+    let enabled = &snapshot.policy.explain_enabled;
     if !enabled.value {
         explanation.candidates.clear();
         explanation.policy.clear();
@@ -329,7 +329,7 @@ pub(crate) fn explain(
 
 /// The plan that runs this candidate.
 fn planned(best: &Candidate, others: impl Iterator<Item = String>, call: &Call<'_>) -> Plan {
-    let allowed = call.world.policy.fallback_enabled.value;
+    let allowed = call.snapshot.policy.fallback_enabled.value;
     Plan {
         kernel: best.kernel.clone(),
         transforms: best.transforms,
@@ -358,22 +358,22 @@ fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
 
 fn cache_state(call: &Call<'_>) -> CacheState {
     let mut key = CellKey::EMPTY;
-    if !(call.world.keeps && key.fill(call.table, call.context, call.mode)) {
+    if !(call.snapshot.keeps && key.fill(call.table, call.context, call.mode)) {
         return CacheState::Uncacheable;
     }
     let kept = call
-        .world
+        .snapshot
         .decisions
-        .get(&key, |entry| guard::all_stand(entry.guards(), call.world, call.table, call.context, call.mode));
+        .get(&key, |entry| guard::all_hold(entry.guards(), call.snapshot, call.table, call.context, call.mode));
     if kept.is_some() { CacheState::Cached } else { CacheState::NotCached }
 }
 
-fn acting(call: &Call<'_>) -> Vec<PolicyLine> {
+fn active_rules(call: &Call<'_>) -> Vec<PolicyLine> {
     let mut lines = Vec::new();
     if let Some((_, id, source)) = call.lock {
         lines.push(PolicyLine { what: format!("lock: {id}"), source: source.to_string(), points: 0.0 });
     }
-    for rule in call.acting() {
+    for rule in call.active_rules() {
         if rule.lock.is_none() {
             let points = rule.points.first().map_or(0.0, |(_, points)| *points);
             lines.push(PolicyLine { what: rule.what.clone(), source: rule.source.to_string(), points });
@@ -402,7 +402,7 @@ fn tabled(call: &Call<'_>) -> Option<TableLine> {
         Hint::Decided { loaded, positions, overruled } => {
             let id = |position: &u16| {
                 let candidate = call.table.candidates.get(usize::from(*position))?;
-                Some(call.world.registry.compiled(candidate.kernel)?.spec().id.as_str())
+                Some(call.snapshot.registry.compiled(candidate.kernel)?.spec().id.as_str())
             };
             let chosen = positions.first().and_then(id).unwrap_or("a kernel that is not there");
             match overruled {
@@ -433,7 +433,7 @@ fn candidate(
             points: note.points,
         });
     }
-    for rule in call.acting() {
+    for rule in call.active_rules() {
         for (_, points) in rule.points.iter().filter(|(who, _)| *who == ranked.position) {
             let source = rule.source.to_string();
             policy.push(PolicyLine { what: rule.what.clone(), source, points: *points });
@@ -453,6 +453,6 @@ fn candidate(
         workspace_bytes: filter::workspace(kernel, &call.values),
         policy,
         runs_in: spec.runs_in.clone(),
-        last_failure: call.world.health.last_failure(&call.subject(kernel)),
+        last_failure: call.snapshot.health.last_failure(&call.subject(kernel)),
     }
 }

@@ -7,9 +7,9 @@ use crate::engine::call::Call;
 use crate::engine::decide;
 use crate::engine::table::AxisCells;
 use crate::expression_names;
-use crate::filter::{self, Listener};
+use crate::filter::{self, FilterVisitor};
 use crate::reason::Reason;
-use crate::score::Findings;
+use crate::score::PerfTerms;
 
 /// `T=bf16 batch=2..4 seq>=2049 …`, then the rules and the kernel's own conditions that the cell does not settle.
 ///
@@ -23,7 +23,7 @@ pub(super) fn cell(call: &Call<'_>, kernel: &CompiledKernel) -> String {
             (Store::Axis(axis), _) => range(field, table.axes.get(usize::from(axis)), call.context),
             (Store::Scalar(_), _) | (_, FieldKind::Digest) => None,
             (_, FieldKind::Strides) => {
-                strides(field, call.context, table.tells_alignments(&call.world.registry))
+                strides(field, call.context, table.keyed_on_alignment(&call.snapshot.registry))
             }
             (_, FieldKind::Place) => platform(field, call.context),
             _ => Some(format!("{}={}", field.name, expression_names::show(field, call.context))),
@@ -87,21 +87,21 @@ fn platform(field: &Field, context: &Context) -> Option<String> {
 fn conditions(call: &Call<'_>, kernel: &CompiledKernel) -> Vec<String> {
     let table = call.table;
     let mut all = Vec::new();
-    for number in &table.open_rules {
+    for number in &table.varying_rules {
         let Some(rule) = table.rules.get(usize::from(*number)) else { continue };
         all.push(format!("rule {}: {}", rule.what, if call.acts(*number) { "acts" } else { "does not act" }));
     }
-    for lock in table.open_locks.iter().filter_map(|number| table.locks.get(usize::from(*number))) {
+    for lock in table.varying_locks.iter().filter_map(|number| table.locks.get(usize::from(*number))) {
         let acts = lock.acts(call.context, &call.values);
         all.push(format!("lock {}: {}", lock.kernel, if acts { "acts" } else { "does not act" }));
     }
     let parts = kernel.limits.iter().flat_map(|limit| &limit.parts);
-    all.extend(parts.filter(|part| !table.is_settled(part)).map(|part| part.text.clone()));
-    if kernel.workspace.as_ref().is_some_and(|formula| !call.is_settled(formula.reads)) {
+    all.extend(parts.filter(|part| !table.is_cell_constant(part)).map(|part| part.text.clone()));
+    if kernel.workspace.as_ref().is_some_and(|formula| !call.is_cell_constant(formula.reads)) {
         all.push("scratch memory fits".to_owned());
     }
     let launch = kernel.grid.iter().flatten().chain(&kernel.block);
-    if launch.fold(0, |reads, formula| reads | formula.reads) & table.open != 0 {
+    if launch.fold(0, |reads, formula| reads | formula.reads) & table.varying != 0 {
         all.push("launch fits".to_owned());
     }
     all
@@ -111,7 +111,7 @@ fn conditions(call: &Call<'_>, kernel: &CompiledKernel) -> Vec<String> {
 #[derive(Default)]
 struct Never(bool);
 
-impl Listener for Never {
+impl FilterVisitor for Never {
     fn excluded(&mut self, _: impl FnOnce() -> Reason) -> bool {
         self.0 = true;
         true
@@ -123,10 +123,10 @@ impl Listener for Never {
 /// Who is asked next in this cell, in order. What a cell does not settle is left open here too, so that every call of the cell
 /// gives the same list.
 pub(super) fn fallbacks(call: &Call<'_>, chosen: u16) -> Vec<String> {
-    if !call.world.policy.fallback_enabled.value {
+    if !call.snapshot.policy.fallback_enabled.value {
         return Vec::new();
     }
-    let ranked = decide::rank(call, &Findings::of(call));
+    let ranked = decide::rank(call, &PerfTerms::of(call));
     let after = ranked.iter().skip_while(|one| one.position != chosen).skip(1);
     after
         .filter(|one| {
@@ -136,7 +136,7 @@ pub(super) fn fallbacks(call: &Call<'_>, chosen: u16) -> Vec<String> {
         })
         .filter_map(|one| {
             let candidate = call.table.candidates.get(usize::from(one.position))?;
-            Some(call.world.registry.compiled(candidate.kernel)?.spec().id.clone())
+            Some(call.snapshot.registry.compiled(candidate.kernel)?.spec().id.clone())
         })
         .collect()
 }

@@ -15,7 +15,7 @@ use crate::Engine;
 use crate::context::Context;
 use crate::engine::call::Call;
 use crate::engine::decide;
-use crate::engine::world::World;
+use crate::engine::world::Snapshot;
 use crate::error::Error;
 use crate::files;
 use crate::filter;
@@ -71,7 +71,7 @@ impl Journal {
 fn noted(call: &Call<'_>, position: u16) -> Option<Noted> {
     let info = call.table.info;
     let candidate = call.table.candidates.get(usize::from(position))?;
-    let kernel = call.world.registry.compiled(candidate.kernel)?;
+    let kernel = call.snapshot.registry.compiled(candidate.kernel)?;
     let decision = LockedDecision {
         operation: info.name.to_string(),
         context: describe::cell(call, kernel),
@@ -133,14 +133,14 @@ impl Engine {
     /// The decisions that were made while recording.
     pub fn freeze(&self) -> Lockfile {
         let noted: Vec<Noted> = self.journal().noted().values().cloned().collect();
-        self.lockfile(&self.world(), noted.iter())
+        self.lockfile(&self.snapshot(), noted.iter())
     }
 
     /// The decisions for these calls, made now, in the mode of this thread.
     pub fn freeze_calls(&self, calls: &[(&'static OperationInfo, Context)]) -> Result<Lockfile, Error> {
-        let world = self.world();
-        let decided = self.decided(&world, calls)?;
-        Ok(self.lockfile(&world, decided.iter()))
+        let snapshot = self.snapshot();
+        let decided = self.decided(&snapshot, calls)?;
+        Ok(self.lockfile(&snapshot, decided.iter()))
     }
 
     /// Compares what was recorded to a lockfile.
@@ -155,7 +155,7 @@ impl Engine {
         expected: &Lockfile,
         calls: &[(&'static OperationInfo, Context)],
     ) -> Result<Verification, Error> {
-        let decided = self.decided(&self.world(), calls)?;
+        let decided = self.decided(&self.snapshot(), calls)?;
         Ok(self.compare(expected, &decided))
     }
 
@@ -178,48 +178,48 @@ impl Engine {
 
     fn decided(
         &self,
-        world: &World,
+        snapshot: &Snapshot,
         calls: &[(&'static OperationInfo, Context)],
     ) -> Result<Vec<Noted>, Error> {
-        let mode = mode::of_thread().apply(world.mode);
+        let mode = mode::of_thread().apply(snapshot.mode);
         let mut all = Vec::with_capacity(calls.len());
         for (operation, context) in calls {
-            let Some(table) = world.table(operation) else {
+            let Some(table) = snapshot.table(operation) else {
                 let operation = operation.name.to_string();
                 return Err(Error::NoKernel { operation, candidates: Vec::new() });
             };
-            let call = Call::new(world, table, context, mode);
+            let call = Call::new(snapshot, table, context, mode);
             let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
             all.extend(noted(&call, decision.position));
         }
         Ok(all)
     }
 
-    fn lockfile<'a>(&self, world: &World, noted: impl Iterator<Item = &'a Noted>) -> Lockfile {
+    fn lockfile<'a>(&self, snapshot: &Snapshot, noted: impl Iterator<Item = &'a Noted>) -> Lockfile {
         let noted: Vec<&Noted> = noted.collect();
         let operations = noted.iter().map(|one| one.decision.operation.as_str());
-        let capabilities = capabilities_hash(&world.registry, operations);
+        let capabilities = capabilities_hash(&snapshot.registry, operations);
         let mut hardware: Vec<String> = Vec::new();
         for one in &noted {
-            let place = crate::engine::place_of(one.operation);
-            let device = world.devices.of_call(place, &one.context);
+            let place = crate::engine::device_store(one.operation);
+            let device = snapshot.devices.of_call(place, &one.context);
             hardware.extend(device.map(crate::device::DeviceSpec::hardware_signature));
         }
         hardware.sort_unstable();
         hardware.dedup();
-        let policy = digest::policy(&world.policy);
+        let policy = digest::policy(&snapshot.policy);
         let mut lockfile = Lockfile::new(&hardware.join(" "), &policy, &capabilities);
         noted.into_iter().for_each(|one| lockfile.add(one.decision.clone()));
         lockfile
     }
 
     fn compare(&self, expected: &Lockfile, noted: &[Noted]) -> Verification {
-        let world = self.world();
-        let found = self.lockfile(&world, noted.iter());
+        let snapshot = self.snapshot();
+        let found = self.lockfile(&snapshot, noted.iter());
         let mut verification = Verification::default();
         for mismatch in expected.compare(&found) {
             match (&mismatch.expected, &mismatch.found) {
-                (Some(kernel), None) => match missing(&world, expected, &mismatch, kernel) {
+                (Some(kernel), None) => match missing(&snapshot, expected, &mismatch, kernel) {
                     // What is not here cannot be decided alike, whatever is called.
                     Some(reason) => verification.differing.push(Divergence { mismatch, why: vec![reason] }),
                     None => verification.unmet.push(mismatch.what),
@@ -230,7 +230,7 @@ impl Engine {
                         let LockedDecision { operation, context, .. } = &one.decision;
                         mismatch.what == format!("{operation} [{context}]: kernel")
                     };
-                    let why = noted.iter().find(about).map(|one| why_not(&world, one, kernel));
+                    let why = noted.iter().find(about).map(|one| why_not(&snapshot, one, kernel));
                     verification.differing.push(Divergence { why: why.unwrap_or_default(), mismatch });
                 }
             }
@@ -240,30 +240,30 @@ impl Engine {
 }
 
 /// That a kernel of a decision which this run has not met is not here at all.
-fn missing(world: &World, expected: &Lockfile, mismatch: &Mismatch, kernel: &str) -> Option<Reason> {
+fn missing(snapshot: &Snapshot, expected: &Lockfile, mismatch: &Mismatch, kernel: &str) -> Option<Reason> {
     let about = |one: &&LockedDecision| mismatch.what == format!("{} [{}]", one.operation, one.context);
     let locked = expected.decisions().find(about)?;
-    let operation = world.registry.operation(&locked.operation);
-    let there = operation.is_some_and(|operation| world.registry.index_of(operation, kernel).is_some());
+    let operation = snapshot.registry.operation(&locked.operation);
+    let there = operation.is_some_and(|operation| snapshot.registry.index_of(operation, kernel).is_some());
     let message = || format!("{} has no kernel {kernel} here", locked.operation);
     (!there).then(|| Reason::new(ReasonCode::KernelUnknown).message(message()))
 }
 
 /// Why a kernel that a lockfile expects is not what runs a call.
-fn why_not(world: &World, noted: &Noted, expected: &str) -> Vec<Reason> {
-    let Some(table) = world.table(noted.operation) else { return Vec::new() };
-    let Some(position) = table.position_of(&world.registry, expected) else {
+fn why_not(snapshot: &Snapshot, noted: &Noted, expected: &str) -> Vec<Reason> {
+    let Some(table) = snapshot.table(noted.operation) else { return Vec::new() };
+    let Some(position) = table.position_of(&snapshot.registry, expected) else {
         let message = format!("{} has no kernel {expected} here", noted.operation.name);
         return vec![Reason::new(ReasonCode::KernelUnknown).message(message)];
     };
-    let call = Call::new(world, table, &noted.context, noted.mode);
+    let call = Call::new(snapshot, table, &noted.context, noted.mode);
     let mut reasons: Vec<Reason> = Vec::new();
     filter::examine(&call, position, &mut reasons);
     if reasons.is_empty() {
-        let ranked = decide::rank(&call, &crate::score::Findings::of(&call));
+        let ranked = decide::rank(&call, &crate::score::PerfTerms::of(&call));
         let total =
             |who: Option<u16>| ranked.iter().find(|one| Some(one.position) == who).map(|one| one.total);
-        let chosen = table.position_of(&world.registry, &noted.decision.kernel);
+        let chosen = table.position_of(&snapshot.registry, &noted.decision.kernel);
         if let (Some(wanted), Some(chosen)) = (total(Some(position)), total(chosen)) {
             let message = format!(
                 "{expected} could run it; it scores {wanted:.1} and {} scores {chosen:.1}",

@@ -34,22 +34,22 @@ pub(super) fn compile(
     operation: &'static OperationInfo,
     context: &Context,
 ) -> Outcome {
-    let world = engine.world();
+    let snapshot = engine.snapshot();
     let unknown = || Outcome::Impossible(Reason::new(ReasonCode::KernelUnknown).message(kernel));
-    let found = world.registry.index_of(operation, kernel);
-    let found = found.and_then(|index| world.registry.compiled(index));
-    let (Some(table), Some(found)) = (world.table(operation), found) else { return unknown() };
+    let found = snapshot.registry.index_of(operation, kernel);
+    let found = found.and_then(|index| snapshot.registry.compiled(index));
+    let (Some(table), Some(found)) = (snapshot.table(operation), found) else { return unknown() };
     let entry = found.entry.clone();
-    if world.warm.contains(operation, kernel, Bucket::of(operation, context).words()) {
+    if snapshot.warm.contains(operation, kernel, Bucket::of(operation, context).words()) {
         return Outcome::Warm;
     }
     let Some(compiler) = &entry.compile else {
         let message = format!("{kernel} compiles inside its first call only: it brings no compiler");
         return Outcome::Impossible(Reason::new(ReasonCode::JitCold).message(message));
     };
-    let call = Call::new(&world, table, context, world.mode);
+    let call = Call::new(&snapshot, table, context, snapshot.mode);
     let subject = call.subject(found);
-    if let Standing::Refused(refusal) = world.health.standing(&subject) {
+    if let Standing::Refused(refusal) = snapshot.health.standing(&subject) {
         return Outcome::Resting(Reason::new(ReasonCode::CircuitOpen).message(refusal.to_string()));
     }
     let request = CompileRequest { spec: &entry.spec, operation, context };
@@ -64,7 +64,7 @@ pub(super) fn compile(
     };
     let message = format!("{kernel}: {}", error.reason.sentence());
     let reason = Reason::new(ReasonCode::JitFailed).message(message);
-    if let Ok(permit) = world.health.admit(subject) {
+    if let Ok(permit) = snapshot.health.admit(subject) {
         permit.failed(Failure::of(&error, &reason.sentence()));
     }
     Outcome::Failed(reason)

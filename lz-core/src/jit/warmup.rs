@@ -74,14 +74,14 @@ impl Engine {
 
     /// The kernels that only have to be compiled to be possible for these calls, each bucket once.
     pub fn cold_kernels(&self, calls: &[(&'static OperationInfo, Context)]) -> Vec<WarmupItem> {
-        let world = self.world();
+        let snapshot = self.snapshot();
         let mut seen: Vec<(&str, u32, Bucket)> = Vec::new();
         let mut items = Vec::new();
         for (operation, context) in calls {
-            let Some(table) = world.table(operation) else { continue };
-            let call = Call::new(&world, table, context, mode::of_thread().apply(world.mode));
+            let Some(table) = snapshot.table(operation) else { continue };
+            let call = Call::new(&snapshot, table, context, mode::of_thread().apply(snapshot.mode));
             for (position, candidate) in table.candidates.iter().enumerate() {
-                let Some(kernel) = world.registry.compiled(candidate.kernel) else { continue };
+                let Some(kernel) = snapshot.registry.compiled(candidate.kernel) else { continue };
                 let mut reasons: Vec<Reason> = Vec::new();
                 filter::examine(&call, position as u16, &mut reasons);
                 let only_cold = matches!(reasons.as_slice(), [one] if one.code == ReasonCode::JitCold);

@@ -48,7 +48,7 @@ pub(super) fn seconds(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A change in the world that makes measurements stop counting. They stay, for inspection, until they are pruned or
+/// A change in the snapshot that makes measurements stop counting. They stay, for inspection, until they are pruned or
 /// measured again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invalidation {

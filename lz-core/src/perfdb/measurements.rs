@@ -127,7 +127,7 @@ impl PerfDb {
         })
     }
 
-    /// Makes measurements stop counting after a change in the world, and says how many did.
+    /// Makes measurements stop counting after a change in the snapshot, and says how many did.
     pub fn invalidate(&self, change: &Invalidation) -> Result<usize, DropReason> {
         self.write(|transaction| match change {
             Invalidation::SettingChanged(setting) => transaction.execute(

@@ -9,14 +9,14 @@ use crate::context::{Context, Field, FieldKind};
 use crate::engine::call::Call;
 use crate::engine::decide::{self, Ranked};
 use crate::engine::table::OperationTable;
-use crate::engine::world::World;
+use crate::engine::world::Snapshot;
 use crate::error::Error;
 use crate::filter;
 use crate::mode::{Ask, Mode};
 use crate::operation::OperationInfo;
 use crate::plan::TransformKind;
 use crate::reason::Reason;
-use crate::score::Findings;
+use crate::score::PerfTerms;
 use crate::spec::KernelSpec;
 
 /// Which fused kernels a plan may have.
@@ -70,7 +70,7 @@ struct Way {
 
 impl Block {
     /// The graph of a block.
-    pub fn of(world: &World, mode: Mode, steps: &[Step], fusing: Fusing) -> Result<Block, Error> {
+    pub fn of(snapshot: &Snapshot, mode: Mode, steps: &[Step], fusing: Fusing) -> Result<Block, Error> {
         let mut block = Block {
             operations: steps.iter().map(|step| step.operation.name.to_string()).collect(),
             has_layout: steps.iter().map(|step| layout_of(step.operation).is_some()).collect(),
@@ -83,17 +83,17 @@ impl Block {
         let mut locked = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             let operation = step.operation;
-            let Some(table) = world.table(operation) else {
+            let Some(table) = snapshot.table(operation) else {
                 let operation = operation.name.to_string();
                 return Err(Error::NoKernel { operation, candidates: Vec::new() });
             };
-            let call = Call::new(world, table, &step.context, mode);
+            let call = Call::new(snapshot, table, &step.context, mode);
             locked.push(call.lock.is_some());
-            let possible = decide::possible(&call);
-            let Some(best) = possible.first() else { return Err(decide::refusal(&call)) };
-            block.alone.push((id(world, table, best), best.total));
+            let eligible = decide::eligible(&call);
+            let Some(best) = eligible.first() else { return Err(decide::refusal(&call)) };
+            block.alone.push((id(snapshot, table, best), best.total));
             let layout = block.graph.declared.get(number).map(|flow| flow.layout.clone()).unwrap_or_default();
-            ways.push(ways_of(world, table, step, mode, &layout));
+            ways.push(ways_of(snapshot, table, step, mode, &layout));
         }
         for (own, ways) in ways.into_iter().enumerate() {
             let best = ways.iter().map(|way| way.score).fold(f64::NEG_INFINITY, f64::max);
@@ -212,14 +212,14 @@ impl Block {
     }
 }
 
-fn id(world: &World, table: &OperationTable, ranked: &Ranked) -> String {
+fn id(snapshot: &Snapshot, table: &OperationTable, ranked: &Ranked) -> String {
     let candidate = table.candidates.get(usize::from(ranked.position));
-    let kernel = candidate.and_then(|candidate| world.registry.compiled(candidate.kernel));
+    let kernel = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel));
     kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
 }
 
 /// Every way to run a step's candidates without converting the layout inside: one for each layout and element type.
-fn ways_of(world: &World, table: &OperationTable, step: &Step, mode: Mode, declared: &str) -> Vec<Way> {
+fn ways_of(snapshot: &Snapshot, table: &OperationTable, step: &Step, mode: Mode, declared: &str) -> Vec<Way> {
     let operation = step.operation;
     let layout = layout_of(operation);
     let dtype = input_dtype(operation);
@@ -243,7 +243,7 @@ fn ways_of(world: &World, table: &OperationTable, step: &Step, mode: Mode, decla
                 continue;
             }
             let takes = Flow { layout: name.clone(), dtype: raw.map(|raw| DTypeOrd(raw as u8)) };
-            add_ways(world, table, operation, &context, mode, &takes, &mut ways);
+            add_ways(snapshot, table, operation, &context, mode, &takes, &mut ways);
         }
     }
     ways
@@ -257,7 +257,7 @@ fn put(context: &mut Context, field: Option<&Field>, raw: Option<u64>) -> bool {
 }
 
 fn add_ways(
-    world: &World,
+    snapshot: &Snapshot,
     table: &OperationTable,
     operation: &OperationInfo,
     context: &Context,
@@ -265,12 +265,12 @@ fn add_ways(
     takes: &Flow,
     ways: &mut Vec<Way>,
 ) {
-    let call = Call::new(world, table, context, mode);
-    for ranked in decide::rank(&call, &Findings::of(&call)) {
+    let call = Call::new(snapshot, table, context, mode);
+    for ranked in decide::rank(&call, &PerfTerms::of(&call)) {
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(&call, ranked.position, &mut reasons);
         let candidate = table.candidates.get(usize::from(ranked.position));
-        let Some(kernel) = candidate.and_then(|candidate| world.registry.compiled(candidate.kernel)) else {
+        let Some(kernel) = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel)) else {
             continue;
         };
         if !reasons.is_empty() || ranked.transforms.contains(TransformKind::Layout) {

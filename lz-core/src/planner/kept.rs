@@ -1,4 +1,4 @@
-//! Plans of blocks that were made before. A plan is kept for exactly these calls in exactly this state of the world, so that it
+//! Plans of blocks that were made before. A plan is kept for exactly these calls in exactly this state of the snapshot, so that it
 //! is what planning again would give.
 
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::graph::{Block, Fusing};
 use super::{BlockPlan, Step, explain};
-use crate::engine::world::World;
+use crate::engine::world::Snapshot;
 use crate::error::Error;
 use crate::mode::Mode;
 use lz_schema::DType;
@@ -34,7 +34,7 @@ pub(super) struct Planned {
     pub forms: Vec<Option<Form>>,
 }
 
-/// Everything that a plan depends on beside the world: mode, operations, whole contexts, element types.
+/// Everything that a plan depends on beside the snapshot: mode, operations, whole contexts, element types.
 type Key = Vec<u64>;
 
 /// Plans by what they depend on.
@@ -43,31 +43,31 @@ pub(crate) struct KeptPlans(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
 
 impl KeptPlans {
     /// The plan of a block as it is run: the one that is kept, or a new one.
-    pub(super) fn plan(&self, world: &World, mode: Mode, steps: &[Step]) -> Result<Arc<Planned>, Error> {
+    pub(super) fn plan(&self, snapshot: &Snapshot, mode: Mode, steps: &[Step]) -> Result<Arc<Planned>, Error> {
         let key = key(mode, steps);
         {
             let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.0 == world.generation
+            if kept.0 == snapshot.generation
                 && let Some(planned) = kept.1.get(&key)
             {
                 return Ok(Arc::clone(planned));
             }
         }
-        let block = Block::of(world, mode, steps, Fusing::Runnable)?;
+        let block = Block::of(snapshot, mode, steps, Fusing::Runnable)?;
         let forms = block.joint().map(|path| block.forms(&path)).unwrap_or_default();
         let planned = Arc::new(Planned { plan: explain::plan(&block), forms });
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.0 != world.generation || kept.1.len() >= MOST {
+        if kept.0 != snapshot.generation || kept.1.len() >= MOST {
             kept.1.clear();
         }
-        kept.0 = world.generation;
+        kept.0 = snapshot.generation;
         kept.1.insert(key, Arc::clone(&planned));
         Ok(planned)
     }
 }
 
 fn key(mode: Mode, steps: &[Step]) -> Key {
-    let mut key = vec![u64::from(mode.asks()), u64::from(mode.laid())];
+    let mut key = vec![u64::from(mode.asks()), u64::from(mode.overlay_id())];
     for step in steps {
         let words = step.context.words();
         key.push(u64::from(step.operation.slot()) << 32 | words.len() as u64);

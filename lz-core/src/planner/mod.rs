@@ -132,8 +132,8 @@ impl BlockPlan {
 impl Engine {
     /// Chooses kernels for a block of operations together. The error is that of the first operation that nothing can run.
     pub fn plan_block(&self, steps: &[Step]) -> Result<BlockPlan, Error> {
-        let (world, mode) = self.world_of_thread();
-        let block = graph::Block::of(&world, mode, steps, graph::Fusing::Described)?;
+        let (snapshot, mode) = self.thread_snapshot();
+        let block = graph::Block::of(&snapshot, mode, steps, graph::Fusing::Described)?;
         Ok(explain::plan(&block))
     }
 }

@@ -177,8 +177,8 @@ impl Engine {
             };
             flowing = Some(made);
         }
-        let (world, mode) = self.world_of_thread();
-        let planned = self.kept_plans().plan(&world, mode, &steps)?;
+        let (snapshot, mode) = self.thread_snapshot();
+        let planned = self.kept_plans().plan(&snapshot, mode, &steps)?;
         Ok(Some((planned, all)))
     }
 

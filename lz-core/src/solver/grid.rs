@@ -114,7 +114,7 @@ impl Grid {
 /// Numbers among the params are told apart exactly, if anything looks at them: a table must not answer for another number.
 pub(super) fn of(work: &Work, table: &OperationTable, registry: &Registry) -> Result<Vec<Grid>, String> {
     let operation = work.operation;
-    let read = table.numbers_read(registry);
+    let read = table.scalars_read(registry);
     for (axis, sizes) in &work.ranges {
         let known = operation.field(axis).is_some_and(|field| matches!(field.kind, FieldKind::Axis { .. }));
         if !known {

@@ -17,7 +17,7 @@ use crate::Engine;
 use crate::context::Context;
 use crate::engine::call::Call;
 use crate::engine::decide;
-use crate::engine::world::{Parts, World};
+use crate::engine::world::{SnapshotParts, Snapshot};
 use crate::error::Error;
 use crate::mode;
 use crate::operation::OperationInfo;
@@ -90,9 +90,9 @@ impl Engine {
     ) -> Result<Solution, Error> {
         let grids = self.grids(problem)?;
         let artifacts = if problem.compile { self.compile_all(&grids) } else { BTreeMap::new() };
-        let world = self.world_without_tables();
+        let snapshot = self.world_without_tables();
         let mut solver = Solver {
-            world: &world,
+            snapshot: &snapshot,
             artifacts: &artifacts,
             progress,
             done: 0,
@@ -100,8 +100,8 @@ impl Engine {
             solution: Solution { text: String::new(), decided: 0, holes: Vec::new(), cancelled: false },
         };
         let operations = grids.iter().map(|grid| grid.operation.name.as_ref());
-        let hash = capabilities_hash(&world.registry, operations);
-        let signature = signature(&world, &grids)?;
+        let hash = capabilities_hash(&snapshot.registry, operations);
+        let signature = signature(&snapshot, &grids)?;
         let mut writer = TableWriter::new(&problem.model_id, &signature, &hash);
         if problem.outside_is_error {
             writer = writer.outside_is_error();
@@ -115,9 +115,9 @@ impl Engine {
         Ok(solution)
     }
 
-    fn world_without_tables(&self) -> World {
-        let parts = Parts { solved: Arc::default(), ..self.world().parts() };
-        World::new(parts, 0, None, 0)
+    fn world_without_tables(&self) -> Snapshot {
+        let parts = SnapshotParts { solved: Arc::default(), ..self.snapshot().parts() };
+        Snapshot::new(parts, 0, None, 0)
     }
 
     /// The grids of all works; two works with the same grid are one.
@@ -127,15 +127,15 @@ impl Engine {
             reasons: vec![Reason::new(ReasonCode::TableInvalid).message(message.clone())],
             message,
         };
-        let world = self.world_without_tables();
+        let snapshot = self.world_without_tables();
         let mut grids: Vec<Grid> = Vec::new();
         let mut seen = HashSet::new();
         for work in &problem.works {
-            let Some(table) = world.table(work.operation) else {
+            let Some(table) = snapshot.table(work.operation) else {
                 let message = format!("{} has no kernels to decide between", work.operation.name);
                 return Err(refuse(message));
             };
-            for grid in grid::of(work, table, &world.registry).map_err(refuse)? {
+            for grid in grid::of(work, table, &snapshot.registry).map_err(refuse)? {
                 if seen.insert(grid.key()) {
                     grids.push(grid);
                 }
@@ -166,11 +166,11 @@ impl Engine {
 }
 
 /// The one kind of hardware that all works are for.
-fn signature(world: &World, grids: &[Grid]) -> Result<String, Error> {
+fn signature(snapshot: &Snapshot, grids: &[Grid]) -> Result<String, Error> {
     let mut found: Option<String> = None;
     for grid in grids {
-        let place = crate::engine::place_of(grid.operation);
-        let device = world.devices.of_call(place, &grid.context);
+        let place = crate::engine::device_store(grid.operation);
+        let device = snapshot.devices.of_call(place, &grid.context);
         let own = device.map(crate::device::DeviceSpec::hardware_signature).unwrap_or_default();
         match &found {
             _ if own.is_empty() => return Err(not_there(grid.operation)),
@@ -195,7 +195,7 @@ fn not_there(operation: &OperationInfo) -> Error {
 }
 
 struct Solver<'a> {
-    world: &'a World,
+    snapshot: &'a Snapshot,
     artifacts: &'a Artifacts,
     progress: &'a mut dyn FnMut(&SolveProgress<'_>) -> ControlFlow<()>,
     done: u64,
@@ -213,11 +213,11 @@ impl Solver<'_> {
         }
         self.done += 1;
         let context = grid.context_at(at);
-        let Some(table) = self.world.table(grid.operation) else { return Err(CALLED_OFF.to_owned()) };
-        let call = Call::new(self.world, table, &context, mode::of_thread().apply(self.world.mode));
-        let mut ids = decide::possible(&call).into_iter().filter_map(|ranked| {
+        let Some(table) = self.snapshot.table(grid.operation) else { return Err(CALLED_OFF.to_owned()) };
+        let call = Call::new(self.snapshot, table, &context, mode::of_thread().apply(self.snapshot.mode));
+        let mut ids = decide::eligible(&call).into_iter().filter_map(|ranked| {
             let candidate = table.candidates.get(usize::from(ranked.position))?;
-            Some(self.world.registry.compiled(candidate.kernel)?.spec().id.clone())
+            Some(self.snapshot.registry.compiled(candidate.kernel)?.spec().id.clone())
         });
         let Some(kernel) = ids.next() else {
             let why = "no kernel can run it".to_owned();

@@ -94,8 +94,8 @@ pub(crate) fn plan(call: &Call<'_>) -> Option<(Split, decide::Ranked)> {
     while part > 1 {
         part = part / 2 + part % 2;
         let smaller = with_size(call.context, store, part)?;
-        let smaller = Call::new(call.world, call.table, &smaller, call.mode);
-        if let Some(best) = decide::possible(&smaller).first() {
+        let smaller = Call::new(call.snapshot, call.table, &smaller, call.mode);
+        if let Some(best) = decide::eligible(&smaller).first() {
             let axis = call.table.info.fields.get(axis)?.name.to_string();
             return Some((Split { axis, size, part, parts: parts(size, part) }, *best));
         }

@@ -13,7 +13,7 @@ use crate::Engine;
 use crate::context::{Context, Store};
 use crate::device::DeviceSpec;
 use crate::engine::table::OperationTable;
-use crate::engine::world::Parts;
+use crate::engine::world::SnapshotParts;
 use crate::error::Error;
 use crate::files;
 use crate::operation::OperationInfo;
@@ -97,8 +97,8 @@ impl LoadedTables {
     }
 
     /// Whether answers for an operation depend on numbers, which are not part of a cell of decisions.
-    pub fn reads_numbers(&self, operation: &OperationInfo) -> bool {
-        self.0.iter().any(|loaded| loaded.table.reads_numbers(operation))
+    pub fn reads_scalars(&self, operation: &OperationInfo) -> bool {
+        self.0.iter().any(|loaded| loaded.table.reads_scalars(operation))
     }
 
     /// What they say about a call, in 48 bits: the same for the same answer.
@@ -206,7 +206,7 @@ impl Engine {
             table.verify(path, &ours, &hash)?;
             let loaded = LoadedTable { path: path.to_owned(), table: Arc::new(table), stale: None };
             taken = LoadedTables(vec![loaded.clone()]).states().pop();
-            Ok(Some(Parts { solved: Arc::new(parts.solved.with(loaded)), ..parts }))
+            Ok(Some(SnapshotParts { solved: Arc::new(parts.solved.with(loaded)), ..parts }))
         })?;
         let read = || Reason::new(ReasonCode::TableInvalid);
         taken.ok_or_else(|| TableError { path: path.to_owned(), report: None, reasons: vec![read()] }.into())
@@ -215,11 +215,11 @@ impl Engine {
     /// Goes on without dispatch tables.
     pub fn unload_dispatch_tables(&self) {
         // Taking away cannot fail.
-        self.change(|parts| Ok(Some(Parts { solved: Arc::default(), ..parts }))).ok();
+        self.change(|parts| Ok(Some(SnapshotParts { solved: Arc::default(), ..parts }))).ok();
     }
 
     /// The dispatch tables in use, and those that are not used any more because kernels came or went.
     pub fn dispatch_tables(&self) -> Vec<TableState> {
-        self.world().solved.states()
+        self.snapshot().solved.states()
     }
 }

@@ -192,9 +192,9 @@ impl DispatchTable {
     }
 
     /// Whether its answers for an operation depend on numbers.
-    pub(crate) fn reads_numbers(&self, operation: &OperationInfo) -> bool {
+    pub(crate) fn reads_scalars(&self, operation: &OperationInfo) -> bool {
         let trees = self.trees.get(operation.name.as_ref()).map_or(&[][..], Vec::as_slice);
-        trees.iter().any(node::Node::reads_numbers)
+        trees.iter().any(node::Node::reads_scalars)
     }
 
     /// Where its answers for an operation change along each size.

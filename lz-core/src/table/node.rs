@@ -221,13 +221,13 @@ impl Node {
     }
 
     /// Whether the answer depends on a number, which is not part of a cell of decisions.
-    pub fn reads_numbers(&self) -> bool {
+    pub fn reads_scalars(&self) -> bool {
         match self {
             Node::Leaf(_) | Node::Undecided(_) => false,
-            Node::Split { branches, .. } => branches.iter().any(Node::reads_numbers),
+            Node::Split { branches, .. } => branches.iter().any(Node::reads_scalars),
             Node::Cases { cases, .. } => cases
                 .iter()
-                .any(|(word, inner)| matches!(word.store, Store::Scalar(_)) || inner.reads_numbers()),
+                .any(|(word, inner)| matches!(word.store, Store::Scalar(_)) || inner.reads_scalars()),
         }
     }
 

@@ -162,7 +162,7 @@ impl FailureCounts {
 /// Everything that is counted, at one moment. What another thread's last calls remembered for themselves may be missing
 /// until it leaves the fast path or ends.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Snapshot {
+pub struct MetricsSnapshot {
     /// Calls for which a kernel was looked for.
     pub selections: u64,
     /// Of these, answered from a kept decision.
@@ -197,7 +197,7 @@ pub struct Snapshot {
     pub degradation_level: u64,
 }
 
-impl Snapshot {
+impl MetricsSnapshot {
     /// All fallbacks.
     pub fn fallbacks_total(&self) -> u64 {
         self.fallbacks.iter().map(|fallback| fallback.count).sum()

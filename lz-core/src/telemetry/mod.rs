@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use limit::RateLimiter;
 pub(crate) use metrics::Metrics;
-pub use metrics::{BOUNDS_NS, FailureCounts, FallbackCount, Histogram, HistogramSnapshot, Snapshot};
+pub use metrics::{BOUNDS_NS, FailureCounts, FallbackCount, Histogram, HistogramSnapshot, MetricsSnapshot};
 pub use prometheus::render as prometheus_text;
 
 use crate::error::Error;
@@ -63,7 +63,7 @@ impl Watch {
     }
 
     /// After how many calls on the short way one must take the other.
-    pub(crate) fn patience(self, most: u32) -> u32 {
+    pub(crate) fn hit_budget(self, most: u32) -> u32 {
         if self.time_every == 0 { most } else { most.min(self.time_every - 1) }
     }
 }
@@ -225,7 +225,7 @@ impl Tally {
     }
 
     /// Tells, and starts anew. `short` is how many short ways there were since it was last set back to 0.
-    pub fn tell(&mut self, short: u32, telemetry: &Telemetry) {
+    pub fn flush(&mut self, short: u32, telemetry: &Telemetry) {
         let short_untold = u64::from(short.wrapping_sub(self.told));
         let metrics = &telemetry.metrics;
         let add = |counter: &AtomicU64, count: u64| {

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::metrics::{BOUNDS_NS, FailureCounts, HistogramSnapshot, Snapshot};
+use super::metrics::{BOUNDS_NS, FailureCounts, HistogramSnapshot, MetricsSnapshot};
 
 /// The text exposition format, version 0.0.4.
-pub fn render(snapshot: &Snapshot) -> String {
+pub fn render(snapshot: &MetricsSnapshot) -> String {
     let mut text = Text(String::new());
     text.counter("lz_selection_total", "Calls for which a kernel was looked for.", snapshot.selections);
     text.counter("lz_cache_hits_total", "Selections answered from a kept decision.", snapshot.cache_hits);
@@ -122,7 +122,7 @@ mod tests {
         histogram.observe(Duration::from_micros(3));
         let fallback =
             FallbackCount { operation: "norm.rms".to_owned(), kernel: "odd\"one".to_owned(), count: 2 };
-        let snapshot = Snapshot {
+        let snapshot = MetricsSnapshot {
             selections: 10,
             cache_hits: 9,
             remembered_hits: 7,
@@ -136,7 +136,7 @@ mod tests {
             execution_latency: histogram.snapshot(),
             active_kernels: 5,
             cache_size: 3,
-            ..Snapshot::default()
+            ..MetricsSnapshot::default()
         };
         insta::assert_snapshot!(render(&snapshot));
     }
