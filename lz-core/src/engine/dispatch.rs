@@ -473,8 +473,8 @@ pub(super) struct FailedRun {
     recorded: bool,
 }
 
+impl FailedRun {
     /// A failure that health has not recorded yet.
-    /// A failure that health does not know of yet.
     #[cold]
     #[expect(clippy::boxed_local, reason = "passed as a box to keep the hit path small")]
     fn new(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> FailedRun {
