@@ -73,7 +73,7 @@ fn pair(first: u32, second: u32) -> u64 {
 /// The first key word: operation and mode.
 #[inline(always)]
 pub(crate) fn head(slot: u32, mode: Mode) -> u64 {
-    u64::from(slot) << 32 | u64::from(mode.asks())
+    u64::from(slot) << 32 | u64::from(mode.flags())
 }
 
 /// The hash of a call, from the first key word and [`weigh`] of its words.
@@ -106,7 +106,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Hashes a text.
 pub(crate) fn hash_text(text: &str) -> u64 {
     let (words, rest) = text.as_bytes().as_chunks::<8>();
-        // An overlapping load of the last eight bytes is faster than a byte loop.
+    // An overlapping load of the last eight bytes is faster than a byte loop.
     let tail = match text.as_bytes().last_chunk::<8>() {
         Some(last) => u64::from_le_bytes(*last),
         None => rest.iter().fold(0, |tail, byte| tail << 8 | u64::from(*byte)),
@@ -194,7 +194,11 @@ impl DecisionCache {
         let slots = if capacity == 0 { 0 } else { (capacity * 4).div_ceil(3).next_power_of_two() };
         DecisionCache {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
-            exact: ExactCache::new(if capacity == 0 { 0 } else { (slots / SLOTS_PER_EXACT_SLOT).max(MIN_EXACT_SLOTS) }),
+            exact: ExactCache::new(if capacity == 0 {
+                0
+            } else {
+                (slots / SLOTS_PER_EXACT_SLOT).max(MIN_EXACT_SLOTS)
+            }),
             capacity,
             length: AtomicUsize::new(0),
             deciding: std::array::from_fn(|_| Mutex::new(())),

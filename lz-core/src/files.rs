@@ -64,7 +64,7 @@ impl RegularFile {
     pub fn text(&mut self, limit: u64) -> io::Result<String> {
         String::from_utf8(self.bytes(limit)?).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
-            let message = format!("{} is not UTF-8 text (byte {at})", self.path.display());
+            let message = format!("{} is not valid UTF-8 (byte {at})", self.path.display());
             io::Error::new(io::ErrorKind::InvalidData, message)
         })
     }

@@ -11,7 +11,7 @@ use crate::engine::call::Call;
 use crate::engine::guard::Guard;
 use crate::engine::table::Candidate;
 use crate::expression_names::describe;
-use crate::health::{RefusalScope, Standing};
+use crate::health::{CircuitStatus, RefusalScope};
 use crate::mode::{Ask, KvStrategy, ReductionOrder};
 use crate::plan::{TransformKind, Transforms};
 use crate::policy::{JitPolicy, TpFallback};
@@ -50,7 +50,7 @@ pub(crate) fn examine(call: &Call<'_>, position: u16, visitor: &mut impl FilterV
         || arguments(call, kernel, visitor)
         || mode(call, kernel, visitor)
         || limits(call, position, kernel, visitor)
-        || standing(call, kernel, visitor);
+        || circuit_status(call, kernel, visitor);
 }
 
 type Stop = bool;
@@ -577,15 +577,15 @@ fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut
     }
 }
 
-fn standing(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
-    match call.snapshot.health.standing(&call.subject(kernel)) {
-        Standing::Closed | Standing::Probing => false,
-        Standing::Refused(refusal)
+fn circuit_status(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
+    match call.snapshot.health.circuit_status(&call.subject(kernel)) {
+        CircuitStatus::Closed | CircuitStatus::Probing => false,
+        CircuitStatus::Refused(refusal)
             if call.allow_open_circuit && refusal.yields_to_last_resort(kernel.is_reference()) =>
         {
             false
         }
-        Standing::Refused(refusal) => visitor.excluded(|| {
+        CircuitStatus::Refused(refusal) => visitor.excluded(|| {
             let code = if refusal.scope == RefusalScope::Device {
                 ReasonCode::DeviceLost
             } else {

@@ -10,8 +10,8 @@ use crate::plan::Transforms;
 
 /// The decision for one call.
 #[derive(Debug, Clone, Copy)]
+pub(crate) struct CachedDecision {
     /// Workspace in bytes.
-    /// Scratch memory in bytes.
     pub workspace: u64,
     /// The kernel's index in the registry.
     pub kernel: u32,

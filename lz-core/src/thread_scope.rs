@@ -69,7 +69,7 @@ pub(crate) fn shown_over(engine: u64) -> Layer {
     let _ = FRAMES.try_with(|frames| {
         for (known, layer) in frames.borrow().frames.iter().filter_map(|frame| frame.shown.as_ref()) {
             if *known == engine {
-                all.lay(layer);
+                all.merge(layer);
             }
         }
     });
@@ -116,7 +116,7 @@ impl Frames {
             stream = frame.stream.unwrap_or(stream);
             let Some((engine, layer)) = &frame.layer else { continue };
             match layers.iter_mut().find(|(known, _)| known == engine) {
-                Some((_, below)) => below.lay(layer),
+                Some((_, below)) => below.merge(layer),
                 None => layers.push((*engine, layer.clone())),
             }
         }
@@ -192,7 +192,7 @@ pub struct PolicyScope {
 }
 
 /// Overlays the policy of an engine, and overrides the mode, until the guard is dropped.
-pub(crate) fn lay(
+pub(crate) fn push_overlay(
     engine: u64,
     mode: ModeChange,
     layer: Layer,
@@ -249,8 +249,8 @@ mod tests {
         layer
     }
 
-    fn lay(engine: u64, mode: ModeChange, layer: Layer) -> Result<PolicyScope, OverlayIdsExhausted> {
-        super::lay(engine, mode, layer.clone(), layer)
+    fn push_overlay(engine: u64, mode: ModeChange, layer: Layer) -> Result<PolicyScope, OverlayIdsExhausted> {
+        super::push_overlay(engine, mode, layer.clone(), layer)
     }
 
     fn overlay_id_now() -> u32 {
@@ -259,18 +259,18 @@ mod tests {
 
     #[test]
     fn equal_contents_have_equal_numbers_and_others_have_not() {
-        let first = lay(7, ModeChange::NONE, layer("x")).unwrap();
+        let first = push_overlay(7, ModeChange::NONE, layer("x")).unwrap();
         let number = overlay_id_now();
         assert_ne!(number, 0);
-        let second = lay(7, ModeChange::NONE, layer("y")).unwrap();
+        let second = push_overlay(7, ModeChange::NONE, layer("y")).unwrap();
         assert_ne!(overlay_id_now(), number);
         drop(second);
         assert_eq!(overlay_id_now(), number);
         drop(first);
         assert_eq!(overlay_id_now(), 0);
-        let _again = lay(7, ModeChange::NONE, layer("x")).unwrap();
+        let _again = push_overlay(7, ModeChange::NONE, layer("x")).unwrap();
         assert_eq!(overlay_id_now(), number);
-        let _other_engine = lay(8, ModeChange::NONE, layer("x")).unwrap();
+        let _other_engine = push_overlay(8, ModeChange::NONE, layer("x")).unwrap();
         assert_ne!(overlay_id_now(), number);
     }
 
@@ -279,7 +279,7 @@ mod tests {
         let deterministic = |on| ModeChange::NONE.set(Ask::Deterministic, on);
         let outer = scope(deterministic(true));
         let middle = on_stream(77);
-        let inner = lay(1, deterministic(false), layer("x")).unwrap();
+        let inner = push_overlay(1, deterministic(false), layer("x")).unwrap();
         drop(outer);
         assert!(!of_thread().apply(Mode::PLAIN.set(Ask::Deterministic, true)).has(Ask::Deterministic));
         assert_eq!(stream_of_thread(), 77);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn other_threads_see_nothing() {
-        let _scope = lay(1, ModeChange::NONE.set(Ask::Disabled, true), layer("x")).unwrap();
+        let _scope = push_overlay(1, ModeChange::NONE.set(Ask::Disabled, true), layer("x")).unwrap();
         let _stream = on_stream(5);
         let seen = std::thread::spawn(|| (of_thread(), stream_of_thread(), thread_overlay().is_none()));
         assert_eq!(seen.join().unwrap(), (ModeChange::NONE, 0, true));

@@ -47,7 +47,7 @@ fn open(health: &Health, subject: Subject<'_>) {
 #[test]
 fn one_bad_shape_does_not_condemn_a_kernel() {
     let (clock, health) = health();
-    assert!(health.all_closed() && health.is_spotless());
+    assert!(health.all_closed() && health.has_no_records());
     open(&health, subject("k", &[1]));
     assert!(!health.all_closed());
     let refusal = health.admit(subject("k", &[1])).unwrap_err();
@@ -107,12 +107,12 @@ fn probes_decide_and_back_off_grows() {
     permits.for_each(|permit| permit.succeeded());
     assert!(!health.all_closed());
     again.succeeded();
-    assert!(health.all_closed() && !health.is_spotless());
+    assert!(health.all_closed() && !health.has_no_records());
     assert_eq!(health.reliability_penalty(&bad), 20.0, "four openings are remembered");
     for _ in 0..20 {
         health.admit(bad).unwrap().succeeded();
     }
-    assert!(health.is_spotless());
+    assert!(health.has_no_records());
     let counters = health.summary().counters;
     assert_eq!((counters.openings, counters.closings, counters.probes, counters.refusals), (4, 1, 7, 4));
 }
@@ -145,7 +145,7 @@ fn a_lost_device_says_so_and_never_comes_back_by_itself() {
     assert_eq!((refusal.scope, refusal.retry_in), (RefusalScope::Device, None));
     assert_eq!(
         refusal.to_string(),
-        "the context of device GPU-1 is lost (boom): nothing can run on it until the process is restarted"
+        "the context of device GPU-1 is lost (boom): restart the process to use it again"
     );
     let second = Subject { device: "GPU-2", ..subject("other", &[7]) };
     health.admit(second).unwrap().succeeded();
@@ -166,7 +166,7 @@ fn only_failures_of_the_kernel_count_against_it() {
         for _ in 0..100 {
             fail(&health, k, (cause, Severity::Call));
         }
-        assert!(health.is_spotless(), "{cause}");
+        assert!(health.has_no_records(), "{cause}");
         assert_eq!((health.generation(), health.export("GPU-1").len()), (0, 0), "{cause}");
         let counters = health.summary().counters;
         let counted = [counters.caller_failures, counters.capacity_failures, counters.environment_failures];
@@ -185,7 +185,7 @@ fn only_failures_of_the_kernel_count_against_it() {
 fn a_lost_environment_opens_the_backend_and_no_kernel() {
     let (_, health) = health();
     fail(&health, subject("k", &[1]), (Cause::Capacity, Severity::Backend));
-    assert!(health.is_spotless());
+    assert!(health.has_no_records());
     fail(&health, subject("k", &[1]), (Cause::Environment, Severity::Backend));
     let refusal = health.admit(subject("k", &[1])).unwrap_err();
     assert_eq!((refusal.scope, refusal.failures), (RefusalScope::Backend, 1));
@@ -205,7 +205,7 @@ fn a_failure_in_a_trial_opens_at_once_and_counts_once() {
     let (_, health) = self::health();
     let failure = Failure { cause: Cause::Capacity, ..Failure::of_kernel("no memory") };
     health.admit(k).unwrap().failed(failure.in_trial());
-    assert!(health.is_spotless());
+    assert!(health.has_no_records());
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn the_table_is_bounded() {
     let summary = health.summary();
     assert_eq!((summary.tracked, summary.blocking, summary.counters.untracked), (10, 10, 1));
     health.reset_kernel("k");
-    assert!(health.is_spotless());
+    assert!(health.has_no_records());
 }
 
 #[test]
@@ -436,5 +436,5 @@ fn threads_that_fail_succeed_and_ask_at_once_leave_a_consistent_whole() {
     assert_eq!(health.summary().blocking as usize, blocking);
     health.reset_kernel("a");
     health.reset_kernel("b");
-    assert!(health.is_spotless() && health.all_closed());
+    assert!(health.has_no_records() && health.all_closed());
 }

@@ -103,7 +103,7 @@ fn what_is_wrong_is_an_error_and_no_engine() {
     let switch = variables(&[("LAYERZERO_DEBUG", "perhaps")]);
     assert!(message(folder.builder().variables(switch)).contains("is a switch"));
     let profile = variables(&[("LAYERZERO_PROFILE", "poduction")]);
-    assert!(message(folder.builder().variables(profile)).contains("there is no profile `poduction`"));
+    assert!(message(folder.builder().variables(profile)).contains("unknown profile `poduction`"));
     assert!(message(folder.builder().set("cache.max_size", Given::Int(0))).contains("cache.max_size"));
 }
 
@@ -277,7 +277,7 @@ fn variables_that_are_not_understood_are_refused_or_warned_about() {
         ("LAYERZERO_BACKEND_ISOLATON", "LAYERZERO_BACKEND_ISOLATION"),
     ] {
         let warnings = open(name, "1").expect(name);
-        let text = format!("nothing reads the environment variable `{name}`; did you mean `{meant}`?");
+        let text = format!("unknown environment variable `{name}`; did you mean `{meant}`?");
         assert_eq!(warnings, [text]);
     }
     for (name, value) in [("LAYERZERO_THREADS", "2"), ("LAYERZERO_BACKENDS", "none"), ("LAYERS", "3")] {

@@ -213,7 +213,7 @@ fn calls_are_taken_whole_or_not_at_all() {
     assert!(!stack.policy().deterministic.value);
     let error =
         stack.configure([("determinstic".to_owned(), Given::Bool(true))], "lz.configure").unwrap_err();
-    assert_eq!(error.to_string(), "there is no setting `determinstic`; did you mean `deterministic`?");
+    assert_eq!(error.to_string(), "unknown setting `determinstic`; did you mean `deterministic`?");
 }
 
 #[test]

@@ -413,7 +413,7 @@ fn an_interrupted_call_is_not_tried_again() {
         let codes: Vec<ReasonCode> = error.reasons().iter().map(|reason| reason.code).collect();
         assert_eq!(codes, [ReasonCode::CallInterrupted]);
     }
-    assert!(engine.health().is_spotless());
+    assert!(engine.health().has_no_records());
     assert_eq!(engine.health().summary().counters.caller_failures, 10);
 }
 
@@ -666,7 +666,7 @@ fn strict_graphs_need_a_trial_capture() {
     let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
     let error = run(&engine, &shape).unwrap_err();
     assert!(matches!(error, Error::CudaGraphUnsafe { .. }), "{error}");
-    assert!(error.to_string().contains("has not survived a trial capture"), "{error}");
+    assert!(error.to_string().contains("has not passed a trial capture"), "{error}");
     engine.mark_captured("safe.x", attend(), &shape.context());
     assert_eq!(run(&engine, &shape).unwrap(), "safe.x");
     // What one shape has shown says nothing about others.

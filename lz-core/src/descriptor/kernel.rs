@@ -80,8 +80,7 @@ fn once(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
 
 fn unknown_operation(name: &str, place: Span, catalogue: &Catalogue<'_>, sink: &mut Sink) {
     let near = sink.nearest(name, catalogue.names());
-    sink.error(Code::UnknownOperation, place, format!("no operation or alias is called `{name}`"))
-        .suggest(near);
+    sink.error(Code::UnknownOperation, place, format!("unknown operation or alias `{name}`")).suggest(near);
 }
 
 fn names_of_fused(node: &Node, catalogue: &Catalogue<'_>, sink: &mut Sink) {

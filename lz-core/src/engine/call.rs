@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use super::sieve::{BITSET_WIDTH, BitSet, iter_bits, single_bit};
-use super::table::{Candidate, CompiledRule, RuleScore, OperationTable};
+use super::table::{Candidate, CompiledRule, OperationTable, RuleScore};
 use super::world::Snapshot;
 use crate::bucket::Bucket;
 use crate::compiled::CompiledKernel;
@@ -76,7 +76,12 @@ impl Strides {
 }
 
 impl<'a> Call<'a> {
-    pub fn new(snapshot: &'a Snapshot, table: &'a OperationTable, context: &'a Context, mode: Mode) -> Call<'a> {
+    pub fn new(
+        snapshot: &'a Snapshot,
+        table: &'a OperationTable,
+        context: &'a Context,
+        mode: Mode,
+    ) -> Call<'a> {
         let device = snapshot.devices.of_call(table.device_field, context);
         let values = Values::of_call(&table.info.fields, context, device, mode);
         let passing = table.prefilter.evaluate(&values);
@@ -99,7 +104,8 @@ impl<'a> Call<'a> {
             strides: Strides::of(table, context),
             allow_cold: false,
             allow_open_circuit: false,
-            is_special: snapshot.has_recent_failures(table.info.slot()) || mode.has(Ask::TensorParallelInvariant),
+            is_special: snapshot.has_recent_failures(table.info.slot())
+                || mode.has(Ask::TensorParallelInvariant),
         }
     }
 
@@ -154,15 +160,18 @@ impl<'a> Call<'a> {
     pub fn with_cold(&self) -> Option<Call<'a>> {
         let policy = &self.snapshot.policy;
         let allowed = policy.jit.value == JitPolicy::WhenWarm && !policy.fail_on_no_fallback.value;
-        allowed
-            .then(|| Call { allow_cold: true, ..Call::new(self.snapshot, self.table, self.context, self.mode) })
+        allowed.then(|| Call {
+            allow_cold: true,
+            ..Call::new(self.snapshot, self.table, self.context, self.mode)
+        })
     }
 
     /// The same call with open circuits ignored, for calls without an eligible kernel. `None` without recent failures.
     pub fn with_open(&self) -> Option<Call<'a>> {
-        self.snapshot
-            .has_recent_failures(self.table.info.slot())
-            .then(|| Call { allow_open_circuit: true, ..Call::new(self.snapshot, self.table, self.context, self.mode) })
+        self.snapshot.has_recent_failures(self.table.info.slot()).then(|| Call {
+            allow_open_circuit: true,
+            ..Call::new(self.snapshot, self.table, self.context, self.mode)
+        })
     }
 
     /// Whether a kernel has not been compiled for this call's bucket.
@@ -277,7 +286,9 @@ impl ActiveRules {
     fn points(&self, table: &OperationTable, candidate: &Candidate) -> f64 {
         let (first, end) = candidate.rule_scores;
         let mine = table.rule_scores.get(first as usize..end as usize).unwrap_or_default();
-        let acts = |score: &&RuleScore| score.bit & self.bits != 0 || score.bit == 0 && self.overflow.contains(&score.rule);
+        let acts = |score: &&RuleScore| {
+            score.bit & self.bits != 0 || score.bit == 0 && self.overflow.contains(&score.rule)
+        };
         mine.iter().filter(acts).fold(0.0, |sum, score| sum + score.points)
     }
 }

@@ -34,7 +34,7 @@ impl Engine {
     pub fn settings(&self) -> &PolicyStack {
         self.shared.operator.get_or_init(|| {
             let shared = Arc::downgrade(&self.shared);
-            let ground = self.health().config();
+            let base = self.health().config();
             PolicyStack::new(move |layer| {
                 if let Some(shared) = shared.upgrade() {
                     match generations::table(layer) {
@@ -43,7 +43,7 @@ impl Engine {
                         None => {}
                     }
                     shared.apply(layer);
-                    shared.published.load().health.configure(health_of(layer, ground));
+                    shared.published.load().health.configure(health_of(layer, base));
                     shared.configure_persistence(layer);
                 }
             })
@@ -109,10 +109,10 @@ impl Engine {
 
     /// Applies an overlay to the policy for this thread's calls until the guard is dropped. Guards nest.
     pub fn scope(&self, overlay: Overlay) -> Result<PolicyScope, Error> {
-        let shown = overlay.whole();
+        let shown = overlay.as_layer();
         let (mode, layer) = overlay.split();
         let engine = self.shared.published.load().watching.engine;
-        thread_scope::lay(engine, mode, layer, shown).map_err(|_| {
+        thread_scope::push_overlay(engine, mode, layer, shown).map_err(|_| {
             let message = "this process has used up the ids for distinct scopes".to_owned();
             let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
             Error::Configuration { subject: "scope".to_owned(), message, reasons }
@@ -141,7 +141,7 @@ impl Engine {
 
     fn effective(&self) -> Layer {
         let mut layer = self.settings().effective();
-        layer.lay(&thread_scope::shown_over(self.shared.published.load().watching.engine));
+        layer.merge(&thread_scope::shown_over(self.shared.published.load().watching.engine));
         layer
     }
 }
@@ -165,8 +165,8 @@ impl Shared {
 }
 
 /// The circuit-breaker configuration from settings; unset values keep the base.
-fn health_of(layer: &Layer, ground: HealthConfig) -> HealthConfig {
-    let mut kernel = ground.kernel;
+fn health_of(layer: &Layer, base: HealthConfig) -> HealthConfig {
+    let mut kernel = base.kernel;
     let number = |key: &str| match layer.stated_setting(key) {
         Some(SettingValue::Int(value)) => Some(u64::try_from(*value).unwrap_or(0)),
         _ => None,
@@ -185,7 +185,7 @@ fn health_of(layer: &Layer, ground: HealthConfig) -> HealthConfig {
     if let Some(probes) = number("circuit_breaker.half_open_max_calls") {
         kernel.max_probes = small(probes);
     }
-    HealthConfig { kernel, ..ground }
+    HealthConfig { kernel, ..base }
 }
 
 fn watch_of(layer: &Layer) -> Watch {

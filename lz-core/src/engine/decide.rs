@@ -50,7 +50,7 @@ impl Workspace {
 #[inline(never)]
 fn computed_workspace(kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
     let values = Values::of_fields(&kernel.info.fields, context);
-        // A guard has just checked that the formula has a value.
+    // A guard has just checked that the formula has a value.
     filter::workspace(kernel, &values).unwrap_or(0)
 }
 
@@ -120,7 +120,8 @@ impl<'c> BestFirst<'c> {
                 self.first
             }
             (None, Some(first)) => {
-                let mut rest: BinaryHeap<RankKey> = self.rank_keys().filter(|rank_key| *rank_key != first).collect();
+                let mut rest: BinaryHeap<RankKey> =
+                    self.rank_keys().filter(|rank_key| *rank_key != first).collect();
                 let next = rest.pop();
                 self.rest = Some(rest);
                 next

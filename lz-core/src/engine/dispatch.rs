@@ -80,7 +80,9 @@ impl Shared {
             return self.dispatch_slow_path(&mut TakenState(None), operation, context, run_one);
         };
         let generation = self.published.number();
-        let Some((entry, kernel, scratch)) = state.lookup_latest(operation.slot(), generation, change, context) else {
+        let Some((entry, kernel, scratch)) =
+            state.lookup_latest(operation.slot(), generation, change, context)
+        else {
             // The number of words is still a constant here.
             let weight = cache::weigh(context.sized());
             return self.dispatch_cached(state, operation, (context, weight), run_one);
@@ -110,10 +112,13 @@ impl Shared {
         let mut taken = TakenState::new(Some(state));
         let state = taken.get();
         let decision = self.lookup_cached(state, operation, context, weight);
-        let (Some(decision), ThreadState { snapshot: Some(snapshot), scratch, .. }) = (decision, &mut *state) else {
+        let (Some(decision), ThreadState { snapshot: Some(snapshot), scratch, .. }) = (decision, &mut *state)
+        else {
             return self.dispatch_slow_path(&mut taken, operation, context, run_one);
         };
-        let Some(kernel) = snapshot.registry.compiled(decision.kernel) else { return Err(no_kernels(operation)) };
+        let Some(kernel) = snapshot.registry.compiled(decision.kernel) else {
+            return Err(no_kernels(operation));
+        };
         match run_guarded(kernel, decision.workspace, decision.transforms, scratch, run_one) {
             None => Ok(()),
             Some(error) => {
@@ -136,12 +141,17 @@ impl Shared {
         if state.generation != self.published.number() || state.hits >= state.hit_budget {
             return None;
         }
-        let ThreadState { snapshot: Some(snapshot), thread_cache, tally, hits, .. } = state else { return None };
+        let ThreadState { snapshot: Some(snapshot), thread_cache, tally, hits, .. } = state else {
+            return None;
+        };
         let change = mode::of_thread();
         let mode = change.apply(snapshot.mode);
         let (slot, generation) = (operation.slot(), snapshot.generation);
         let has_recent_failures = snapshot.has_recent_failures(slot);
-        if !snapshot.fast_path_enabled || mode.overlay_id() != 0 || has_recent_failures && snapshot.health.poll_due() {
+        if !snapshot.fast_path_enabled
+            || mode.overlay_id() != 0
+            || has_recent_failures && snapshot.health.poll_due()
+        {
             return None;
         }
         let head = cache::head(slot, mode);
@@ -152,10 +162,11 @@ impl Shared {
             *hits += 1;
             return Some(entry.decision);
         }
-        let (decision, depends_only_on_call) = match snapshot.decisions.exact.find(number, head, context.words()) {
-            Some(decision) => (decision, true),
-            None => lookup_decision(snapshot, snapshot.table(operation)?, number, context, mode)?,
-        };
+        let (decision, depends_only_on_call) =
+            match snapshot.decisions.exact.find(number, head, context.words()) {
+                Some(decision) => (decision, true),
+                None => lookup_decision(snapshot, snapshot.table(operation)?, number, context, mode)?,
+            };
         if has_recent_failures && snapshot.needs_permit(decision.kernel) {
             return None;
         }
@@ -204,11 +215,16 @@ impl Shared {
             self.expire();
             state.refresh(&self.published);
         }
-        if state.snapshot.as_ref().is_some_and(|snapshot| snapshot.any_recent_failure() && snapshot.health.poll()) {
+        if state
+            .snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.any_recent_failure() && snapshot.health.poll())
+        {
             state.refresh(&self.published);
         }
         let failed_run = {
-            let ThreadState { snapshot: Some(snapshot), thread_cache, scratch, tally, hits, .. } = state else {
+            let ThreadState { snapshot: Some(snapshot), thread_cache, scratch, tally, hits, .. } = state
+            else {
                 return Err(no_kernels(operation));
             };
             let telemetry = &snapshot.watching.telemetry;
@@ -239,7 +255,8 @@ impl Shared {
                 return Err(no_kernels(operation));
             };
             let bytes = workspace.bytes(kernel, context);
-            let (slot, has_recent_failures) = (operation.slot(), snapshot.has_recent_failures(operation.slot()));
+            let (slot, has_recent_failures) =
+                (operation.slot(), snapshot.has_recent_failures(operation.slot()));
             if let Selected::Cached(entry) = &selected
                 && !(has_recent_failures || snapshot.watch.every_call())
                 && snapshot.depends_only_on_call(entry)
@@ -266,7 +283,11 @@ impl Shared {
                 }
                 Some(error) => {
                     let kernel = snapshot.registry.shared(index);
-                    if has_recent_failures { FailedRun::recorded(kernel, error) } else { FailedRun::new(kernel, error) }
+                    if has_recent_failures {
+                        FailedRun::recorded(kernel, error)
+                    } else {
+                        FailedRun::new(kernel, error)
+                    }
                 }
             }
         };
@@ -289,7 +310,8 @@ impl Shared {
             self.journal.note(&call, decision.position);
             return Ok(Selected::Uncached(decision));
         }
-        let lookup = || snapshot.decisions.get(&key, |entry| guards_hold(entry, snapshot, table, context, mode));
+        let lookup =
+            || snapshot.decisions.get(&key, |entry| guards_hold(entry, snapshot, table, context, mode));
         match lookup() {
             Some(entry) => Ok(Selected::Cached(entry)),
             None => self.decide_and_insert(snapshot, table, context, mode, &key, lookup),
@@ -328,7 +350,9 @@ impl Shared {
     /// The last resort of a call that no eligible kernel can run, or the error that says why.
     #[cold]
     fn select_last_resort<'w>(&self, call: &Call<'_>) -> Result<Selected<'w>, Error> {
-        let Some((decision, last_resort)) = decide::decide_last_resort(call) else { return Err(decide::refusal(call)) };
+        let Some((decision, last_resort)) = decide::decide_last_resort(call) else {
+            return Err(decide::refusal(call));
+        };
         self.journal.note(call, decision.position);
         Ok(Selected::LastResort(decision, last_resort))
     }
@@ -436,7 +460,13 @@ impl Shared {
 
 /// Whether the guards of a cached decision hold for a call.
 #[inline(never)]
-fn guards_hold(entry: &Entry, snapshot: &Snapshot, table: &OperationTable, context: &Context, mode: Mode) -> bool {
+fn guards_hold(
+    entry: &Entry,
+    snapshot: &Snapshot,
+    table: &OperationTable,
+    context: &Context,
+    mode: Mode,
+) -> bool {
     guard::all_hold(entry.guards(), snapshot, table, context, mode)
 }
 
@@ -574,7 +604,11 @@ fn run_observed(
     }
     let watching = &snapshot.watching;
     let run = || run().map_or(Ok(()), |error| Err(*error));
-    watching.telemetry.run(watching, snapshot.watch, kernel.info, &kernel.spec().id, run).err().and_then(failed)
+    watching
+        .telemetry
+        .run(watching, snapshot.watch, kernel.info, &kernel.spec().id, run)
+        .err()
+        .and_then(failed)
 }
 
 #[cold]
@@ -604,7 +638,9 @@ pub(super) fn run_admitted(
 ) -> Outcome {
     let permit = match call.snapshot.health.admit(call.subject(kernel)) {
         Ok(permit) => Some(permit),
-        Err(refusal) if call.allow_open_circuit && refusal.yields_to_last_resort(kernel.is_reference()) => None,
+        Err(refusal) if call.allow_open_circuit && refusal.yields_to_last_resort(kernel.is_reference()) => {
+            None
+        }
         Err(refusal) => {
             let reason = Reason::new(ReasonCode::CircuitHalfOpenBusy).message(refusal.to_string());
             return Some(Box::new(KernelError::because(reason).before_writing()));

@@ -134,7 +134,9 @@ fn holds(guard: Guard, snapshot: &Snapshot, table: &OperationTable, context: &Co
         Guard::Launch { position, .. } => kernel(position)
             .zip(device())
             .map(|(kernel, device)| filter::launch_fits(kernel, &fields, device)),
-        Guard::Tabled { says } => Some(snapshot.solved.says(table, &snapshot.registry, context, device()) == says),
+        Guard::Tabled { says } => {
+            Some(snapshot.solved.says(table, &snapshot.registry, context, device()) == says)
+        }
     };
     now == Some(guard.expect())
 }

@@ -184,7 +184,8 @@ impl ThreadCacheEntry {
     fn matches(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
         let (sized, rest) = self.words.split_at(context.sized().len().min(MAX_WORDS));
         sized.iter().zip(context.sized()).all(|(known, word)| known == word)
-            && (!self.keyed_on_scalars || rest.iter().zip(context.numbers()).all(|(known, word)| known == word))
+            && (!self.keyed_on_scalars
+                || rest.iter().zip(context.numbers()).all(|(known, word)| known == word))
             && self.generation == generation
             && self.change == change
             && self.extent == context.extent()

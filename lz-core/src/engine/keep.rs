@@ -11,7 +11,7 @@ use std::time::Duration;
 use lz_schema::policy::SettingValue;
 
 use super::devices::{Devices, host};
-use super::world::{SnapshotParts, Snapshot};
+use super::world::{Snapshot, SnapshotParts};
 use super::{Engine, Shared};
 use crate::device::{DeviceSpec, Environment, Platform};
 use crate::evidence::{Evidence, StoredEvidence};
@@ -146,7 +146,10 @@ impl Shared {
         };
         let Some(db) = db else {
             // Removing evidence cannot fail.
-            self.change(|parts| Ok(parts.evidence.is_some().then(|| SnapshotParts { evidence: None, ..parts }))).ok();
+            self.change(|parts| {
+                Ok(parts.evidence.is_some().then(|| SnapshotParts { evidence: None, ..parts }))
+            })
+            .ok();
             return;
         };
         let snapshot = self.published.load();
@@ -160,7 +163,7 @@ impl Shared {
             .map(|info| info.name.as_ref())
             .collect();
         let devices = devices_of(&snapshot);
-            // Backends register one after the other, and a new database is empty: skip the query.
+        // Backends register one after the other, and a new database is empty: skip the query.
         let evidence = if db.count(&Filter::default()) == 0 {
             StoredEvidence::default()
         } else {
@@ -173,7 +176,11 @@ impl Shared {
         };
         self.change(change).ok();
         let uuid = &host().uuid;
-        collect_crashes(&db, snapshot.health.clock.unix_seconds(), snapshot.health.config().kernel.max_backoff);
+        collect_crashes(
+            &db,
+            snapshot.health.clock.unix_seconds(),
+            snapshot.health.config().kernel.max_backoff,
+        );
         snapshot.health.import(&db.load_health(Some(uuid)), uuid, |scope, name| match scope {
             HealthScope::Kernel => snapshot.registry.kernel(name).map(|entry| entry.spec.version.clone()),
             HealthScope::Backend => snapshot.registry.backend(name).map(|backend| backend.version.clone()),
@@ -185,7 +192,10 @@ impl Shared {
 
     /// Schedules a background write of changed health.
     pub(super) fn persist_health(&self) {
-        let Some(persistence) = self.persistence.get().filter(|persistence| persistence.db().is_some()) else { return };
+        let Some(persistence) = self.persistence.get().filter(|persistence| persistence.db().is_some())
+        else {
+            return;
+        };
         let process = std::process::id();
         if persistence.saving.swap(process, Ordering::AcqRel) == process {
             return;

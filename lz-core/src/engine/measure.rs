@@ -73,7 +73,9 @@ impl Engine {
             Runners { device, bucket: call.bucket.words().to_vec(), able: Vec::new(), unable: Vec::new() };
         for ranked in decide::rank(&call, &PerfTerms::default()) {
             let candidate = table.candidates.get(usize::from(ranked.position));
-            let Some(kernel) = candidate.and_then(|one| snapshot.registry.shared(one.kernel)) else { continue };
+            let Some(kernel) = candidate.and_then(|one| snapshot.registry.shared(one.kernel)) else {
+                continue;
+            };
             let mut reasons: Vec<Reason> = Vec::new();
             filter::examine(&call, ranked.position, &mut reasons);
             let cold = reasons.iter().any(|reason| reason.code == ReasonCode::JitCold);

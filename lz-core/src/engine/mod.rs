@@ -59,7 +59,7 @@ pub use open::EngineBuilder;
 pub use pinned::Pinned;
 use publish::{Numbered, Published};
 pub use world::JitRequests;
-use world::{SnapshotParts, Snapshot};
+use world::{Snapshot, SnapshotParts};
 
 /// Selects kernels and dispatches calls. Clones share the same state.
 #[derive(Debug, Clone)]
@@ -155,7 +155,12 @@ impl Engine {
         let health = Arc::new(Health::default());
         // Scopes apply to it too, but it has its own telemetry: simulated selections are not counted with real ones.
         let watching = Watching { telemetry: Arc::default(), ..parts.watching };
-        Engine::from_parts(SnapshotParts { devices: Devices::Simulated(Arc::new(device)), health, watching, ..parts })
+        Engine::from_parts(SnapshotParts {
+            devices: Devices::Simulated(Arc::new(device)),
+            health,
+            watching,
+            ..parts
+        })
     }
 
     /// Registers operations, so that kernels can refer to them by name.
@@ -205,8 +210,9 @@ impl Engine {
 
     /// Replaces the policy. An equal policy changes nothing.
     pub fn set_policy(&self, policy: Policy) {
-        let change =
-            |parts: SnapshotParts| Ok((*parts.policy != policy).then(|| SnapshotParts { policy: Arc::new(policy), ..parts }));
+        let change = |parts: SnapshotParts| {
+            Ok((*parts.policy != policy).then(|| SnapshotParts { policy: Arc::new(policy), ..parts }))
+        };
         self.shared.change(change).ok();
     }
 
@@ -374,7 +380,10 @@ impl Shared {
     }
 
     /// Publishes a new snapshot built from the parts of the current one. `None` changes nothing.
-    fn change(&self, change: impl FnOnce(SnapshotParts) -> Result<Option<SnapshotParts>, Error>) -> Result<(), Error> {
+    fn change(
+        &self,
+        change: impl FnOnce(SnapshotParts) -> Result<Option<SnapshotParts>, Error>,
+    ) -> Result<(), Error> {
         let _alone = self.lock();
         let before = self.published.load();
         if let Some(parts) = change(before.parts())? {
@@ -389,7 +398,9 @@ impl Shared {
         let bucket = Bucket::of(operation, context);
         let change = |parts: SnapshotParts| {
             let mut warm = (*parts.warm).clone();
-            Ok(warm.add(operation, kernel, bucket.words()).then(|| SnapshotParts { warm: Arc::new(warm), ..parts }))
+            Ok(warm
+                .add(operation, kernel, bucket.words())
+                .then(|| SnapshotParts { warm: Arc::new(warm), ..parts }))
         };
         self.change(change).ok();
     }

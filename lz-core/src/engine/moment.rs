@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::call::Call;
-use super::dispatch::{self, RunOne, TakenState, FailedRun};
+use super::dispatch::{self, FailedRun, RunOne, TakenState};
 use super::world::Snapshot;
 use crate::context::Context;
 use crate::error::Error;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::world::{SnapshotParts, Snapshot};
+use super::world::{Snapshot, SnapshotParts};
 use super::{Engine, Shared};
 use crate::operation::OperationInfo;
 use crate::reason::Reason;
@@ -75,7 +75,9 @@ impl Engine {
 
 impl Shared {
     pub(super) fn change_watching(&self, change: impl FnOnce(Watching) -> Watching) {
-        let change = |parts: SnapshotParts| Ok(Some(SnapshotParts { watching: change(parts.watching.clone()), ..parts }));
+        let change = |parts: SnapshotParts| {
+            Ok(Some(SnapshotParts { watching: change(parts.watching.clone()), ..parts }))
+        };
         // `change` returns no error.
         self.change(change).ok();
     }

@@ -154,8 +154,7 @@ fn check_profile(environment: &env::Environment, document: &Document) -> Result<
     match environment.layer.stated_setting("profile").map(ToString::to_string) {
         Some(name) if name != "none" && !document.profiles.contains_key(&name) => {
             let known = lz_schema::diagnostics::listed(document.profiles.keys().map(String::as_str));
-            let message =
-                format!("unknown profile `{name}` (LAYERZERO_PROFILE); expected one of {known}");
+            let message = format!("unknown profile `{name}` (LAYERZERO_PROFILE); expected one of {known}");
             let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
             Err(Error::Configuration { subject: "the environment".to_owned(), message, reasons })
         }
@@ -171,7 +170,7 @@ fn read(path: &Path) -> Result<PolicyText, Error> {
 /// control: otherwise anyone with write access to a shared directory could configure programs that others run there.
 fn found() -> Result<Option<PolicyText>, Error> {
     let path = Path::new(FILE);
-        // Only a missing file is ignored; an unreadable one is an error.
+    // Only a missing file is ignored; an unreadable one is an error.
     if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return Ok(None);
     }

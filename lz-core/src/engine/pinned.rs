@@ -109,7 +109,11 @@ impl Engine {
                         transforms: filter::transforms(&call, &kernel.facts, || Some(&*kernel)),
                         kernel,
                         change,
-                        seen: AtomicU64::new(if snapshot.has_fast_path(operation) { snapshot.generation } else { 0 }),
+                        seen: AtomicU64::new(if snapshot.has_fast_path(operation) {
+                            snapshot.generation
+                        } else {
+                            0
+                        }),
                     });
                 }
                 Err(error) => {
@@ -167,7 +171,8 @@ impl Engine {
         let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
         let mut call = Call::new(&snapshot, table, context, mode);
         // Re-planning would also use a kernel with an open circuit if there is no other.
-        call.allow_open_circuit = snapshot.has_recent_failures(operation.slot()) && decide::eligible(&call).is_empty();
+        call.allow_open_circuit =
+            snapshot.has_recent_failures(operation.slot()) && decide::eligible(&call).is_empty();
         let kernel = &pinned.kernel;
         let id = &kernel.spec().id;
         let mut reasons: Vec<Reason> = Vec::new();

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::world::{SnapshotParts, Snapshot};
+use super::world::{Snapshot, SnapshotParts};
 use crate::mode::Mode;
 use crate::policy::Policy;
 use crate::thread_scope;
@@ -58,7 +58,8 @@ impl Snapshot {
             .as_ref()
             .map_or_else(|| Arc::new(self.policy.overlaid(layer)), |before| Arc::clone(&before.policy));
         let parts = SnapshotParts { policy, ..self.parts() };
-        let snapshot = Arc::new(Snapshot::new(parts, self.generation, before.as_deref(), self.decisions.capacity()));
+        let snapshot =
+            Arc::new(Snapshot::new(parts, self.generation, before.as_deref(), self.decisions.capacity()));
         if now.len() >= MAX_SCOPED_SNAPSHOTS {
             now.remove(0);
         }

@@ -7,7 +7,7 @@ use lz_schema::expr::{self, Program, Type};
 use lz_schema::model::Kind;
 
 use super::devices::device_store;
-use super::sieve::{BitSet, Prefilter, PrefilterBuilder, PassSet, single_bit};
+use super::sieve::{BitSet, PassSet, Prefilter, PrefilterBuilder, single_bit};
 use crate::bucket::{BucketForm, STRIDE_SPEED_BITS};
 use crate::cache::hash_text;
 use crate::compiled::{CompiledKernel, Facts};
@@ -249,7 +249,8 @@ impl OperationTable {
             numbers(&table.locks, opens),
             numbers(&table.rules, |rule| rule.lock.is_some()),
         );
-        (table.varying_rules, table.varying_locks, table.locking_rules) = (varying_rules, varying_locks, locking_rules);
+        (table.varying_rules, table.varying_locks, table.locking_rules) =
+            (varying_rules, varying_locks, locking_rules);
         table.share_points();
         table.build_prefilter(registry);
         table

@@ -129,7 +129,12 @@ struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
 
 impl Snapshot {
     /// Builds a snapshot. Operation tables are shared with the previous one if registry, policy and dispatch tables are the same.
-    pub fn new(parts: SnapshotParts, generation: u64, before: Option<&Snapshot>, capacity: usize) -> Snapshot {
+    pub fn new(
+        parts: SnapshotParts,
+        generation: u64,
+        before: Option<&Snapshot>,
+        capacity: usize,
+    ) -> Snapshot {
         let same = before.filter(|before| {
             Arc::ptr_eq(&before.registry, &parts.registry)
                 && Arc::ptr_eq(&before.policy, &parts.policy)
@@ -301,11 +306,13 @@ struct RecentFailures {
 
 impl RecentFailures {
     fn of(registry: &Registry, health: &Health) -> Option<RecentFailures> {
-        if health.is_spotless() {
+        if health.has_no_records() {
             return None;
         }
-        let kernels: Box<[bool]> =
-            registry.kernels().map(|entry| health.concerns(&entry.spec.id, &entry.spec.backend)).collect();
+        let kernels: Box<[bool]> = registry
+            .kernels()
+            .map(|entry| health.has_failure_record(&entry.spec.id, &entry.spec.backend))
+            .collect();
         let mut operations: Box<[bool]> = vec![false; registry.slots()].into();
         for operation in registry.operations() {
             if let Some(place) = operations.get_mut(operation.slot() as usize) {

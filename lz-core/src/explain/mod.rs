@@ -233,7 +233,9 @@ impl Explanation {
         }
         let Some((split, best)) = split::plan(call) else { return };
         let entry = call.table.candidates.get(usize::from(best.position));
-        let Some(kernel) = entry.and_then(|entry| call.snapshot.registry.compiled(entry.kernel)) else { return };
+        let Some(kernel) = entry.and_then(|entry| call.snapshot.registry.compiled(entry.kernel)) else {
+            return;
+        };
         self.plan = Some(Plan {
             kernel: kernel.spec().id.clone(),
             transforms: best.transforms,
@@ -361,10 +363,9 @@ fn cache_state(call: &Call<'_>) -> CacheState {
     if !(call.snapshot.keeps && key.fill(call.table, call.context, call.mode)) {
         return CacheState::Uncacheable;
     }
-    let kept = call
-        .snapshot
-        .decisions
-        .get(&key, |entry| guard::all_hold(entry.guards(), call.snapshot, call.table, call.context, call.mode));
+    let kept = call.snapshot.decisions.get(&key, |entry| {
+        guard::all_hold(entry.guards(), call.snapshot, call.table, call.context, call.mode)
+    });
     if kept.is_some() { CacheState::Cached } else { CacheState::NotCached }
 }
 

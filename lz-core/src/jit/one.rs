@@ -7,7 +7,7 @@ use crate::Engine;
 use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::engine::call::Call;
-use crate::health::{Failure, Standing};
+use crate::health::{CircuitStatus, Failure};
 use crate::kernel::KernelError;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
@@ -49,7 +49,7 @@ pub(super) fn compile(
     };
     let call = Call::new(&snapshot, table, context, snapshot.mode);
     let subject = call.subject(found);
-    if let Standing::Refused(refusal) = snapshot.health.standing(&subject) {
+    if let CircuitStatus::Refused(refusal) = snapshot.health.circuit_status(&subject) {
         return Outcome::Resting(Reason::new(ReasonCode::CircuitOpen).message(refusal.to_string()));
     }
     let request = CompileRequest { spec: &entry.spec, operation, context };

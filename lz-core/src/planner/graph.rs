@@ -270,7 +270,8 @@ fn add_ways(
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(&call, ranked.position, &mut reasons);
         let candidate = table.candidates.get(usize::from(ranked.position));
-        let Some(kernel) = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel)) else {
+        let Some(kernel) = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel))
+        else {
             continue;
         };
         if !reasons.is_empty() || ranked.transforms.contains(TransformKind::Layout) {

@@ -43,7 +43,12 @@ pub(crate) struct KeptPlans(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
 
 impl KeptPlans {
     /// The plan of a block as it is run: the one that is kept, or a new one.
-    pub(super) fn plan(&self, snapshot: &Snapshot, mode: Mode, steps: &[Step]) -> Result<Arc<Planned>, Error> {
+    pub(super) fn plan(
+        &self,
+        snapshot: &Snapshot,
+        mode: Mode,
+        steps: &[Step],
+    ) -> Result<Arc<Planned>, Error> {
         let key = key(mode, steps);
         {
             let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,7 +17,7 @@ use crate::Engine;
 use crate::context::Context;
 use crate::engine::call::Call;
 use crate::engine::decide;
-use crate::engine::world::{SnapshotParts, Snapshot};
+use crate::engine::world::{Snapshot, SnapshotParts};
 use crate::error::Error;
 use crate::mode;
 use crate::operation::OperationInfo;

@@ -236,7 +236,7 @@ impl Builder<'_> {
         if targets.is_empty() {
             let near = self.sink.nearest(name, self.catalogue.names());
             self.sink
-                .error(Code::UnknownOperation, span, format!("no operation or alias is called `{name}`"))
+                .error(Code::UnknownOperation, span, format!("unknown operation or alias `{name}`"))
                 .suggest(near);
         }
         let find = |name: &str| self.operations.iter().copied().find(|info| info.name == name);

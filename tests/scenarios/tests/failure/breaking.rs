@@ -201,7 +201,7 @@ fn a_lost_device_is_not_tried_again() {
     assert_eq!(codes(&error), [ReasonCode::KernelFailed, ReasonCode::DeviceLost]);
     let error = Norm::rows(100).serve(&engine).unwrap_err();
     assert!(matches!(error, Error::NoKernel { .. }) && error.has(ReasonCode::DeviceLost), "{error}");
-    assert!(error.to_string().contains("nothing can run on it until the process is restarted"), "{error}");
+    assert!(error.to_string().contains("restart the process to use it again"), "{error}");
     engine.health().device_recovered(&detect_cpu().uuid);
     // With a new context it begins carefully: references first, and whoever took the device down is still suspect.
     assert_eq!(Norm::rows(100).serve(&engine).unwrap(), "reference.x");
