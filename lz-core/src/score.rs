@@ -133,13 +133,13 @@ pub(crate) fn measured(call: &Call<'_>) -> Vec<Option<Measured>> {
         Question { operation: call.table.info, context: call.context, bucket: call.bucket.words(), device };
     let mut all = Vec::new();
     evidence.findings(&question, &mut |finding| {
-        believe(&mut all, call.table, &call.snapshot.registry, finding);
+        merge_finding(&mut all, call.table, &call.snapshot.registry, finding);
     });
     all
 }
 
 /// Stores a finding if it matches a registered kernel version and no finding with higher confidence is stored.
-pub(crate) fn believe(
+pub(crate) fn merge_finding(
     all: &mut Vec<Option<Measured>>,
     table: &OperationTable,
     registry: &Registry,

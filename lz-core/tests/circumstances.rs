@@ -147,7 +147,7 @@ fn explanations_can_be_switched_off() {
     let explanation = engine.explain(attend(), &Shape::default().context());
     assert_eq!((explanation.chosen(), explanation.candidates.len()), (Some("a.x"), 0));
     let text = explanation.to_string();
-    assert!(text.contains("a.x would run it; why is not told: explain_enabled is false"), "{text}");
+    assert!(text.contains("a.x is selected; details are disabled: explain_enabled is false"), "{text}");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_database_that_cannot_be_used_is_told_with_the_explanation() {
     assert!(engine.attach_perfdb(shared(PerfDb::disabled()), ""));
     let explanation = engine.explain(attend(), &Shape::default().context());
     let reason = explanation.perfdb.as_ref().map(|reason| (reason.code, reason.sentence.as_str()));
-    assert_eq!(reason, Some(("PERFDB_UNAVAILABLE", "cannot be opened: switched off")));
+    assert_eq!(reason, Some(("PERFDB_UNAVAILABLE", "cannot be opened: disabled")));
     assert!(explanation.to_string().contains("PERFDB_UNAVAILABLE"), "{explanation}");
 }
 

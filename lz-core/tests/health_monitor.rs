@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lz_core::health::{
     Change, CircuitConfig, DegradationLevel, Failure, Health, HealthConfig, ManualClock, Population,
-    RefusalScope, Standing, Subject,
+    RefusalScope, CircuitStatus, Subject,
 };
 use lz_core::perfdb::{HealthScope, HealthState, PerfDb};
 use lz_core::{Cause, Severity};
@@ -57,11 +57,11 @@ fn one_bad_shape_does_not_condemn_a_kernel() {
         refusal.to_string(),
         "the circuit of kernel k is open after 5 failures (boom); the next probe is in 30.0 s"
     );
-    assert_eq!(health.standing(&subject("k", &[1])), Standing::Refused(refusal));
-    assert_eq!(health.standing(&subject("k", &[2])), Standing::Closed);
+    assert_eq!(health.circuit_status(&subject("k", &[1])), CircuitStatus::Refused(refusal));
+    assert_eq!(health.circuit_status(&subject("k", &[2])), CircuitStatus::Closed);
     health.admit(subject("k", &[2])).unwrap().succeeded();
     let newer = Subject { kernel_version: "2.0", ..subject("k", &[1]) };
-    assert_eq!(health.standing(&newer), Standing::Closed, "a new version starts clean");
+    assert_eq!(health.circuit_status(&newer), CircuitStatus::Closed, "a new version starts clean");
     clock.advance(Duration::from_secs(29));
     assert!(!health.poll_due() && health.admit(subject("k", &[1])).is_err());
 }
@@ -92,7 +92,7 @@ fn probes_decide_and_back_off_grows() {
         clock.advance(Duration::from_secs(wait) - Duration::from_nanos(1));
         assert!(health.admit(bad).is_err(), "{wait}");
         clock.advance(Duration::from_nanos(1));
-        assert_eq!(health.standing(&bad), Standing::Probing);
+        assert_eq!(health.circuit_status(&bad), CircuitStatus::Probing);
         let permit = health.admit(bad).unwrap();
         assert!(permit.is_probe());
         permit.failed(Failure::of_kernel("still"));
@@ -177,7 +177,7 @@ fn only_failures_of_the_kernel_count_against_it() {
         for _ in 0..10 {
             fail(&health, k, (cause, Severity::Call));
         }
-        assert_eq!(health.standing(&k), Standing::Probing, "{cause}: probes are given back");
+        assert_eq!(health.circuit_status(&k), CircuitStatus::Probing, "{cause}: probes are given back");
     }
 }
 
@@ -292,7 +292,7 @@ fn health_survives_a_restart_through_the_database() {
     assert_eq!(refusal.retry_in, Some(Duration::from_secs(15)));
     assert_eq!(refusal.last_error, "boom");
     assert!(after.admit(Subject { backend: "broken", ..subject("y", &[1]) }).is_err());
-    assert_eq!(after.standing(&subject("shaky", &[1])), Standing::Closed);
+    assert_eq!(after.circuit_status(&subject("shaky", &[1])), CircuitStatus::Closed);
 
     clock.advance(Duration::from_secs(15));
     for _ in 0..3 {
@@ -368,7 +368,7 @@ fn many_threads_never_get_more_probes_than_there_are() {
     let (clock, health) = health();
     let bad = subject("k", &[1]);
     for _ in 0..50 {
-        while health.standing(&bad) == Standing::Closed {
+        while health.circuit_status(&bad) == CircuitStatus::Closed {
             if let Ok(permit) = health.admit(bad) {
                 permit.failed(Failure::of_kernel("boom"));
             }
@@ -390,7 +390,7 @@ fn many_threads_never_get_more_probes_than_there_are() {
         assert_eq!(granted.load(Ordering::SeqCst), 3);
         clock.advance(Duration::from_secs(60));
         assert!(health.poll(), "probes that never return are given up");
-        assert!(matches!(health.standing(&bad), Standing::Refused(_)));
+        assert!(matches!(health.circuit_status(&bad), CircuitStatus::Refused(_)));
         clock.advance(Duration::from_secs(1800));
         for _ in 0..3 {
             health.admit(bad).unwrap().succeeded();

@@ -345,7 +345,7 @@ fn a_newer_version_is_left_alone() {
     assert!(opened.db.show(&Filter::default(), 9).is_empty());
     assert_eq!(
         reason.to_string(),
-        format!("written by a newer LayerZero: schema version 99, this build knows {SCHEMA_VERSION}")
+        format!("written by a newer LayerZero: schema version 99, this build supports {SCHEMA_VERSION}")
     );
     let told = lz_core::Reason::from(&reason);
     assert_eq!(told.code, lz_core::ReasonCode::PerfdbVersionMismatch);

@@ -224,7 +224,7 @@ fn a_file_with_a_bad_line_is_refused_whole_and_each_is_named() {
     };
     let lines = rejected(file.as_bytes());
     assert_eq!(lines.iter().map(|line| line.line).collect::<Vec<_>>(), [3, 4]);
-    assert_eq!(lines[1].message, "`samples`: there must be one at least");
+    assert_eq!(lines[1].message, "`samples`: must be at least 1");
     assert_eq!(db.count(&Filter::default()), 1, "nothing of it was stored");
 
     let message = "the first line must be the header that `export` writes".to_owned();
@@ -238,7 +238,7 @@ fn a_file_with_a_bad_line_is_refused_whole_and_each_is_named() {
     assert_eq!(rejected(b"\xff\xfe garbage").len(), 1);
     let endless = format!("{header}\n{}", "{}\n".repeat(5000));
     let error = db.import(endless.as_bytes()).unwrap_err().to_string();
-    assert!(error.starts_with("nothing was imported: 5000 wrong lines\n  line 2: "), "{error}");
+    assert!(error.starts_with("nothing was imported: 5000 invalid lines\n  line 2: "), "{error}");
     assert!(error.ends_with("… and 4980 more"), "{error}");
 }
 

@@ -659,7 +659,7 @@ pub(super) fn run_admitted(
 /// After a failed allocation, drops the cached free-memory figures.
 fn invalidate_memory_figures(snapshot: &Snapshot, error: &KernelError) {
     if error.reason.code == ReasonCode::OutOfMemory {
-        snapshot.blocks.forget();
+        snapshot.blocks.clear();
     }
 }
 

@@ -29,7 +29,7 @@ impl Engine {
         MetricsSnapshot {
             selections,
             cache_hits: selections - misses,
-            remembered_hits: load(&metrics.remembered),
+            remembered_hits: load(&metrics.thread_cache_hits),
             cache_misses: misses,
             refusals: load(&metrics.refusals),
             executions: load(&metrics.executions),

@@ -15,7 +15,7 @@ use super::table::OperationTable;
 use crate::cache::{DecisionCache, Entry};
 use crate::context::Context;
 use crate::device::DeviceSpec;
-use crate::evidence::{Evidence, KeptBlocks, MemoryProbe, Prepared, StoredEvidence, system_memory};
+use crate::evidence::{Evidence, FreeBlockCache, MemoryProbe, Prepared, StoredEvidence, system_memory};
 use crate::health::{DegradationLevel, Health};
 use crate::mode::Mode;
 use crate::operation::OperationInfo;
@@ -78,7 +78,7 @@ pub(crate) struct SnapshotParts {
     pub evidence: Option<Arc<dyn Evidence>>,
     pub memory: Option<Arc<dyn MemoryProbe>>,
     /// Cached results of `memory`.
-    pub blocks: Arc<KeptBlocks>,
+    pub blocks: Arc<FreeBlockCache>,
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
@@ -95,7 +95,7 @@ pub(crate) struct Snapshot {
     pub devices: Devices,
     pub evidence: Option<Arc<dyn Evidence>>,
     pub memory: Option<Arc<dyn MemoryProbe>>,
-    pub blocks: Arc<KeptBlocks>,
+    pub blocks: Arc<FreeBlockCache>,
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
@@ -254,9 +254,9 @@ impl Snapshot {
             None => self.policy.probe_memory.value.then(system_memory),
         };
         if let (Some(probe), Some(device)) = (probe, device) {
-            let believed = self.policy.probe_time_to_live.value;
+            let max_age = self.policy.probe_time_to_live.value;
             limits[1] = probe.free_bytes(device);
-            limits[2] = self.blocks.largest(probe, device, believed);
+            limits[2] = self.blocks.largest(probe, device, max_age);
         }
         limits.into_iter().flatten().min()
     }

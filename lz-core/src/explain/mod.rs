@@ -1,6 +1,6 @@
-//! Why this kernel: every candidate, every reason, every addend, what policy did and what was measured, as data.
+//! Explanations: all candidates with reasons, score terms, policy effects and measurements, as data.
 //!
-//! An explanation is made by the same walk as a decision, so that it cannot tell another story. It renders as a table
+//! An explanation uses the same filter and score as a decision, so the two cannot disagree. It renders as a table
 //! ([`std::fmt::Display`]) and as JSON (serde).
 
 mod render;
@@ -27,49 +27,49 @@ use crate::score::{self, PerfTerms, Score};
 use crate::split;
 use crate::table::{Hint, LoadedTable};
 
-/// Why a call would be run by the kernel it would be run by.
+/// Why a kernel would be selected for a call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explanation {
     /// The operation.
     pub operation: String,
     /// The version of its contract.
     pub version: u32,
-    /// The sizes, params and dtypes that selection saw, by name.
+    /// Sizes, params and dtypes of the call, by name.
     pub call: Vec<Seen>,
-    /// The device that it would run on.
+    /// The device of the call.
     pub device: Option<Device>,
-    /// What policy and thread ask for; empty when nothing special.
+    /// Mode flags of policy and thread; empty without any.
     pub mode: String,
-    /// The state of the snapshot that was asked.
+    /// The generation of the snapshot.
     pub generation: u64,
-    /// What the cache knows of it.
+    /// Whether the decision is cached.
     pub cache: CacheState,
-    /// What it cost to decide afresh.
+    /// Latency of making the decision without a cache.
     pub decided_in_ns: u64,
-    /// Rules and locks that act on the call.
+    /// Active rules and locks.
     pub policy: Vec<PolicyLine>,
-    /// What a dispatch table says about the call.
+    /// The answer of a dispatch table.
     pub table: Option<TableLine>,
-    /// Why candidates are not told, where policy keeps them back.
+    /// Why candidates are omitted, if policy disables explanations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// Why there are no measurements to go by, where the database of them cannot be used.
+    /// Why there are no measurements, if the database is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub perfdb: Option<ReasonLine>,
-    /// What would be run.
+    /// The selected kernel.
     pub plan: Option<Plan>,
-    /// Every kernel of the operation: possible ones best first, then the others by id.
+    /// All kernels of the operation: eligible ones by score, then the others by id.
     pub candidates: Vec<Candidate>,
 }
 
-/// One thing that selection saw.
+/// A field of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// Its name.
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What sort of thing it is: `axis`, `param`, `given` or `dtype`.
+    /// The kind of field: `axis`, `param`, `given` or `dtype`.
     pub kind: &'static str,
 }
 
@@ -78,53 +78,53 @@ pub struct Seen {
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// Platform and number, `cuda:0`.
+    /// Platform and index, `cuda:0`.
     pub place: String,
-    /// Architecture, `sm90`; empty where there is no such word.
+    /// Architecture, `sm90`; empty if there is no such name.
     pub architecture: String,
-    /// Whether it is only imagined.
+    /// Whether it is a simulated device.
     pub imagined: bool,
 }
 
-/// What the cache knows of a call.
+/// Whether the decision for a call is cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheState {
-    /// A decision is kept.
+    /// Cached.
     Cached,
-    /// None is kept yet.
+    /// Not cached yet.
     NotCached,
-    /// None will be kept: the cache is off, or an axis is too large for its keys.
+    /// Not cacheable: the cache is disabled, or an axis is too large for its keys.
     Uncacheable,
 }
 
-/// Something that policy did.
+/// An effect of the policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyLine {
-    /// What, in words.
+    /// A description.
     pub what: String,
-    /// Where it came from.
+    /// The source.
     pub source: String,
-    /// Points, where it gives or takes any.
+    /// The score contribution.
     pub points: f64,
 }
 
-/// What a dispatch table says about a call.
+/// The answer of a dispatch table for a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableLine {
-    /// What the table was solved for.
+    /// The model that the table was built for.
     pub model_id: String,
-    /// Where it came from.
+    /// The file.
     pub source: String,
-    /// Whether its choice goes before all others.
+    /// Whether its choice takes precedence.
     pub acts: bool,
-    /// What it chose, or why it decides nothing, or what overrules it.
+    /// What it chose, why it does not apply, or what overrules it.
     pub what: String,
-    /// Why it decides nothing.
+    /// Why it does not apply.
     pub reason: Option<ReasonLine>,
 }
 
-/// One kernel.
+/// A candidate kernel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
     /// Its id.
@@ -133,47 +133,47 @@ pub struct Candidate {
     pub backend: String,
     /// Its version.
     pub version: String,
-    /// Whether it would be run.
+    /// Whether it is selected.
     pub chosen: bool,
-    /// Whether it is the operation's reference on its platform.
+    /// Whether it is the reference kernel of its platform.
     pub reference: bool,
-    /// The addends of its score, also when it cannot run.
+    /// The terms of its score, also if it cannot run.
     pub score: Score,
     /// Their sum.
     pub total: f64,
-    /// Why it cannot run; empty when it can.
+    /// Why it cannot run; empty if it can.
     pub reasons: Vec<ReasonLine>,
-    /// What was measured of it.
+    /// Its measurements.
     #[serde(serialize_with = "measured")]
     pub evidence: Option<Measured>,
-    /// What its adapter would have to convert.
+    /// Conversions by its adapter.
     pub transforms: Transforms,
-    /// Scratch memory in bytes; `None` when the formula has no value.
+    /// Workspace in bytes; `None` if the formula has no value.
     pub workspace_bytes: Option<u64>,
-    /// What policy did to its score.
+    /// Effects of the policy on its score.
     pub policy: Vec<PolicyLine>,
-    /// Where it runs when that is not this process, and who said so.
+    /// The worker process it runs in, if any, and the setting that requires it.
     pub runs_in: Option<String>,
-    /// What its last failure said, while that still weighs on it: on such calls, of its backend, or on other calls.
+    /// Its last recorded error: in this bucket, of its backend, or in other buckets.
     pub last_failure: Option<String>,
 }
 
-/// One reason as data.
+/// A reason as data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReasonLine {
     /// The code.
     pub code: &'static str,
-    /// The argument it is about.
+    /// The argument that it refers to.
     pub argument: Option<String>,
-    /// The axis it is about.
+    /// The axis that it refers to.
     pub axis: Option<String>,
-    /// What was needed.
+    /// What was required.
     pub required: Option<String>,
-    /// What was there.
+    /// What was found.
     pub found: Option<String>,
     /// The whole sentence.
     pub sentence: String,
-    /// What to do about it.
+    /// How to fix it.
     pub help: Option<&'static str>,
 }
 
@@ -210,12 +210,12 @@ fn measured<S: Serializer>(measured: &Option<Measured>, serializer: S) -> Result
 }
 
 impl Explanation {
-    /// The chosen kernel's id.
+    /// The id of the selected kernel.
     pub fn chosen(&self) -> Option<&str> {
         self.plan.as_ref().map(|plan| plan.kernel.as_str())
     }
 
-    /// What happens when nothing can run the call as a whole.
+    /// Fills in the last resort if no kernel is eligible.
     fn last_resort(&mut self, call: &Call<'_>) {
         let name = |best: &Ranked| {
             let entry = call.table.candidates.get(usize::from(best.position))?;
@@ -226,7 +226,7 @@ impl Explanation {
         if let Some(best) =
             names.first().and_then(|best| self.candidates.iter_mut().find(|one| one.kernel == *best))
         {
-            // Its reason stays: that it is cold, or that its circuit is open, is why it comes last.
+            // It keeps its reason (cold, or circuit open), which is why it is the last resort.
             best.chosen = true;
             self.plan = Some(planned(best, names.iter().skip(1).cloned(), call));
             return;
@@ -255,13 +255,13 @@ impl Explanation {
         }
     }
 
-    /// The candidate of this id.
+    /// The candidate with this id.
     pub fn candidate(&self, kernel: &str) -> Option<&Candidate> {
         self.candidates.iter().find(|candidate| candidate.kernel == kernel)
     }
 }
 
-/// Explains a call in one state of the snapshot. `None` for the table means that the operation has no kernels.
+/// Explains a call under a snapshot.
 pub(crate) fn explain(
     snapshot: &Snapshot,
     operation: &'static OperationInfo,
@@ -305,7 +305,7 @@ pub(crate) fn explain(
         let measured = measured.get(usize::from(ranked.position)).copied().flatten();
         explanation.candidates.push(candidate(&call, ranked, kernel, measured));
     }
-    // Possible ones keep their order by score; what cannot run has no order but its name.
+    // Eligible candidates stay ordered by score; the others are ordered by id.
     explanation.candidates.sort_by(|a, b| {
         let impossible = |one: &Candidate| !one.reasons.is_empty();
         let by_id =
@@ -329,7 +329,7 @@ pub(crate) fn explain(
     explanation
 }
 
-/// The plan that runs this candidate.
+/// The plan for this candidate.
 fn planned(best: &Candidate, others: impl Iterator<Item = String>, call: &Call<'_>) -> Plan {
     let allowed = call.snapshot.policy.fallback_enabled.value;
     Plan {
@@ -360,7 +360,7 @@ fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
 
 fn cache_state(call: &Call<'_>) -> CacheState {
     let mut key = CellKey::EMPTY;
-    if !(call.snapshot.keeps && key.fill(call.table, call.context, call.mode)) {
+    if !(call.snapshot.caching_enabled && key.fill(call.table, call.context, call.mode)) {
         return CacheState::Uncacheable;
     }
     let kept = call.snapshot.decisions.get(&key, |entry| {
@@ -405,7 +405,7 @@ fn tabled(call: &Call<'_>) -> Option<TableLine> {
                 let candidate = call.table.candidates.get(usize::from(*position))?;
                 Some(call.snapshot.registry.compiled(candidate.kernel)?.spec().id.as_str())
             };
-            let chosen = positions.first().and_then(id).unwrap_or("a kernel that is not there");
+            let chosen = positions.first().and_then(id).unwrap_or("a kernel that is not registered");
             match overruled {
                 None => line(loaded, true, format!("chose {chosen}"), None),
                 Some(by) => line(loaded, false, format!("chose {chosen}, overruled by {by}"), None),
