@@ -38,7 +38,7 @@ impl Snapshot {
     /// The snapshot for calls of this mode, if it is not this one.
     #[inline]
     pub fn in_scope(&self, mode: Mode) -> Option<Arc<Snapshot>> {
-        if mode.overlay() == 0 { None } else { self.scoped_snapshot(mode.overlay()) }
+        if mode.overlay_id() == 0 { None } else { self.scoped_snapshot(mode.overlay_id()) }
     }
 
     #[cold]

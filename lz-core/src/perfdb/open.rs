@@ -438,7 +438,7 @@ fn quarantine(path: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// Waits for the lock file; continues without one if it cannot be created, as in a read-only directory.
-fn opening_lock(path: &Path, patience: Duration) -> Result<Option<File>, ClosedReason> {
+fn opening_lock(path: &Path, timeout: Duration) -> Result<Option<File>, ClosedReason> {
     let lock = File::options().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"));
     let Ok(file) = lock else { return Ok(None) };
     let deadline = Instant::now() + timeout;

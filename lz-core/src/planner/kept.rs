@@ -72,7 +72,7 @@ impl KeptPlans {
 }
 
 fn key(mode: Mode, steps: &[Step]) -> Key {
-    let mut key = vec![u64::from(mode.asks()), u64::from(mode.overlay_id())];
+    let mut key = vec![u64::from(mode.flags()), u64::from(mode.overlay_id())];
     for step in steps {
         let words = step.context.words();
         key.push(u64::from(step.operation.slot()) << 32 | words.len() as u64);
