@@ -283,7 +283,7 @@ pub(crate) fn transforms<'k>(
     kernel: impl FnOnce() -> Option<&'k CompiledKernel>,
 ) -> Transforms {
     let mut needed = Transforms::NONE;
-    if facts.picks_layouts {
+    if facts.has_layouts {
         let layout = kernel().and_then(|kernel| kernel.layout.as_ref());
         if layout.is_some_and(|need| !need.holds(call.context.raw(need.store))) {
             needed = needed.with(TransformKind::Layout);

@@ -213,7 +213,7 @@ pub(crate) fn score(
 #[inline(always)]
 pub(crate) fn total(call: &Call<'_>, position: u16, candidate: &Candidate, findings: &PerfTerms<'_>) -> f64 {
     let facts = &candidate.facts;
-    if call.is_special || facts.jit || facts.picks_layouts {
+    if call.is_special || facts.jit || facts.has_layouts {
         return score(call, position, candidate, findings).0.total();
     }
     let transforms = filter::transforms(call, facts, || None);

@@ -186,7 +186,7 @@ fn only_regular_files_of_bounded_size_are_read() {
     }
     let large = folder.file("large.yaml", &"# comment\n".repeat(200_000));
     let error = folder.builder().config(&large).open().unwrap_err().to_string();
-    assert!(error.contains("has more than 1048576 bytes"), "{error}");
+    assert!(error.contains("is larger than 1048576 bytes"), "{error}");
 }
 
 #[test]

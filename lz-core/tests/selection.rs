@@ -519,17 +519,17 @@ fn wrong_specs_are_refused_whole_with_every_mistake() {
     let engine = Engine::new();
     let error = engine.register([entry(spec("right.x")), entry(wrong), entry(spec("right.x"))]).unwrap_err();
     insta::assert_snapshot!(error, @r"
-    wrong.x, right.x: refused, and nothing was registered
-      wrong.x: priority is 101; it goes from 0 to 100
-      wrong.x: alignment is 48 bytes; powers of two from 1 to 64 can be told apart
+    wrong.x, right.x: invalid; nothing was registered
+      wrong.x: priority is 101; expected 0 to 100
+      wrong.x: alignment is 48 bytes; expected a power of two from 1 to 64
       wrong.x: demo.attend has no dtype variable `W`; it has T
       wrong.x: `layout` has no case NHD; it has BSHD, BHSD
-      wrong.x: unknown KV strategy `paper`; known are contiguous, paged, virtual and unified
+      wrong.x: unknown KV-cache strategy `paper`; expected one of contiguous, paged, virtual, unified
       wrong.x: limit `head_dims <= 64`: unknown name `head_dims`; did you mean `head_dim`?
       wrong.x: limit `head_dim`: the expression needs bool, found int
       wrong.x: workspace `1.5`: the expression needs int, found float
       wrong.x: unknown instruction set `avx1024`
-      there is a kernel right.x for demo.attend already; ids are unique in an operation
+      kernel right.x is already registered for demo.attend; ids must be unique within an operation
     ");
     assert_eq!(engine.registry().kernels().count(), 0);
     let unknown = KernelSpec::new("a.x", "no.such", "a", "1", Platform::Cpu);

@@ -84,7 +84,7 @@ impl Shared {
             state.lookup_latest(operation.slot(), generation, change, context)
         else {
             // The number of words is still a constant here.
-            let weight = cache::weigh(context.sized());
+            let weight = cache::weigh(context.cell_words());
             return self.dispatch_cached(state, operation, (context, weight), run_one);
         };
         match run_guarded(kernel, entry.decision.workspace, entry.decision.transforms, scratch, run_one) {
@@ -261,7 +261,7 @@ impl Shared {
                 && !(has_recent_failures || snapshot.watch.every_call())
                 && snapshot.depends_only_on_call(entry)
             {
-                let number = cache::number(cache::head(slot, mode), cache::weigh(context.sized()));
+                let number = cache::number(cache::head(slot, mode), cache::weigh(context.cell_words()));
                 if thread_cache.of(slot).is_none_or(|set| set.should_insert(number)) {
                     let decision = CachedDecision { workspace: bytes, kernel: index, transforms };
                     thread_cache.insert(snapshot, table, (number, context, change), decision);

@@ -182,10 +182,10 @@ impl ThreadCacheEntry {
     /// written.
     #[inline(always)]
     fn matches(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
-        let (sized, rest) = self.words.split_at(context.sized().len().min(MAX_WORDS));
-        sized.iter().zip(context.sized()).all(|(known, word)| known == word)
+        let (sized, rest) = self.words.split_at(context.cell_words().len().min(MAX_WORDS));
+        sized.iter().zip(context.cell_words()).all(|(known, word)| known == word)
             && (!self.keyed_on_scalars
-                || rest.iter().zip(context.numbers()).all(|(known, word)| known == word))
+                || rest.iter().zip(context.scalars()).all(|(known, word)| known == word))
             && self.generation == generation
             && self.change == change
             && self.extent == context.extent()

@@ -192,7 +192,7 @@ impl OperationTable {
     /// The words of a call that its decision can depend on.
     #[inline(always)]
     pub fn key_words<'c>(&self, context: &'c Context) -> &'c [u64] {
-        if self.keyed_on_scalars { context.words() } else { context.sized() }
+        if self.keyed_on_scalars { context.words() } else { context.cell_words() }
     }
 
     pub fn build(

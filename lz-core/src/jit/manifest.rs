@@ -120,7 +120,7 @@ impl Manifest {
             .and_then(|value| value.get("version")?.as_u64());
         if let Some(version) = version.filter(|version| *version > u64::from(VERSION)) {
             let what = format!(
-                "{} has version {version}; this release reads {VERSION} and leaves it alone",
+                "{} has version {version}; this release supports {VERSION} and leaves it alone",
                 path.display()
             );
             return (Manifest { foreign: true, ..empty }, Some(what));

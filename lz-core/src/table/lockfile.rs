@@ -269,7 +269,7 @@ impl Reader<'_> {
             let message = format!("version `{found}` of lockfiles is not known");
             self.sink
                 .error(Code::ContractVersion, version.span, message)
-                .note("this release reads version 1");
+                .note("this release supports version 1");
         }
         let mut lockfile = Lockfile {
             layerzero: self.text(root, "layerzero"),

@@ -267,8 +267,8 @@ fn a_plugin_with_a_mistake_is_refused_whole() {
     let wrong = lz_scenarios::kernels::quiet(wrong, &NORM_RMS);
     let error = engine.register([right, wrong]).unwrap_err();
     insta::assert_snapshot!(error, @r"
-    plugin.wrong: refused, and nothing was registered
-      plugin.wrong: priority is 101; it goes from 0 to 100
+    plugin.wrong: invalid; nothing was registered
+      plugin.wrong: priority is 101; expected 0 to 100
       plugin.wrong: limit `hiden <= 64`: unknown name `hiden`; did you mean `hidden`?
     ");
     assert_eq!(engine.registry().kernels().count(), before);
