@@ -75,7 +75,7 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// One output.
+/// An output argument.
 #[derive(Default)]
 pub enum OutArg<'a> {
     /// A conditional output that this call does not produce.
@@ -83,14 +83,14 @@ pub enum OutArg<'a> {
     Absent,
     /// A tensor to fill.
     Tensor(TensorMut<'a>),
-    /// A tensor whose size the kernel finds out.
+    /// A tensor whose size the kernel determines.
     Dynamic(&'a mut Option<Tensor>),
-    /// Strings that the kernel makes.
+    /// Strings that the kernel produces.
     Text(&'a mut Option<Vec<String>>),
 }
 
 impl OutArg<'_> {
-    /// The same output for a shorter time.
+    /// Reborrows the output for a shorter lifetime.
     pub fn reborrow(&mut self) -> OutArg<'_> {
         match self {
             OutArg::Absent => OutArg::Absent,
