@@ -140,7 +140,7 @@ fn what_differs_is_named_with_the_reason() {
     other.register([entry(spec("new.attend").priority(90))]).unwrap();
     let verification = other.verify_calls(&expected, &calls).unwrap();
     let text = what(&verification);
-    assert!(text.contains("could run it; it scores 50.0 and new.attend scores 90.0"), "{text}");
+    assert!(text.contains("can run it, but scores 50.0 while new.attend scores 90.0"), "{text}");
 
     // Fewer calls than were locked, and more, are no difference in decisions.
     let same = engine(kernels());

@@ -299,7 +299,7 @@ fn a_manifest_that_cannot_be_used_is_put_aside_with_a_warning() {
 
     fs::write(folder.file(), &text).unwrap();
     let (_, warning) = Manifest::load(&folder.file(), "another", LONG);
-    assert!(warning.is_some_and(|warning| warning.contains("is of model `demo`")));
+    assert!(warning.is_some_and(|warning| warning.contains("is for model `demo`")));
     let old = text.lines().map(|line| match line.trim_start().starts_with("\"written_at\"") {
         true => "\"written_at\": 1000000000,".to_owned(),
         false => line.to_owned(),
@@ -307,7 +307,7 @@ fn a_manifest_that_cannot_be_used_is_put_aside_with_a_warning() {
     fs::write(folder.file(), old.collect::<Vec<_>>().join("\n")).unwrap();
     let (stale, warning) = load();
     assert_eq!(stale.entries().count(), 0);
-    assert!(warning.is_some_and(|warning| warning.contains("days old and not trusted")));
+    assert!(warning.is_some_and(|warning| warning.contains("days old and is ignored")));
 }
 
 #[test]

@@ -179,14 +179,14 @@ fn a_split_is_planned_and_explained() {
     let (engine, _) = engine(vec![greedy()], 4 * 1024);
     let plan = engine.which(scale(), &context(40)).unwrap();
     let split = plan.split.expect("it must be cut");
-    assert_eq!(split.to_string(), "batch 40 is cut into 14 parts of up to 3");
+    assert_eq!(split.to_string(), "batch 40 is split into 14 parts of up to 3");
     assert_eq!((plan.kernel.as_str(), plan.workspace_bytes), ("greedy.scale", 3 * 1024));
     let explanation = engine.explain(scale(), &context(40));
     let candidate = explanation.candidate("greedy.scale").unwrap();
     let codes: Vec<&str> = candidate.reasons.iter().map(|reason| reason.code).collect();
     assert_eq!(codes, ["MEMORY_HEADROOM_EXCEEDED", "BATCH_SPLIT_REQUIRED"]);
     assert!(candidate.chosen);
-    assert!(explanation.to_string().contains("; batch 40 is cut into 14 parts of up to 3"), "{explanation}");
+    assert!(explanation.to_string().contains("; batch 40 is split into 14 parts of up to 3"), "{explanation}");
     assert_eq!(engine.which(scale(), &context(4)).unwrap().split, None);
 }
 

@@ -1,4 +1,4 @@
-//! One kernel of a descriptor as the spec that selection reads: limits become expressions over the operation's own names.
+//! Converts a kernel of a descriptor to a spec: limits become expressions over the operation's names.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::mode::ReductionOrder;
 use crate::reason::ReasonCode;
 use crate::spec::{DeviceNeeds, KernelSpec, Limit, StrideNeeds};
 
-/// Every kernel of a descriptor, once for each operation that it is for.
+/// All kernels of a descriptor, once per operation.
 pub(super) fn specs(
     capabilities: &v1::Capabilities,
     root: &Node,
@@ -38,7 +38,7 @@ pub(super) fn specs(
                 sink.error(
                     Code::DuplicateKernel,
                     place,
-                    format!("there is a kernel `{}` already", kernel.kernel_id),
+                    format!("duplicate kernel `{}`", kernel.kernel_id),
                 )
                 .also(earlier, "first written here");
             }
@@ -63,7 +63,7 @@ pub(super) fn specs(
     specs
 }
 
-/// A kernel of an alias meets each mistake once for each operation behind it; people want to read it once.
+/// A problem of an alias is found once per operation behind it; report it once.
 fn once(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
     let mut seen: Vec<(Code, Span, String)> = Vec::new();
     for diagnostic in sink.diagnostics.split_off(first.min(sink.diagnostics.len())) {
@@ -91,7 +91,7 @@ fn names_of_fused(node: &Node, catalogue: &Catalogue<'_>, sink: &mut Sink) {
     }
 }
 
-/// The platform of the contract's word.
+/// Converts the contract's platform.
 pub(super) fn platform(word: v1::CapabilitiesPlatform) -> Platform {
     match word {
         v1::CapabilitiesPlatform::Cpu => Platform::Cpu,
@@ -108,7 +108,7 @@ struct Reader<'a, 'b> {
     kernel: &'a v1::KernelCapabilities,
     node: &'a Node,
     operation: &'a Operation,
-    /// All operations that this entry is for.
+    /// All operations that this entry applies to.
     targets: &'b [Target<'a>],
     sink: &'b mut Sink,
 }
@@ -180,10 +180,10 @@ impl Reader<'_, '_> {
     fn missing(&mut self, key: &str, why: &str) {
         let span = self.head();
         let message =
-            format!("`{}` does not say `{key}`, but `{}` {why}", self.kernel.kernel_id, self.operation.name);
+            format!("`{}` does not set `{key}`, but `{}` {why}", self.kernel.kernel_id, self.operation.name);
         let error = self.sink.error(Code::MissingLimit, span, message);
         if key.starts_with("max_") {
-            error.note("`null` says that there is no such limit");
+            error.note("`null` means no limit");
         }
     }
 
@@ -222,7 +222,7 @@ impl Reader<'_, '_> {
                 );
                 self.sink
                     .error(Code::MissingLimit, span, message)
-                    .note(format!("it may be {names}; `dtypes_by_variable` can say which"));
+                    .note(format!("allowed are {names}; `dtypes_by_variable` can restrict them"));
             }
             if !taken.is_empty() {
                 all.push((variable.name.clone(), taken));
@@ -287,12 +287,12 @@ impl Reader<'_, '_> {
                 let message = format!("`{}` has no layouts", self.operation.name);
                 self.sink.error(Code::NoSuchSize, *span, message).note("write [\"any\"]");
             } else {
-                let message = format!("`{name}` is no layout of `{}`", self.operation.name);
+                let message = format!("`{name}` is not a layout of `{}`", self.operation.name);
                 let near = self.sink.nearest(name, known.iter().copied());
                 self.sink
                     .error(Code::UnknownCase, *span, message)
                     .suggest(near)
-                    .note(format!("the layouts are {}", listed(known.iter().copied())));
+                    .note(format!("known layouts: {}", listed(known.iter().copied())));
             }
         }
         let Some(cases) = Self::layout_cases(self.operation) else { return Vec::new() };
@@ -315,7 +315,7 @@ impl Reader<'_, '_> {
             return Some(name);
         }
         let span = self.place("produces_layout");
-        let message = format!("`{name}` is no layout of `{}`", self.operation.name);
+        let message = format!("`{name}` is not a layout of `{}`", self.operation.name);
         self.sink
             .error(Code::UnknownCase, span, message)
             .suggest(nearest(&name, cases.iter().map(String::as_str)));
@@ -327,10 +327,10 @@ impl Reader<'_, '_> {
         if self.capabilities.platform == v1::CapabilitiesPlatform::Cuda && get(self.node, "min_sm").is_none()
         {
             let span = self.head();
-            let message = format!("`{}` does not say `min_sm`, but it runs on CUDA", kernel.kernel_id);
+            let message = format!("`{}` does not set `min_sm`, but it runs on CUDA", kernel.kernel_id);
             self.sink
                 .error(Code::MissingLimit, span, message)
-                .note("`null` says that there is no such limit");
+                .note("`null` means no limit");
         }
         if let (Some(least), Some(most)) = (kernel.min_sm, kernel.max_sm)
             && least > most
@@ -339,12 +339,12 @@ impl Reader<'_, '_> {
             self.sink.error(
                 Code::BadNumber,
                 span,
-                format!("no compute capability is from {least} to {most}"),
+                format!("the range of compute capabilities {least} to {most} is empty"),
             );
         }
         for item in get(self.node, "isa").map_or(&[][..], items) {
             if let Some(name) = text(item).filter(|name| crate::device::Isa::from_name(name).is_none()) {
-                self.sink.error(Code::UnknownWord, item.span, format!("no CPU feature is called `{name}`"));
+                self.sink.error(Code::UnknownWord, item.span, format!("unknown CPU feature `{name}`"));
             }
         }
         DeviceNeeds {
@@ -370,7 +370,7 @@ impl Reader<'_, '_> {
         spec.limits.extend(features::limits(self.operation, self.kernel, &names));
     }
 
-    /// Limits that are numbers: on heads, sequences and batches.
+    /// Numeric limits: on heads, sequences and batches.
     fn sizes(&mut self, spec: &mut KernelSpec) {
         let kernel = self.kernel;
         let heads = self.axes(|axis| matches!(axis.name.as_str(), "head_dim" | "head_dim_v"));
@@ -398,7 +398,7 @@ impl Reader<'_, '_> {
         if let Some(multiple) = kernel.head_dim_multiple {
             if multiple == 0 {
                 let span = self.place("head_dim_multiple");
-                self.sink.error(Code::BadNumber, span, "nothing is a multiple of 0");
+                self.sink.error(Code::BadNumber, span, "`head_dim_multiple` must not be 0");
             }
             for axis in &heads {
                 let check = format!("{axis} % {multiple} == 0");
@@ -411,16 +411,16 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A limit on something that no operation of the entry has would never be looked at.
+    /// Rejects a limit on a size that no operation of the entry has: it would never apply.
     fn about(&mut self, key: &str, stated: bool, axes: &[String]) {
         let elsewhere = self.targets.len() > 1;
         if stated && axes.is_empty() && !elsewhere {
             let span = self.place(key);
             let message =
-                format!("`{key}` says nothing about `{}`, which has no such size", self.operation.name);
+                format!("`{key}` does not apply to `{}`, which has no such size", self.operation.name);
             self.sink
                 .error(Code::NoSuchSize, span, message)
-                .note("conditions over its own axes go into `limits`");
+                .note("put conditions over other axes into `limits`");
         }
     }
 
@@ -457,7 +457,7 @@ impl Reader<'_, '_> {
                     let span = get(node, "code").map_or(node.span, |node| node.span);
                     let near = crate::reason::catalogue().nearest(&limit.code);
                     self.sink
-                        .error(Code::UnknownReason, span, format!("no reason is called `{}`", limit.code))
+                        .error(Code::UnknownReason, span, format!("unknown reason code `{}`", limit.code))
                         .suggest(near);
                 }
             }
@@ -502,7 +502,7 @@ impl Reader<'_, '_> {
         spec.grid = Some([x, y, z]);
     }
 
-    /// How many tiles the longest sequence has.
+    /// The number of tiles of the longest sequence.
     fn sequence_tiles(&self, tile: i64) -> Option<String> {
         let lengths = self.axes(|axis| axis.role == Role::Length);
         match lengths.as_slice() {
@@ -516,7 +516,7 @@ impl Reader<'_, '_> {
         let scope = catalogue::scope(self.operation);
         let Err(errors) = expr::check_expecting(formula, &scope, expected) else { return };
         for error in errors {
-            // A formula that was rewritten has places of its own; then the whole of it is underlined.
+            // Spans of a rewritten formula do not match the file; underline all of it.
             let exact = verbatim(node).filter(|_| text(node) == Some(formula));
             let span = match exact {
                 Some(at) => Span::new(at + error.span.start, at + error.span.end),
@@ -531,7 +531,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Inputs and params that are named must exist in one of the operations.
+    /// Checks that named inputs and params exist in one of the operations.
     fn names(&mut self) {
         for (key, what) in [("optional_inputs", "optional input"), ("params", "param")] {
             for item in get(self.node, key).map_or(&[][..], items) {
@@ -571,7 +571,7 @@ fn parse(names: &[v1::DTypeName]) -> Vec<DType> {
     names.iter().filter_map(|name| DType::parse(&name.to_string())).collect()
 }
 
-/// Replaces a name where it stands as a whole word.
+/// Replaces whole words.
 fn replace_word(text: &str, word: &str, by: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
     let mut result = String::with_capacity(text.len());

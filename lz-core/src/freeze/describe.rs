@@ -1,4 +1,4 @@
-//! The cell of a decision in words: the same words for every call of the cell, in every process.
+//! The cell of a decision as text: the same text for every call of the cell, in every process.
 
 use crate::compiled::CompiledKernel;
 use crate::context::{Context, FRESH_ALIGNMENT, Field, FieldKind, Store};
@@ -11,10 +11,10 @@ use crate::filter::{self, FilterVisitor};
 use crate::reason::Reason;
 use crate::score::PerfTerms;
 
-/// `T=bf16 batch=2..4 seq>=2049 …`, then the rules and the kernel's own conditions that the cell does not settle.
+/// `T=bf16 batch=2..4 seq>=2049 …`, then the rules and the kernel's conditions that vary within the cell.
 ///
-/// Together with the kernel that is enough to tell the decisions of one cell apart: a kernel that another one is preferred to
-/// fails a condition that the other's words do not have.
+/// Together with the kernel this distinguishes the decisions of one cell: a better-ranked kernel that is not eligible fails a condition
+/// that the text of the selected one does not contain.
 pub(super) fn cell(call: &Call<'_>, kernel: &CompiledKernel) -> String {
     let table = call.table;
     let mut words: Vec<String> = Vec::new();
@@ -76,14 +76,14 @@ fn strides(field: &Field, context: &Context, aligned: bool) -> Option<String> {
     Some(format!("{}={kind}{alignment}", field.name))
 }
 
-/// The kind of device, not which one: ranks on several devices of one machine decide alike.
+/// The platform, not the device: ranks on several devices of one machine must decide alike.
 fn platform(field: &Field, context: &Context) -> Option<String> {
     let number = context.raw(field.store) & 0b111;
     let platform = Platform::ALL.into_iter().find(|known| *known as u64 == number)?;
     Some(format!("on={}", platform.name()))
 }
 
-/// Rules, locks and conditions of the kernel that must be looked at on each call of the cell.
+/// Rules, locks and conditions of the kernel that vary within the cell.
 fn conditions(call: &Call<'_>, kernel: &CompiledKernel) -> Vec<String> {
     let table = call.table;
     let mut all = Vec::new();
@@ -107,7 +107,7 @@ fn conditions(call: &Call<'_>, kernel: &CompiledKernel) -> Vec<String> {
     all
 }
 
-/// Whether a kernel is impossible for the whole cell.
+/// Whether a kernel is excluded for the whole cell.
 #[derive(Default)]
 struct Never(bool);
 
@@ -120,8 +120,8 @@ impl FilterVisitor for Never {
     fn guarded(&mut self, _: crate::engine::guard::Guard, _: bool, _: impl FnOnce() -> Reason) {}
 }
 
-/// Who is asked next in this cell, in order. What a cell does not settle is left open here too, so that every call of the cell
-/// gives the same list.
+/// The fallbacks of this cell, in order. Conditions that vary within the cell are ignored, so that every call of the cell gives the same
+/// list.
 pub(super) fn fallbacks(call: &Call<'_>, chosen: u16) -> Vec<String> {
     if !call.snapshot.policy.fallback_enabled.value {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! The decisions of a run as a file that people review and machines compare (`layerzero.lock`).
+//! Records the decisions of a run in a file for review and comparison (`layerzero.lock`).
 //!
-//! While an engine records, each decision is noted when it is made; hits cost nothing. What is noted does not depend on the
-//! order of calls: a decision is named by its cell and by the conditions of its kernel that a cell does not settle.
+//! While an engine records, each new decision is recorded; cache hits cost nothing. Records do not depend on the order of calls: a decision
+//! is identified by its cell and by the conditions of its kernel that vary within the cell.
 
 mod describe;
 mod digest;
@@ -24,17 +24,17 @@ use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 use crate::table::{LockedDecision, Lockfile, LockfileError, Mismatch, capabilities_hash};
 
-/// The most decisions that are noted.
+/// Maximum number of recorded decisions.
 const MOST: usize = 100_000;
 
-/// Decisions that were made while the engine recorded.
+/// The recorded decisions.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     on: AtomicBool,
     noted: Mutex<BTreeMap<(String, String), Noted>>,
 }
 
-/// One decision and a call that it was made for.
+/// A decision and a call that it was made for.
 #[derive(Debug, Clone)]
 struct Noted {
     decision: LockedDecision,
@@ -48,7 +48,7 @@ impl Journal {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a decision; a later one for the same cell takes the place of an earlier one.
+    /// Records a decision, replacing an earlier one for the same cell.
     #[inline]
     pub fn note(&self, call: &Call<'_>, position: u16) {
         if self.on.load(Ordering::Relaxed) {
@@ -67,7 +67,7 @@ impl Journal {
     }
 }
 
-/// A decision as the lockfile has it.
+/// A decision as stored in the lockfile.
 fn noted(call: &Call<'_>, position: u16) -> Option<Noted> {
     let info = call.table.info;
     let candidate = call.table.candidates.get(usize::from(position))?;
@@ -83,12 +83,12 @@ fn noted(call: &Call<'_>, position: u16) -> Option<Noted> {
     Some(Noted { decision, operation: info, context: *call.context, mode: call.mode })
 }
 
-/// One decision that differs, and why.
+/// A decision that differs, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Divergence {
     /// What differs.
     pub mismatch: Mismatch,
-    /// Why the expected kernel is not chosen here; empty where no kernel is to blame.
+    /// Why the expected kernel is not selected; empty if no kernel is the cause.
     pub why: Vec<Reason>,
 }
 
@@ -99,57 +99,57 @@ impl std::fmt::Display for Divergence {
     }
 }
 
-/// How a run compares to a lockfile.
+/// The comparison of a run with a lockfile.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Verification {
-    /// What differs. Decisions that only one side has are not here.
+    /// Decisions that differ. Decisions that only one side has are not included.
     pub differing: Vec<Divergence>,
-    /// Decisions of the lockfile that this run has not met.
+    /// Decisions of the lockfile that did not occur in this run.
     pub unmet: Vec<String>,
-    /// Decisions of this run that the lockfile does not have.
+    /// Decisions of this run that are not in the lockfile.
     pub unlocked: Vec<String>,
 }
 
 impl Verification {
-    /// Whether whatever both have was decided alike.
+    /// Whether all common decisions agree.
     pub fn agrees(&self) -> bool {
         self.differing.is_empty()
     }
 }
 
 impl Engine {
-    /// Begins or ends the recording of decisions for [`Engine::freeze`]. Beginning forgets what was recorded and cached before,
-    /// so that whatever is called from now on is recorded.
+    /// Starts or stops the recording of decisions for [`Engine::freeze`]. Starting clears earlier records and the cache, so that every call
+    /// from now on is recorded.
     pub fn record_decisions(&self, on: bool) {
         let journal = self.journal();
         if on {
             journal.noted().clear();
         }
         journal.on.store(on, Ordering::Relaxed);
-        // Nothing changes but the generation, which cannot fail.
+        // Only publishes a new generation, which cannot fail.
         self.change(|parts| Ok(Some(parts))).ok();
     }
 
-    /// The decisions that were made while recording.
+    /// The recorded decisions.
     pub fn freeze(&self) -> Lockfile {
         let noted: Vec<Noted> = self.journal().noted().values().cloned().collect();
         self.lockfile(&self.snapshot(), noted.iter())
     }
 
-    /// The decisions for these calls, made now, in the mode of this thread.
+    /// The decisions for these calls, in the mode of this thread.
     pub fn freeze_calls(&self, calls: &[(&'static OperationInfo, Context)]) -> Result<Lockfile, Error> {
         let snapshot = self.snapshot();
         let decided = self.decided(&snapshot, calls)?;
         Ok(self.lockfile(&snapshot, decided.iter()))
     }
 
-    /// Compares what was recorded to a lockfile.
+    /// Compares the recorded decisions with a lockfile.
     pub fn verify_lockfile(&self, expected: &Lockfile) -> Verification {
         let noted: Vec<Noted> = self.journal().noted().values().cloned().collect();
         self.compare(expected, &noted)
     }
 
-    /// Compares the decisions for these calls, made now, to a lockfile.
+    /// Compares the decisions for these calls with a lockfile.
     pub fn verify_calls(
         &self,
         expected: &Lockfile,
@@ -159,7 +159,7 @@ impl Engine {
         Ok(self.compare(expected, &decided))
     }
 
-    /// Reads a lockfile and compares what was recorded to it.
+    /// Reads a lockfile and compares the recorded decisions with it.
     pub fn verify_lockfile_at(&self, path: &Path) -> Result<Verification, Error> {
         let name = path.display().to_string();
         let text = files::read_text(path, files::MAX_TABLE_BYTES).map_err(|error| Error::Configuration {
@@ -171,7 +171,7 @@ impl Engine {
         Ok(self.verify_lockfile(&expected))
     }
 
-    /// The digest of what was recorded: two engines with the same digest, on two machines or ranks, decided alike.
+    /// The digest of the recorded decisions: engines with the same digest, on different machines or ranks, decided alike.
     pub fn decision_digest(&self) -> String {
         self.freeze().digest()
     }
@@ -220,7 +220,7 @@ impl Engine {
         for mismatch in expected.compare(&found) {
             match (&mismatch.expected, &mismatch.found) {
                 (Some(kernel), None) => match missing(&snapshot, expected, &mismatch, kernel) {
-                    // What is not here cannot be decided alike, whatever is called.
+                    // A kernel that is not registered can never be selected.
                     Some(reason) => verification.differing.push(Divergence { mismatch, why: vec![reason] }),
                     None => verification.unmet.push(mismatch.what),
                 },
@@ -239,7 +239,7 @@ impl Engine {
     }
 }
 
-/// That a kernel of a decision which this run has not met is not here at all.
+/// The reason if the kernel of a decision that did not occur is not registered.
 fn missing(snapshot: &Snapshot, expected: &Lockfile, mismatch: &Mismatch, kernel: &str) -> Option<Reason> {
     let about = |one: &&LockedDecision| mismatch.what == format!("{} [{}]", one.operation, one.context);
     let locked = expected.decisions().find(about)?;
@@ -249,7 +249,7 @@ fn missing(snapshot: &Snapshot, expected: &Lockfile, mismatch: &Mismatch, kernel
     (!there).then(|| Reason::new(ReasonCode::KernelUnknown).message(message()))
 }
 
-/// Why a kernel that a lockfile expects is not what runs a call.
+/// Why a kernel that a lockfile expects is not selected for a call.
 fn why_not(snapshot: &Snapshot, noted: &Noted, expected: &str) -> Vec<Reason> {
     let Some(table) = snapshot.table(noted.operation) else { return Vec::new() };
     let Some(position) = table.position_of(&snapshot.registry, expected) else {
@@ -266,7 +266,7 @@ fn why_not(snapshot: &Snapshot, noted: &Noted, expected: &str) -> Vec<Reason> {
         let chosen = table.position_of(&snapshot.registry, &noted.decision.kernel);
         if let (Some(wanted), Some(chosen)) = (total(Some(position)), total(chosen)) {
             let message = format!(
-                "{expected} could run it; it scores {wanted:.1} and {} scores {chosen:.1}",
+                "{expected} can run it, but scores {wanted:.1} while {} scores {chosen:.1}",
                 noted.decision.kernel
             );
             reasons.push(Reason::new(ReasonCode::LockfileMismatch).message(message));

@@ -1,4 +1,4 @@
-//! One compilation: find the kernel, run its compiler, tell health and engine what became of it.
+//! One compilation: looks up the kernel, runs its compiler, and records the outcome in health and engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,22 +12,22 @@ use crate::kernel::KernelError;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 
-/// What became of a compilation.
+/// The outcome of a compilation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
-    /// The kernel is warm now.
+    /// Compiled.
     Done(Compiled),
     /// It was warm already.
     Warm,
-    /// It failed; health knows.
+    /// It failed; recorded in health.
     Failed(Reason),
-    /// Health does not want it tried now.
+    /// Refused by its circuit breaker.
     Resting(Reason),
-    /// It cannot be compiled here.
+    /// It cannot be compiled.
     Impossible(Reason),
 }
 
-/// Compiles a kernel for calls like this one and, when that works, says to the engine that it is warm.
+/// Compiles a kernel for calls like this one and, on success, marks it as warm.
 pub(super) fn compile(
     engine: &Engine,
     kernel: &str,
@@ -44,7 +44,7 @@ pub(super) fn compile(
         return Outcome::Warm;
     }
     let Some(compiler) = &entry.compile else {
-        let message = format!("{kernel} compiles inside its first call only: it brings no compiler");
+        let message = format!("{kernel} has no ahead-of-time compiler: it only compiles inside its first call");
         return Outcome::Impossible(Reason::new(ReasonCode::JitCold).message(message));
     };
     let call = Call::new(&snapshot, table, context, snapshot.mode);

@@ -1,4 +1,4 @@
-//! Compiling before the first request: blocking, with progress, and it can be called off.
+//! Warm-up: compiles before the first request; blocking, with progress and cancellation.
 
 use std::ops::ControlFlow;
 
@@ -19,36 +19,36 @@ pub struct WarmupItem {
     pub kernel: String,
     /// Its operation.
     pub operation: &'static OperationInfo,
-    /// A call that it is wanted for.
+    /// A call that it is compiled for.
     pub context: Context,
 }
 
-/// How far a warm-up is.
+/// Progress of a warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmupProgress<'a> {
-    /// Items that are behind it.
+    /// Number of finished items.
     pub done: usize,
-    /// All items.
+    /// Number of all items.
     pub total: usize,
-    /// The kernel that comes next.
+    /// The next kernel.
     pub next: &'a str,
 }
 
-/// What a warm-up did.
+/// The result of a warm-up.
 #[derive(Debug, Clone, Default)]
 pub struct WarmupReport {
-    /// Kernels that were compiled, and the keys of what that left behind.
+    /// Compiled kernels, with the keys of their artifacts.
     pub compiled: Vec<(WarmupItem, Vec<String>)>,
-    /// Items that were warm already.
+    /// Number of items that were warm already.
     pub already_warm: usize,
     /// Kernels that failed or could not be compiled, and why.
     pub failed: Vec<(String, Reason)>,
-    /// Whether it was called off; what was compiled until then stays warm.
+    /// Whether it was cancelled; kernels compiled so far stay warm.
     pub cancelled: bool,
 }
 
 impl Engine {
-    /// Compiles these kernels now, one after the other. `progress` is told before each and may call the rest off.
+    /// Compiles these kernels now, one after the other. `progress` is called before each and may cancel the rest.
     pub fn warmup(
         &self,
         items: &[WarmupItem],
@@ -72,7 +72,7 @@ impl Engine {
         report
     }
 
-    /// The kernels that only have to be compiled to be possible for these calls, each bucket once.
+    /// Kernels that are excluded from these calls only because they are cold, once per bucket.
     pub fn cold_kernels(&self, calls: &[(&'static OperationInfo, Context)]) -> Vec<WarmupItem> {
         let snapshot = self.snapshot();
         let mut seen: Vec<(&str, u32, Bucket)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Tensors in another order of dimensions or another element type: what a block converts between its steps.
+//! Permutes dimensions and converts element types between the steps of a block.
 
 use lz_schema::model::{Cases, Dim};
 
@@ -6,8 +6,8 @@ use crate::reason::Reason;
 use crate::tensor::{Indices, Tensor, TensorView};
 use lz_schema::DType;
 
-/// Which dimension of what the schema calls case `from` stands at each place of case `to`. `None` when the shape does not go by
-/// layout, or a dimension of one is not one of the other.
+/// The permutation from the shape of layout case `from` to that of case `to`. `None` if the shape does not depend on the layout, or the
+/// dimensions differ.
 pub(super) fn order(shape: &Cases<Vec<Dim>>, layout: usize, from: usize, to: usize) -> Option<Vec<usize>> {
     let Cases::By(param, cases) = shape else { return None };
     let (from, to) = (cases.get(from)?, cases.get(to)?);
@@ -30,7 +30,7 @@ pub(super) fn order(shape: &Cases<Vec<Dim>>, layout: usize, from: usize, to: usi
     Some(order)
 }
 
-/// Where each place of an order has gone: the order that undoes it.
+/// The inverse permutation.
 pub(super) fn undone(order: &[usize]) -> Vec<usize> {
     let mut undone = vec![0; order.len()];
     for (place, dimension) in order.iter().enumerate() {
@@ -66,7 +66,7 @@ pub(super) fn arranged(view: &TensorView<'_>, order: &[usize], dtype: DType) -> 
     Ok(copy)
 }
 
-/// The order that changes nothing.
+/// The identity permutation.
 pub(super) fn as_it_is(rank: usize) -> Vec<usize> {
     (0..rank).collect()
 }
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_order_and_its_undoing_give_the_same_tensor(
+        fn permutation_and_inverse_round_trip(
             sizes in prop::collection::vec(0i64..4, 1..5),
             seed in any::<u64>(),
         ) {

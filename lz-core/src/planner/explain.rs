@@ -1,4 +1,4 @@
-//! The plan of a block as data and as text: what was chosen, what it costs, and why it beats choosing step by step.
+//! The plan of a block as data and as text: the selected kernels, their cost, and why it beats selecting step by step.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use super::graph::Block;
 use super::path::{Conversion as Converted, Flow, Path};
 use super::{BlockPlan, Choice, Conversion, Difference, PlannedStep};
 
-/// The plan of a block whose every step can be run.
+/// The plan of a block whose steps all have eligible kernels.
 pub(super) fn plan(block: &Block) -> BlockPlan {
     let empty = Path { total: 0.0, edges: Vec::new(), last: Converted::None };
-    // Choosing step by step is always a path: each kernel makes what is declared, if need be at a price.
+    // Step-by-step selection is always a path: each kernel can produce what is declared, possibly with a conversion.
     let greedy = block.greedy().unwrap_or_else(|| empty.clone());
     let joint = block.joint().unwrap_or(empty);
     let mut plan =
@@ -96,7 +96,7 @@ fn differences(block: &Block, plan: &BlockPlan) -> Vec<Difference> {
     all
 }
 
-/// What conversions right before and right after a kernel cost.
+/// The cost of the conversions directly before and after a kernel.
 fn around(choice: &Choice, position: usize) -> f64 {
     let cost = |conversion: &Option<Conversion>| conversion.as_ref().map_or(0.0, |one| one.cost);
     let before = choice.steps.get(position).map_or(0.0, |step| cost(&step.conversion));

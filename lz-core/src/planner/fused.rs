@@ -1,4 +1,4 @@
-//! Runs one kernel for several operations of a block: what would flow between them is never made.
+//! Runs one kernel for several operations of a block: intermediate tensors are not materialized.
 
 use super::kept::Form;
 use super::run::{BlockCall, BoundCall, Flowing, Made, allocated, places};
@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::kernel::{FusedPart, KernelError};
 
 impl Engine {
-    /// Runs a call and those after it as planned, with one kernel. `None` when that is not possible: then what flows in is as it
-    /// was, and each is a call of its own.
+    /// Runs a call and the following ones as planned, with one kernel. `None` if that is not possible: the incoming tensor is unchanged, and
+    /// each call runs by itself.
     pub(super) fn run_fused<'a>(
         &self,
         first: &mut BlockCall<'a>,
@@ -52,7 +52,7 @@ impl Engine {
         let ran =
             self.run_planned(&form.kernel, own, &own_bound.context, &mut |entry, run| match &entry.fused {
                 Some(fused) => fused.run_fused(&mut parts, &mut places, run),
-                None => Err(KernelError::declined("it does not say how it runs with its neighbours")),
+                None => Err(KernelError::declined("it has no fused implementation")),
             })?;
         drop((parts, places));
         let made = |tensor: Option<_>| {

@@ -19,21 +19,21 @@ use crate::reason::Reason;
 use crate::score::PerfTerms;
 use crate::spec::KernelSpec;
 
-/// Which fused kernels a plan may have.
+/// Which fused kernels a plan may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fusing {
-    /// All: the plan is to be read.
+    /// All: the plan is only displayed.
     Described,
-    /// Those that say how they run, between operations that leave their inputs as they are, in what the block declares: the
-    /// plan is to be run.
+    /// Those with a fused implementation, between operations that do not mutate their inputs, in the declared layout and dtype: the plan is
+    /// run.
     Runnable,
 }
 
-/// What an edge stands for.
+/// The kernel of an edge.
 #[derive(Debug, Clone)]
 pub(super) struct Chosen {
     pub kernel: String,
-    /// The step whose operation the kernel belongs to.
+    /// The step of the kernel's own operation.
     own: usize,
     pub score: f64,
     pub workspace: u64,
@@ -43,18 +43,18 @@ pub(super) struct Chosen {
 #[derive(Debug)]
 pub(super) struct Block {
     pub operations: Vec<String>,
-    /// Whether each operation has layouts of its own.
+    /// Whether each operation has a layout param.
     has_layout: Vec<bool>,
-    /// Whether each operation changes its inputs.
+    /// Whether each operation mutates its inputs.
     mutates: Vec<bool>,
     pub graph: Graph,
-    /// What each edge stands for.
+    /// The kernel of each edge.
     pub options: Vec<Vec<Chosen>>,
     /// The kernel that each step would get by itself, and its score.
     pub alone: Vec<(String, f64)>,
 }
 
-/// One way to run a candidate.
+/// A candidate in one layout and element type.
 struct Way {
     kernel: String,
     takes: Flow,
@@ -64,12 +64,12 @@ struct Way {
     score: f64,
     workspace: u64,
     fuses: Vec<String>,
-    /// Whether it says how it runs with what it fuses.
+    /// Whether it has a fused implementation.
     runs_fused: bool,
 }
 
 impl Block {
-    /// The graph of a block.
+    /// Builds the graph of a block.
     pub fn of(snapshot: &Snapshot, mode: Mode, steps: &[Step], fusing: Fusing) -> Result<Block, Error> {
         let mut block = Block {
             operations: steps.iter().map(|step| step.operation.name.to_string()).collect(),
@@ -107,7 +107,7 @@ impl Block {
         Ok(block)
     }
 
-    /// Where a fused kernel could begin: the steps around its own are exactly those that it does as well, and none is locked.
+    /// First steps of a fused kernel: the steps around its own are exactly those that it fuses, and none is locked.
     fn windows(&self, own: usize, way: &Way, locked: &[bool], fusing: Fusing) -> Vec<usize> {
         let length = way.fuses.len() + 1;
         let runnable = way.runs_fused && self.graph.declared.get(own) == Some(&way.takes);
@@ -142,9 +142,9 @@ impl Block {
         let after = first + covers;
         let (mut takes, mut makes) = (way.takes.clone(), way.makes.clone());
         if covers > 1 {
-            // Its last operation's element type is what that operation declares.
+            // The output dtype is the one that the last operation declares.
             makes.dtype = self.graph.declared.get(after).and_then(|flow| flow.dtype);
-            // What takes its own operation's input as declared takes the first one's so.
+            // If it takes its own operation's input as declared, it takes the first operation's input as declared too.
             if let (Some(own), Some(first)) = (self.graph.declared.get(own), self.graph.declared.get(first))
                 && *own == takes
             {
@@ -167,7 +167,7 @@ impl Block {
         }
     }
 
-    /// How each kernel of a path is to be run, by the number of its first operation.
+    /// How each kernel of a path is run, indexed by its first operation.
     pub fn forms(&self, path: &Path) -> Vec<Option<Form>> {
         let mut forms = vec![None; self.operations.len()];
         for (step, position, _) in &path.edges {
@@ -218,7 +218,7 @@ fn id(snapshot: &Snapshot, table: &OperationTable, ranked: &Ranked) -> String {
     kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
 }
 
-/// Every way to run a step's candidates without converting the layout inside: one for each layout and element type.
+/// All variants of a step's candidates that need no internal layout conversion: one per layout and element type.
 fn ways_of(snapshot: &Snapshot, table: &OperationTable, step: &Step, mode: Mode, declared: &str) -> Vec<Way> {
     let operation = step.operation;
     let layout = layout_of(operation);
@@ -300,13 +300,13 @@ fn add_ways(
     }
 }
 
-/// What is declared to flow into each step, and out of the last. An operation without a layout leaves it as it is.
+/// The declared flow into each step, and out of the last. An operation without a layout keeps it.
 fn declared(steps: &[Step]) -> Vec<Flow> {
     let mut flows = Vec::with_capacity(steps.len() + 1);
     let stated = |step: &Step| {
         layout_of(step.operation).map(|field| crate::expression_names::show(field, &step.context))
     };
-    // What comes before the first operation with a layout leaves that one's layout as it is.
+    // Steps before the first operation with a layout have its layout.
     let mut layout = steps.iter().find_map(stated).unwrap_or_default();
     let mut made = None;
     for step in steps {
@@ -321,7 +321,7 @@ fn declared(steps: &[Step]) -> Vec<Flow> {
     flows
 }
 
-/// Whether an operation changes its inputs.
+/// Whether an operation mutates its inputs.
 pub(super) fn mutates(operation: &OperationInfo) -> bool {
     operation.schema().inputs.iter().any(|input| input.read_write)
 }
@@ -330,7 +330,7 @@ fn layout_of(operation: &OperationInfo) -> Option<&Field> {
     operation.field("layout").filter(|field| matches!(field.kind, FieldKind::Enum(_)))
 }
 
-/// The dtype variable of what flows in: that of the first tensor.
+/// The dtype variable of the incoming tensor: that of the first tensor input.
 fn input_dtype(operation: &OperationInfo) -> Option<&Field> {
     let schema = operation.schema();
     let first = schema.inputs.iter().find(|input| input.kind == Kind::Tensor)?;
@@ -340,7 +340,7 @@ fn input_dtype(operation: &OperationInfo) -> Option<&Field> {
     }
 }
 
-/// The dtype of what flows out: that of the first output.
+/// The dtype of the outgoing tensor: that of the first output.
 fn made_dtype(operation: &OperationInfo, context: &Context) -> Option<DTypeOrd> {
     let schema = operation.schema();
     match &schema.outputs.first()?.dtype {
@@ -353,7 +353,7 @@ fn made_dtype(operation: &OperationInfo, context: &Context) -> Option<DTypeOrd> 
     }
 }
 
-/// The layout of what a kernel makes. Descriptors write layouts as they please, contexts as the schema does.
+/// The output layout of a kernel. Descriptors may spell layouts in any case; contexts use the schema's spelling.
 fn made_layout(operation: &OperationInfo, spec: &KernelSpec, takes: &Flow) -> String {
     let cases = layout_of(operation).map(|field| &field.kind);
     match (&spec.produces_layout, cases) {

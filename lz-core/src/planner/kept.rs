@@ -1,5 +1,5 @@
-//! Plans of blocks that were made before. A plan is kept for exactly these calls in exactly this state of the snapshot, so that it
-//! is what planning again would give.
+//! The cache of block plans. The key contains the exact calls and the generation, so a cached plan is what planning again would
+//! produce.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,38 +11,38 @@ use crate::error::Error;
 use crate::mode::Mode;
 use lz_schema::DType;
 
-/// Blocks that are kept at most; a further one begins anew.
+/// Maximum number of cached plans; when full, the cache is cleared.
 const MOST: usize = 512;
 
-/// One step as it is to be run.
+/// How one step is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Form {
     pub kernel: String,
-    /// How many operations it does, and which of them is its own.
+    /// Number of operations it covers, and the index of its own among them.
     pub covers: usize,
     pub own: usize,
-    /// The case of `layout`, where the operation has one.
+    /// The case of `layout`, if the operation has one.
     pub layout: Option<String>,
-    /// The element type of what flows in, where that is a variable.
+    /// The dtype of the incoming tensor, if it is a variable.
     pub dtype: Option<DType>,
 }
 
-/// A plan and how to run it: by operation, a form where a kernel begins.
+/// A plan and how to run it: a form at each operation where a kernel starts.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub plan: BlockPlan,
     pub forms: Vec<Option<Form>>,
 }
 
-/// Everything that a plan depends on beside the snapshot: mode, operations, whole contexts, element types.
+/// Everything that a plan depends on besides the snapshot: mode, operations, contexts, element types.
 type Key = Vec<u64>;
 
-/// Plans by what they depend on.
+/// Plans by key, for one generation.
 #[derive(Debug, Default)]
 pub(crate) struct KeptPlans(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
 
 impl KeptPlans {
-    /// The plan of a block as it is run: the one that is kept, or a new one.
+    /// The plan of a block to be run: cached, or a new one.
     pub(super) fn plan(
         &self,
         snapshot: &Snapshot,

@@ -1,19 +1,19 @@
-//! The shortest path through a block: over the state of what flows from step to step, with fused kernels as longer edges.
+//! The shortest path through a block, over the layout and dtype that flow from step to step; fused kernels are longer edges.
 //!
-//! Nothing here knows kernels or operations: an edge has costs, what it takes and what it makes.
+//! Nothing here depends on kernels or operations: an edge has a cost, an input and an output.
 
 use std::collections::BTreeMap;
 
 use lz_schema::DType;
 
-/// What flows between two steps: the order of its dimensions, as the operations call it, and its element type.
+/// The layout and element type that flow between two steps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct Flow {
     pub layout: String,
     pub dtype: Option<DTypeOrd>,
 }
 
-/// A dtype by its number, which orders it.
+/// A dtype, ordered by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct DTypeOrd(pub u8);
 
@@ -23,7 +23,7 @@ impl DTypeOrd {
     }
 }
 
-/// What can be converted, and what each conversion costs.
+/// Possible conversions, and their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Ability {
     pub layout: bool,
@@ -31,39 +31,39 @@ pub(super) struct Ability {
     pub each: f64,
 }
 
-/// One way to do one or more steps.
+/// A kernel that covers one or more steps.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Edge {
-    /// How many steps it does.
+    /// Number of steps.
     pub covers: usize,
-    /// What it costs by itself.
+    /// Its own cost.
     pub cost: f64,
     pub takes: Flow,
     pub makes: Flow,
-    /// What it can convert before it begins.
+    /// Conversions that it can do on its input.
     pub incoming: Ability,
-    /// What each conversion of its result into what the block declares there costs.
+    /// Cost of each conversion of its output to the declared form.
     pub outgoing: f64,
-    /// Breaks ties: the lower goes first.
+    /// Breaks ties: lower first.
     pub rank: String,
 }
 
-/// A block: the edges that begin at each step, and what is declared to flow into each step and out of the last.
+/// A block: the edges that start at each step, and the declared flow into each step and out of the last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Graph {
     pub edges: Vec<Vec<Edge>>,
-    /// One more than there are steps.
+    /// Number of steps plus one.
     pub declared: Vec<Flow>,
 }
 
-/// Who converts between two steps, and what it costs.
+/// Which side converts between two steps, and the cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Conversion {
-    /// Nothing has to be converted.
+    /// No conversion.
     None,
-    /// The one that takes it.
+    /// The consumer.
     Incoming(f64),
-    /// The one that made it.
+    /// The producer.
     Outgoing(f64),
 }
 
@@ -76,8 +76,8 @@ impl Conversion {
     }
 }
 
-/// How what is there becomes what is wanted; `None` if nobody can do it. `outgoing` is what its maker would ask for each
-/// conversion into what is declared, which every maker can do: it is what the operation promises.
+/// The conversion from `there` to `wanted`; `None` if it is not possible. `outgoing` is the producer's cost per conversion to the
+/// declared form, which every producer can do: it is the contract of the operation.
 pub(super) fn convert(
     there: &Flow,
     wanted: &Flow,
@@ -100,7 +100,7 @@ pub(super) fn convert(
     }
 }
 
-/// A path: for each edge its position among those of its step, and the conversion before it; and the one after the last.
+/// A path: each edge by step and position, with the conversion before it, and the conversion after the last.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Path {
     pub total: f64,
@@ -108,7 +108,7 @@ pub(super) struct Path {
     pub last: Conversion,
 }
 
-/// A state: what flows, and what its maker asks for converting it (as bits, so that it orders).
+/// A state: the flow, and the producer's cost of converting it (as bits, so that it is ordered).
 type State = (Flow, Option<u64>);
 
 #[derive(Debug, Clone)]
@@ -124,7 +124,7 @@ impl Reached {
     }
 }
 
-/// The cheapest path; of equally cheap ones the first by rank. `None` if there is none.
+/// The cheapest path; ties are broken by rank. `None` if there is none.
 pub(super) fn shortest(graph: &Graph) -> Option<Path> {
     let steps = graph.edges.len();
     let mut reached: Vec<BTreeMap<State, Reached>> = vec![BTreeMap::new(); steps + 1];
@@ -168,7 +168,7 @@ pub(super) fn shortest(graph: &Graph) -> Option<Path> {
     best.map(|(one, last)| Path { total: one.total, edges: one.edges, last })
 }
 
-/// What a path of given edges costs; `None` if it does not fit together. The edges of a step are named by position.
+/// The cost of a path of given edges (step, position); `None` if it is not possible.
 pub(super) fn follow(graph: &Graph, chosen: &[(usize, usize)]) -> Option<Path> {
     let mut flow = graph.declared.first()?.clone();
     let mut maker = None;
@@ -214,7 +214,7 @@ mod tests {
         )
     }
 
-    /// Every sequence of edges from the first step to the end, tried one by one.
+    /// Brute force over all sequences of edges.
     fn all(graph: &Graph, step: usize, chosen: &mut Vec<(usize, usize)>, best: &mut Option<f64>) {
         if step == graph.edges.len() {
             if let Some(path) = follow(graph, chosen)
@@ -237,7 +237,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_shortest_path_is_the_best_of_all(
+        fn shortest_path_matches_brute_force(
             edges in vec_of(vec_of(edge(), 0..4), 1..5),
             declared in vec_of(flow(), 6),
         ) {
@@ -250,7 +250,7 @@ mod tests {
             if let Some(found) = found {
                 let chosen: Vec<(usize, usize)> =
                     found.edges.iter().map(|(step, position, _)| (*step, *position)).collect();
-                prop_assert_eq!(follow(&graph, &chosen), Some(found), "a path costs what it says");
+                prop_assert_eq!(follow(&graph, &chosen), Some(found), "`follow` computes the same path");
             }
         }
     }

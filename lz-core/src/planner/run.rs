@@ -1,8 +1,7 @@
-//! Runs a block of operations: each takes the first output of the one before it, converted where the plan says so.
+//! Runs a block of operations: each consumes the first output of the previous one, converted as planned.
 //!
-//! A plan can make a step faster or slower, never wrong: a kernel passes the filter afresh before it runs, and a step whose
-//! kernel cannot run or fails is a call like any other. Operations that change their inputs, and those without a layout, get
-//! what flows in as the block declares it.
+//! A plan affects speed, never correctness: a kernel is filtered again before it runs, and a step whose kernel cannot run or fails becomes
+//! an ordinary call. Operations that mutate their inputs, and those without a layout, get their input as declared.
 
 use std::sync::Arc;
 
@@ -28,20 +27,20 @@ use crate::tensor::{Tensor, TensorView};
 pub struct BlockCall<'a> {
     pub(super) operation: &'static OperationInfo,
     pub(super) args: Vec<Arg<'a>>,
-    /// The input that the operation before it fills.
+    /// The input that receives the output of the previous operation.
     pub(super) takes: usize,
     dtypes: Vec<DType>,
 }
 
 impl<'a> BlockCall<'a> {
-    /// A call. What the operation before it makes goes into its first tensor, whatever was passed there.
+    /// A call. The output of the previous operation replaces its first tensor argument.
     pub fn new(operation: &'static OperationInfo, args: Vec<Arg<'a>>) -> BlockCall<'a> {
         let inputs = &operation.schema().inputs;
         let takes = inputs.iter().position(|input| input.kind == Kind::Tensor).unwrap_or_default();
         BlockCall { operation, args, takes, dtypes: Vec::new() }
     }
 
-    /// Allows it to be run in other element types than those of its tensors; see [`Step::or_in`].
+    /// Allows other element types than those of its tensors; see [`Step::or_in`].
     #[must_use]
     pub fn or_in(mut self, dtypes: &[DType]) -> BlockCall<'a> {
         self.dtypes.extend(dtypes);
@@ -58,19 +57,19 @@ impl<'a> BlockCall<'a> {
     }
 }
 
-/// What a block made, and how.
+/// The result of a block.
 #[derive(Debug)]
 pub struct BlockRun {
     /// The outputs of the last operation.
     pub outputs: Vec<Output>,
-    /// For each operation the kernel that ran it as planned, the same for several that were run at once; `None` where it was a
-    /// call like any other.
+    /// Per operation the kernel that ran it as planned (the same for fused operations); `None` if it was an ordinary
+    /// call.
     pub kernels: Vec<Option<String>>,
-    /// The plan; `None` where policy has kernels chosen one by one (`plan_mode: false`), or what flows has no size beforehand.
+    /// The plan; `None` with `plan_mode: false`, or if an intermediate tensor has a dynamic size.
     pub plan: Option<BlockPlan>,
 }
 
-/// What flows between two steps: a tensor, and which of the declared dimensions stands at each of its places.
+/// A tensor between two steps, with the permutation of its declared dimensions.
 pub(super) struct Flowing {
     pub tensor: Tensor,
     order: Vec<usize>,
@@ -86,7 +85,7 @@ impl Flowing {
         self.order.is_sorted() && self.tensor.dtype() == self.declared
     }
 
-    /// As the block declares it.
+    /// Converts it to the declared form.
     pub fn settled(self, operation: &OperationInfo) -> Result<Tensor, Error> {
         if self.is_as_declared() {
             return Ok(self.tensor);
@@ -97,8 +96,8 @@ impl Flowing {
 }
 
 impl Engine {
-    /// Runs a block of operations, each of which takes the first output of the one before it. With `plan_mode` their kernels are
-    /// chosen together; otherwise each is a call of its own. Results come in host memory of their own.
+    /// Runs a block of operations, each of which consumes the first output of the previous one. With `plan_mode` their kernels are selected
+    /// jointly; otherwise each is an ordinary call. Results are allocated in host memory.
     pub fn run_block(&self, calls: &mut [BlockCall<'_>]) -> Result<BlockRun, Error> {
         let planned = if self.policy().plan_mode.value { self.planned(calls)? } else { None };
         let (planned, bound) = planned.unzip();
@@ -150,8 +149,7 @@ impl Engine {
         Ok(run)
     }
 
-    /// The plan of a block, and what each of its calls says when what flows is as declared; `None` where something that flows
-    /// has no size before it is made.
+    /// The plan of a block, and its bound calls with inputs as declared; `None` if an intermediate tensor has a dynamic size.
     fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<PlannedCalls>, Error> {
         let mut steps = Vec::with_capacity(calls.len());
         let mut all = Vec::with_capacity(calls.len());
@@ -182,7 +180,7 @@ impl Engine {
         Ok(Some((planned, all)))
     }
 
-    /// Runs one operation as planned. `None` when that is not possible: then what flows in is as it was.
+    /// Runs one operation as planned. `None` if that is not possible: the incoming tensor is unchanged.
     fn run_in_form(
         &self,
         call: &mut BlockCall<'_>,
@@ -193,7 +191,7 @@ impl Engine {
         let schema = operation.schema();
         let takes = call.takes;
         if mutates(operation) {
-            // What a conversion made would be changed in place of what the caller passed.
+            // A converted copy would be mutated instead of the caller's tensor.
             return Ok(None);
         }
         let mut args: Vec<Arg<'_>> = call.args.iter_mut().map(Arg::reborrow).collect();
@@ -250,18 +248,18 @@ impl Engine {
     }
 }
 
-/// A plan, and what each call of its block says.
+/// A plan, and the bound calls of its block.
 type PlannedCalls = (Arc<Planned>, Vec<BoundCall>);
 
-/// What one call of a block says when what flows in is as declared.
+/// A call of a block, bound with inputs as declared.
 pub(super) struct BoundCall {
     pub context: Context,
-    /// All of them, defaults filled in.
+    /// All params, defaults filled in.
     pub params: Vec<Value>,
     pub outputs: Vec<OutputSpec>,
 }
 
-/// Tensors for outputs; `None` where one has no size beforehand.
+/// Allocates outputs; `None` if one has a dynamic size.
 pub(super) fn allocated(
     operation: &'static OperationInfo,
     specs: &[OutputSpec],
@@ -277,23 +275,23 @@ pub(super) fn allocated(
     Ok(Some(tensors))
 }
 
-/// The same as a kernel takes them.
+/// The outputs as kernel arguments.
 pub(super) fn places(tensors: &mut [Option<Tensor>]) -> Vec<OutArg<'_>> {
     let all = tensors.iter_mut();
     all.map(|tensor| tensor.as_mut().map_or(OutArg::Absent, |tensor| OutArg::Tensor(tensor.view_mut())))
         .collect()
 }
 
-/// How the tensors of one call are turned: from the declared layout into another, and from the declared element type.
+/// The conversion of a call's tensors from the declared layout and element type to those that the kernel runs in.
 struct Turn {
-    /// The layout param, its declared case, and the case that the kernel runs in.
+    /// The layout param, its declared case, and the kernel's case.
     layout: Option<(usize, usize, usize)>,
-    /// A dtype variable, its declared type, and the type that the kernel runs in.
+    /// A dtype variable, its declared type, and the kernel's type.
     dtype: Option<(usize, DType, DType)>,
 }
 
 impl Turn {
-    /// `None` when the form cannot be had. `flows` is the declared element type of what flows in.
+    /// `None` if the form is not possible. `flows` is the declared dtype of the incoming tensor.
     fn of(
         schema: &Operation,
         args: &[Arg<'_>],
@@ -335,7 +333,7 @@ impl Turn {
         matches!(dtype, Cases::One(DTypeRef::Variable(own)) if *own == variable).then_some((from, to))
     }
 
-    /// An input as the kernel takes it; `None` where it is so already.
+    /// Converts an input for the kernel; `None` if it needs no conversion.
     fn input(
         &self,
         schema: &Operation,
@@ -346,7 +344,7 @@ impl Turn {
         let Some(input) = schema.inputs.get(position) else { return Ok(None) };
         let wanted = self.order(&input.shape, view.rank());
         let dtype = self.converts(&input.dtype).map_or(view.dtype(), |(_, to)| to);
-        // From where the dimensions stand now: what flows may have been turned already.
+        // Relative to the current permutation: the incoming tensor may be permuted already.
         let now = flowing.map_or_else(|| as_it_is(view.rank()), |flowing| undone(&flowing.order));
         let steps: Vec<usize> = wanted.iter().filter_map(|dimension| now.get(*dimension).copied()).collect();
         if steps.is_sorted() && dtype == view.dtype() {
@@ -355,7 +353,7 @@ impl Turn {
         arranged(view, &steps, dtype).map(Some)
     }
 
-    /// An output and how it differs from what is declared.
+    /// An output with its difference to the declared form.
     fn output(&self, schema: &Operation, position: usize, tensor: Tensor) -> Made {
         let rank = tensor.shape().len();
         let Some(output) = schema.outputs.get(position) else { return Made::Absent };
@@ -398,6 +396,6 @@ fn invalid(operation: &OperationInfo, reason: Reason) -> Error {
 fn not_a_tensor(operation: &OperationInfo) -> Error {
     let reason = Reason::new(ReasonCode::TransformUnavailable)
         .required("a tensor for the next operation of the block")
-        .found(format!("what {} makes first", operation.name));
+        .found(format!("the first output of {}", operation.name));
     invalid(operation, reason)
 }

@@ -1,8 +1,7 @@
-//! Decides beforehand: asks for the decision in every cell of a grid and writes the answers as a dispatch table.
+//! Precomputes decisions: makes the decision for every cell of a grid and writes them as a dispatch table.
 //!
-//! The decisions are the engine's own, made as a call would make them but without other dispatch tables. Cells are cut at every limit, rule
-//! and bucket that selection knows, so that one answer holds for a whole cell; what cannot be cut is looked at again when the
-//! table is used.
+//! The decisions are the engine's own, without other dispatch tables. Cells are divided at every limit, rule and bucket that selection uses,
+//! so that one answer holds for a whole cell; conditions that cannot be divided are checked again when the table is used.
 
 mod grid;
 mod workload;
@@ -25,37 +24,37 @@ use crate::reason::{Reason, ReasonCode};
 use crate::table::{Leaf, TableWriter, capabilities_hash, grow, under};
 use grid::Grid;
 
-/// Keys of what was compiled, by kernel, operation and bucket.
+/// Keys of compiled artifacts, by kernel, operation and bucket.
 type Artifacts = BTreeMap<(String, String, Vec<u64>), Vec<String>>;
 
-/// The most cells that one table may have.
+/// Maximum number of cells of a table.
 const MOST_CELLS: u64 = 1 << 20;
 
-/// What is to be decided beforehand.
+/// What to precompute.
 #[derive(Debug, Clone, Default)]
 pub struct Problem {
-    /// What it is for: the name of a model.
+    /// The name of the model.
     pub model_id: String,
-    /// Calls and the sizes around them.
+    /// Calls and the ranges of sizes around them.
     pub works: Vec<Work>,
-    /// Whether a call outside the buckets shall be an error instead of being selected at run time.
+    /// Whether a call outside the buckets is an error instead of being selected at run time.
     pub outside_is_error: bool,
-    /// Whether kernels that compile on first use are compiled for every cell, so that they can be chosen.
+    /// Whether JIT kernels are compiled for every cell, so that they can be selected.
     pub compile: bool,
 }
 
-/// How far a solution is.
+/// Progress of solving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SolveProgress<'a> {
-    /// Cells that are decided.
+    /// Number of decided cells.
     pub done: u64,
-    /// All cells.
+    /// Number of all cells.
     pub total: u64,
-    /// The operation that is being decided.
+    /// The current operation.
     pub operation: &'a str,
 }
 
-/// A cell that nothing was decided for.
+/// A cell without a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hole {
     /// The operation.
@@ -66,23 +65,23 @@ pub struct Hole {
     pub why: String,
 }
 
-/// A table and what can be said about it.
+/// A table and its statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Solution {
     /// The table, as the text of its file.
     pub text: String,
-    /// Cells that were decided.
+    /// Number of decided cells.
     pub decided: u64,
-    /// Cells that nothing can run.
+    /// Cells without an eligible kernel.
     pub holes: Vec<Hole>,
-    /// Whether it was called off; the table has what was decided until then.
+    /// Whether it was cancelled; the table contains the decisions so far.
     pub cancelled: bool,
 }
 
-const CALLED_OFF: &str = "not solved: it was called off before";
+const CALLED_OFF: &str = "not solved: cancelled";
 
 impl Engine {
-    /// Decides beforehand. `progress` is told before each cell and may call the rest off: what is decided by then is kept.
+    /// Precomputes decisions. `progress` is called before each cell and may cancel the rest: earlier decisions are kept.
     pub fn solve(
         &self,
         problem: &Problem,
@@ -120,7 +119,7 @@ impl Engine {
         Snapshot::new(parts, 0, None, 0)
     }
 
-    /// The grids of all works; two works with the same grid are one.
+    /// The grids of all works, without duplicates.
     fn grids(&self, problem: &Problem) -> Result<Vec<Grid>, Error> {
         let refuse = |message: String| Error::Configuration {
             subject: problem.model_id.clone(),
@@ -143,13 +142,13 @@ impl Engine {
         }
         let cells = grids.iter().fold(0u64, |sum, grid| sum.saturating_add(grid.cells()));
         if cells > MOST_CELLS {
-            let message = format!("{cells} cells are more than {MOST_CELLS}: narrow the ranges");
+            let message = format!("{cells} cells exceed the maximum of {MOST_CELLS}: narrow the ranges");
             return Err(refuse(message));
         }
         Ok(grids)
     }
 
-    /// Compiles every cold kernel that could be chosen in some cell, and says what that left behind.
+    /// Compiles every cold kernel that could be selected in some cell, and returns the artifacts.
     fn compile_all(&self, grids: &[Grid]) -> Artifacts {
         let mut calls: Vec<(&'static OperationInfo, Context)> = Vec::new();
         for grid in grids {
@@ -165,7 +164,7 @@ impl Engine {
     }
 }
 
-/// The one kind of hardware that all works are for.
+/// The hardware signature common to all works.
 fn signature(snapshot: &Snapshot, grids: &[Grid]) -> Result<String, Error> {
     let mut found: Option<String> = None;
     for grid in grids {
@@ -184,7 +183,7 @@ fn signature(snapshot: &Snapshot, grids: &[Grid]) -> Result<String, Error> {
     }
     found.ok_or_else(|| Error::Configuration {
         subject: "a dispatch table".to_owned(),
-        message: "there is nothing to decide".to_owned(),
+        message: "there are no calls to decide".to_owned(),
         reasons: vec![Reason::new(ReasonCode::TableInvalid)],
     })
 }

@@ -1,4 +1,4 @@
-//! The workloads of a schema as contexts: what selection would see of a dense call with these sizes.
+//! The workloads of a schema as contexts of dense calls with these sizes.
 
 use lz_schema::expr::Value;
 use lz_schema::model::{Operation, Workload};
@@ -9,7 +9,7 @@ use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Place;
 
-/// One context a workload, as if its tensors were dense and on this device.
+/// One context per workload, as if its tensors were dense and on this device.
 pub(super) fn contexts(operation: &'static OperationInfo, place: Place) -> Result<Vec<Context>, Error> {
     let schema = operation.schema();
     schema
@@ -17,7 +17,7 @@ pub(super) fn contexts(operation: &'static OperationInfo, place: Place) -> Resul
         .iter()
         .map(|workload| {
             context(operation, schema, workload, place).ok_or_else(|| {
-                let message = format!("workload {} has no value for everything", workload.name);
+                let message = format!("workload {} does not define all values", workload.name);
                 let reason = Reason::new(ReasonCode::SchemaInvalid).message(message);
                 Error::Validation { operation: schema.name.clone(), reasons: vec![reason] }
             })
@@ -57,7 +57,7 @@ fn dtype(schema: &Operation, workload: &Workload, field: &Field) -> u64 {
     dtype.map_or(0, |dtype| dtype as u64)
 }
 
-/// Everything that is passed is dense and aligned.
+/// All given tensors are dense and aligned.
 fn strides(schema: &Operation, workload: &Workload, field: &Field) -> u64 {
     let name = field.name.strip_prefix("strides(").and_then(|name| name.strip_suffix(')'));
     let input = schema.inputs.iter().position(|input| Some(input.name.as_str()) == name);

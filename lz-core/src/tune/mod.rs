@@ -1,8 +1,8 @@
-//! Tuning: the kernels that could run a call are run in turn until their order is settled, and what was measured is kept.
+//! Tuning: measures the kernels that could run a call, interleaved, until their order is statistically settled, and stores the results.
 //!
-//! Candidates take turns, so that drift hits all alike, and a turn is long enough for what the kernel before it left behind (its data
-//! in the caches, its threads that wait awake for more) to be gone. A kernel that fails, or that takes the process down with it,
-//! is kept as a failure and not tried again. Nothing here knows what a call computes: the caller runs the kernel it is handed.
+//! Candidates are interleaved, so that drift affects all alike. A turn is long enough for the effects of the previous kernel (its data in
+//! the caches, its spinning threads) to be gone. A kernel that fails or crashes the process is recorded as failed and not tried again. The
+//! caller runs the kernels; nothing here depends on what a call computes.
 
 mod marks;
 mod settled;
@@ -31,38 +31,38 @@ use marks::Marks;
 pub(crate) use marks::collect_crashes;
 use settled::{Samples, is_settled};
 
-/// What a turn counts: the time that this share of its samples stay below. What else the machine does only ever adds.
+/// The quantile of a turn's samples that counts: disturbances only ever add time.
 const UNDISTURBED: f64 = 0.1;
-/// A turn of runs that are not much shorter than itself has so many, if they take no longer than so many turns.
+/// Minimum number of runs in a turn, if they fit into `MAX_TURN` turn times.
 const FEWEST_RUNS: usize = 3;
 const LONGEST_TURN: u32 = 5;
-/// No turn has more samples, whatever its clock says.
+/// Maximum number of samples in a turn.
 const MOST_IN_A_TURN: usize = 10_000;
-/// How long a nightly build's measurements count.
+/// Expiry of measurements of nightly builds.
 const NIGHTLY_LIFE_SECONDS: u64 = 7 * 24 * 3600;
 
 /// How to measure.
 #[derive(Clone)]
 pub struct TuneOptions {
-    /// Runs of each kernel before it is timed.
+    /// Warm-up runs of each kernel before it is timed.
     pub warm_up: u32,
-    /// The fewest samples of each kernel, before which nothing is settled.
+    /// Minimum number of samples of each kernel.
     pub least_samples: u32,
-    /// The most samples of each kernel.
+    /// Maximum number of samples of each kernel.
     pub most_samples: u32,
-    /// How many deviations two neighbours must be apart to be settled.
+    /// How many standard deviations apart two neighbors must be to be settled.
     pub deviations: f64,
-    /// A sample is as many runs as take this long together, for kernels that are over before a clock has ticked.
+    /// A sample consists of as many runs as take this long, for kernels shorter than the clock resolution.
     pub sample_time: Duration,
-    /// How long a kernel runs in its turn, of which the undisturbed runs make the sample. One whose single run takes longer rests this
-    /// long before it instead: threads of the kernel before it may wait awake for as long, on the cores that it needs. Zero where
-    /// a sample is long and nobody waits so.
+    /// How long a kernel runs in its turn; a low quantile of the runs is the sample. A kernel whose single run takes longer sleeps this long
+    /// before it instead: threads of the previous kernel may spin on its cores for that long. Zero if samples are long and no threads
+    /// spin.
     pub turn_time: Duration,
-    /// After this long no further round begins, settled or not.
+    /// No further round starts after this time, settled or not.
     pub most_time: Duration,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Who waits for the device, so that runs are timed and not launches.
+    /// Device synchronization, so that runs are timed and not launches.
     pub synchronise: Option<Arc<dyn Synchronise>>,
 }
 
@@ -83,7 +83,7 @@ impl Default for TuneOptions {
 }
 
 impl TuneOptions {
-    /// As an engine's settings say (`perfdb.tune_samples`).
+    /// From an engine's settings (`perfdb.tune_samples`).
     pub fn of(engine: &Engine) -> TuneOptions {
         let mut options = TuneOptions::default();
         if let Some(SettingValue::Int(samples)) = engine.setting("perfdb.tune_samples").map(|one| one.value) {
@@ -100,14 +100,14 @@ impl fmt::Debug for TuneOptions {
     }
 }
 
-/// What is told while measuring. Breaking off keeps what was measured.
+/// Progress of tuning. Cancelling keeps what was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress<'a> {
-    /// Measuring begins.
+    /// Tuning starts.
     Begins {
         /// The operation.
         operation: &'a str,
-        /// How many kernels take part.
+        /// Number of candidates.
         candidates: usize,
     },
     /// A sample was taken.
@@ -116,12 +116,12 @@ pub enum Progress<'a> {
         kernel: &'a str,
         /// Its time, in nanoseconds.
         ns: f64,
-        /// How many samples there are of all kernels together.
+        /// Number of samples of all kernels so far.
         done: usize,
-        /// How many there will be at most.
+        /// Maximum number of samples.
         most: usize,
     },
-    /// A kernel failed and takes no further part.
+    /// A kernel failed and is excluded.
     Failed {
         /// The kernel.
         kernel: &'a str,
@@ -132,29 +132,29 @@ pub enum Progress<'a> {
     Settled,
 }
 
-/// What became of one kernel.
+/// The result of one kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// It was measured.
     Measured(Timing),
-    /// It failed, and that is kept.
+    /// It failed; the failure is recorded.
     Failed(Reason),
-    /// It was not run, because it cannot run this call or has failed before.
+    /// It was skipped, because it cannot run this call or has failed before.
     Passed(Vec<Reason>),
-    /// Measuring was broken off before its turn.
+    /// Tuning was cancelled before its turn.
     Untouched,
 }
 
-/// What tuning found for one call.
+/// The result of tuning one call.
 #[derive(Debug, Clone)]
 pub struct Tuned {
-    /// Each kernel and what became of it: measured ones first, fastest first.
+    /// Each kernel with its result: measured ones first, fastest first.
     pub kernels: Vec<(String, Outcome)>,
-    /// Whether the order is settled, not only cut off at the most samples.
+    /// Whether the order is settled, and not only cut off at the maximum number of samples.
     pub settled: bool,
-    /// Whether it was broken off.
+    /// Whether it was cancelled.
     pub cancelled: bool,
-    /// Whether it was kept; `None` when there is no database.
+    /// Whether it was stored; `None` without a database.
     pub kept: Option<Result<(), DropReason>>,
 }
 
@@ -175,20 +175,20 @@ struct Candidate {
     runner: Runner,
     samples: Samples,
     warm_up_ns: f64,
-    /// What a run takes, as far as warming up has shown.
+    /// Expected time of a run, from the warm-up.
     expected_ns: f64,
-    /// Runs that make one sample.
+    /// Runs per sample.
     runs: u32,
     failure: Option<Reason>,
     is_far_behind: bool,
 }
 
-/// Broken off by the caller.
+/// Cancelled by the caller.
 struct Cancelled;
 
 impl Engine {
-    /// Measures every kernel that could run a call: `run_one` is called with one kernel after the other, many times, and must
-    /// do the same each time. What is measured goes into the engine's database, and decisions follow it from then on.
+    /// Measures every kernel that could run a call: `run_one` is called with one kernel at a time, many times, and must do the same work
+    /// each time. Results are stored in the engine's database and affect decisions from then on.
     pub fn tune(
         &self,
         operation: &'static OperationInfo,
@@ -197,7 +197,7 @@ impl Engine {
         run_one: &mut RunOne<'_>,
         told: &mut Told<'_>,
     ) -> Result<Tuned, Error> {
-        // Another process may have found out meanwhile that a kernel fails, or may have died of one.
+        // Another process may have recorded a failure or a crash of a kernel meanwhile.
         self.refresh_evidence();
         let mut runners = self.runners(operation, context)?;
         let db = self.perfdb();
@@ -225,7 +225,7 @@ impl Engine {
                 self.mark_warm(&one.runner.entry().spec.id, operation, context);
             }
         }
-        // What is dropped is counted and logged by the database itself.
+        // The database counts and logs dropped writes.
         let _ = self.save_health();
         let now = options.clock.unix_seconds();
         let environment = Environment::read(&runners.device);
@@ -270,7 +270,7 @@ impl Engine {
 }
 
 impl Outcome {
-    /// In one word, for those who pass it on.
+    /// The name of the variant, for bindings.
     pub fn state(&self) -> &'static str {
         match self {
             Outcome::Measured(_) => "measured",
@@ -280,7 +280,7 @@ impl Outcome {
         }
     }
 
-    /// Measured ones by their median, the others after them.
+    /// Sort key: measured kernels by median, then the others.
     fn order(&self) -> f64 {
         match self {
             Outcome::Measured(timing) => timing.median_ns,
@@ -332,7 +332,7 @@ impl Trial<'_> {
         let mut done = 0;
         let warm = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.expected_ns);
         let fastest = warm.fold(f64::INFINITY, f64::min);
-        // A short run may be disturbed by what ran before it, a long one is what it is.
+        // A short run may be disturbed by the previous kernel; a long one is reliable.
         let tells = |one: &Candidate| {
             one.failure.is_none() && !self.options.turn_time.is_zero() && self.fills_a_turn(one)
         };
@@ -347,7 +347,7 @@ impl Trial<'_> {
         }
         let begin = self.options.clock.elapsed();
         for round in 0..self.options.most_samples as usize {
-            // Each round begins with another kernel, so that none always runs on a cache that the same other one left.
+            // Each round starts with another kernel, so that none always runs after the same one.
             let count = candidates.len().max(1);
             for turn in 0..candidates.len() {
                 let Some(one) = candidates.get_mut((turn + round) % count).filter(|one| one.takes_part())
@@ -383,7 +383,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// The first run is the one that may take the process down, so a mark says so while it lasts.
+    /// The first run may crash the process, so a mark is set during it.
     fn warm_up(
         &mut self,
         one: &mut Candidate,
@@ -413,12 +413,12 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Whether one run takes as long as a turn; then nothing is gained by more of them.
+    /// Whether one run takes as long as a turn, so that a single run suffices.
     fn fills_a_turn(&self, one: &Candidate) -> bool {
         one.expected_ns >= self.options.turn_time.as_nanos() as f64
     }
 
-    /// What a kernel's turn counts.
+    /// The sample of a kernel's turn.
     fn turn(&mut self, one: &Candidate, run_one: &mut RunOne<'_>) -> Result<f64, KernelError> {
         let turn_time = self.options.turn_time;
         if self.fills_a_turn(one) {
@@ -448,7 +448,7 @@ impl Trial<'_> {
             device.synchronise(crate::thread_scope::stream_of_thread())?;
         }
         let took = self.options.clock.elapsed().saturating_sub(start);
-        // A clock that did not move says that it was quicker than the clock can tell.
+        // If the clock did not advance, the run was shorter than its resolution.
         Ok((took.as_nanos() as f64 / f64::from(one.runs)).max(0.1))
     }
 
@@ -482,7 +482,7 @@ fn tell(told: &mut Told<'_>, progress: &Progress<'_>) -> Result<(), Cancelled> {
     }
 }
 
-/// A build whose version does not tell two days apart.
+/// Whether the version does not distinguish builds of different days.
 fn is_nightly(version: &str) -> bool {
     ["nightly", "dev", "git", "dirty"].iter().any(|word| version.contains(word))
 }
