@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn contracts_use_only_keywords_that_are_checked() {
+    fn contracts_use_only_supported_keywords() {
         for contract in [crate::descriptor::CONTRACT, crate::table::CONTRACT] {
             let schema: Json = serde_json::from_str(contract).unwrap();
             let mut found = Vec::new();

@@ -21,14 +21,14 @@ use crate::tensor::{Place, Tensor};
 ///
 /// The operation is kept until the process ends.
 pub fn read_operation(path: &str, yaml: &str) -> Result<&'static OperationInfo, Error> {
-    let refuse = |message: String| Error::Configuration {
+    let reject = |message: String| Error::Configuration {
         subject: path.to_owned(),
         reasons: vec![Reason::new(ReasonCode::SchemaInvalid).message(message.clone())],
         message,
     };
     let schema = lz_schema::set::load_one(path, yaml, crate::reason::catalogue())
-        .map_err(|report| refuse(format!("the schema is invalid\n{report}")))?;
-    let fields = fields(&schema).map_err(refuse)?;
+        .map_err(|report| reject(format!("the schema is invalid\n{report}")))?;
+    let fields = fields(&schema).map_err(reject)?;
     Ok(OperationInfo::from_schema(schema, path, yaml, fields))
 }
 

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_found_by_all_of_its_words_alone() {
+    fn lookup_compares_all_key_words() {
         let calls = ExactCache::new(4);
         calls.keep(1, 7, &[1, 2], to(3));
         let kernel = |head, words: &[u64]| calls.find(1, head, words).map(|decision| decision.kernel);
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn words_that_do_not_tell_are_not_looked_at() {
+    fn lookup_ignores_words_beyond_the_key() {
         let calls = ExactCache::new(4);
         calls.keep(1, 7, &[1, 2], to(3));
         assert_eq!(calls.find(1, 7, &[1, 2, 9]).map(|decision| decision.kernel), Some(3));
     }
 
     #[test]
-    fn two_calls_share_a_number_and_a_third_is_not_kept() {
+    fn third_call_with_the_same_hash_is_not_inserted() {
         let calls = ExactCache::new(4);
         let number = 1 << 32 | 2;
         for word in 0..3 {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn no_places_keep_nothing() {
+    fn empty_cache_inserts_nothing() {
         let calls = ExactCache::new(0);
         calls.keep(5, 0, &[], to(0));
         assert!(calls.find(5, 0, &[]).is_none());

@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_shortcut_agrees_with_its_program(
+        fn shortcut_agrees_with_its_program(
             size in prop_oneof![-20i64..20, any::<i64>(), Just(i64::MIN), Just(i64::MAX)],
             a in -9i64..9,
             b in -9i64..9,

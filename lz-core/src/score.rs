@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_slower_loses_everything_however_little_its_figures_are_believed() {
+    fn much_slower_kernel_gets_the_minimum_at_any_confidence() {
         assert_eq!([0.9, 0.3, 0.05].map(|confidence| perf(160.0, confidence)), [PERF_FLOOR; 3]);
         assert_eq!([perf(100.0, 1.0), perf(100.0, 0.5)], [PERF_BEST, PERF_BEST / 2.0]);
     }
 
     #[test]
-    fn what_is_a_little_slower_loses_as_far_as_that_is_believed() {
+    fn slightly_slower_kernel_loses_in_proportion_to_confidence() {
         let points = [0.9, 0.3, 0.05].map(|confidence| perf(101.0, confidence));
         assert!(points.is_sorted() && points[0] < -10.0 && points[2] > -1.0, "{points:?}");
     }

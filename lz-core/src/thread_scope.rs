@@ -254,11 +254,11 @@ mod tests {
     }
 
     fn overlay_id_now() -> u32 {
-        of_thread().apply(Mode::PLAIN).overlay()
+        of_thread().apply(Mode::PLAIN).overlay_id()
     }
 
     #[test]
-    fn equal_contents_have_equal_numbers_and_others_have_not() {
+    fn equal_overlays_have_equal_ids() {
         let first = push_overlay(7, ModeChange::NONE, layer("x")).unwrap();
         let number = overlay_id_now();
         assert_ne!(number, 0);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_may_end_in_any_order() {
+    fn guards_may_be_dropped_in_any_order() {
         let deterministic = |on| ModeChange::NONE.set(Ask::Deterministic, on);
         let outer = scope(deterministic(true));
         let middle = on_stream(77);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_of_a_call_goes_before_that_of_its_thread() {
+    fn stream_of_a_call_overrides_that_of_its_thread() {
         let _thread = on_stream(5);
         let call = for_call(6);
         assert_eq!(stream_of_thread(), 6);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn other_threads_see_nothing() {
+    fn scopes_are_thread_local() {
         let _scope = push_overlay(1, ModeChange::NONE.set(Ask::Disabled, true), layer("x")).unwrap();
         let _stream = on_stream(5);
         let seen = std::thread::spawn(|| (of_thread(), stream_of_thread(), thread_overlay().is_none()));

@@ -1,12 +1,12 @@
-//! Health as selection uses it: admission, scope, weight, time, change notices, restarts and many threads. No test sleeps.
+//! Health as selection uses it: admission, scope, penalties, time, notifications, restarts and concurrency. No test sleeps.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lz_core::health::{
-    Change, CircuitConfig, DegradationLevel, Failure, Health, HealthConfig, ManualClock, Population,
-    RefusalScope, CircuitStatus, Subject,
+    Change, CircuitConfig, CircuitStatus, DegradationLevel, Failure, Health, HealthConfig, ManualClock,
+    Population, RefusalScope, Subject,
 };
 use lz_core::perfdb::{HealthScope, HealthState, PerfDb};
 use lz_core::{Cause, Severity};
@@ -45,7 +45,7 @@ fn open(health: &Health, subject: Subject<'_>) {
 }
 
 #[test]
-fn one_bad_shape_does_not_condemn_a_kernel() {
+fn circuits_are_per_bucket() {
     let (clock, health) = health();
     assert!(health.all_closed() && health.has_no_records());
     open(&health, subject("k", &[1]));
@@ -67,7 +67,7 @@ fn one_bad_shape_does_not_condemn_a_kernel() {
 }
 
 #[test]
-fn what_a_kernel_said_on_other_calls_is_told_as_such() {
+fn last_failure_in_other_buckets_is_labeled() {
     let (_, health) = health();
     fail(&health, subject("k", &[1]), KERNEL);
     assert_eq!(health.last_failure(&subject("k", &[1])).as_deref(), Some("boom"));
@@ -84,7 +84,7 @@ fn what_a_kernel_said_on_other_calls_is_told_as_such() {
 }
 
 #[test]
-fn probes_decide_and_back_off_grows() {
+fn probes_decide_and_backoff_grows() {
     let (clock, health) = health();
     let bad = subject("k", &[1]);
     open(&health, bad);
@@ -118,7 +118,7 @@ fn probes_decide_and_back_off_grows() {
 }
 
 #[test]
-fn a_fatal_failure_takes_the_backend_and_leaves_the_others() {
+fn fatal_failure_opens_only_its_backend() {
     let (clock, health) = health();
     fail(&health, subject("k", &[1]), BACKEND_LOST);
     let refusal = health.admit(subject("another", &[9])).unwrap_err();
@@ -128,14 +128,14 @@ fn a_fatal_failure_takes_the_backend_and_leaves_the_others() {
     clock.advance(Duration::from_secs(30));
     let probe = health.admit(subject("another", &[9])).unwrap();
     assert!(probe.is_probe() && health.admit(subject("third", &[9])).is_err(), "one probe for a backend");
-    // An ordinary failure of the kernel says nothing about the backend.
+    // A failure of the kernel says nothing about the backend.
     probe.failed(Failure::of_kernel("shape"));
     health.admit(subject("third", &[9])).unwrap().succeeded();
     assert!(health.all_closed());
 }
 
 #[test]
-fn a_lost_device_says_so_and_never_comes_back_by_itself() {
+fn lost_device_never_recovers_by_itself() {
     let (clock, health) = health();
     health.set_population(Population { kernels: 32, backends: 4, devices: 1 });
     fail(&health, subject("k", &[1]), DEVICE_LOST);
@@ -182,7 +182,7 @@ fn only_failures_of_the_kernel_count_against_it() {
 }
 
 #[test]
-fn a_lost_environment_opens_the_backend_and_no_kernel() {
+fn environment_failure_opens_the_backend_only() {
     let (_, health) = health();
     fail(&health, subject("k", &[1]), (Cause::Capacity, Severity::Backend));
     assert!(health.has_no_records());
@@ -193,7 +193,7 @@ fn a_lost_environment_opens_the_backend_and_no_kernel() {
 }
 
 #[test]
-fn a_failure_in_a_trial_opens_at_once_and_counts_once() {
+fn trial_failure_opens_immediately() {
     let (_, health) = health();
     let k = subject("k", &[1]);
     health.admit(k).unwrap().failed(Failure::of_kernel("crashed").in_trial());
@@ -209,7 +209,7 @@ fn a_failure_in_a_trial_opens_at_once_and_counts_once() {
 }
 
 #[test]
-fn failures_weigh_in_the_score_until_they_are_forgiven() {
+fn failures_lower_the_score_until_forgiven() {
     let (_, health) = health();
     let k = subject("k", &[1]);
     assert_eq!(health.reliability_penalty(&k), 0.0);
@@ -228,7 +228,7 @@ fn failures_weigh_in_the_score_until_they_are_forgiven() {
 }
 
 #[test]
-fn the_generation_moves_with_every_visible_change_and_only_then() {
+fn generation_changes_with_every_visible_change_only() {
     let (clock, health) = health();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();
@@ -265,7 +265,7 @@ fn the_generation_moves_with_every_visible_change_and_only_then() {
 }
 
 #[test]
-fn health_survives_a_restart_through_the_database() {
+fn health_round_trips_through_the_database() {
     let folder = std::env::temp_dir().join(format!("lz-health-{}", std::process::id()));
     let db = PerfDb::open(folder.join("perfdb.sqlite")).db;
     let (clock, before) = health();
@@ -309,7 +309,7 @@ fn health_survives_a_restart_through_the_database() {
 }
 
 #[test]
-fn a_calendar_that_jumped_does_not_lock_a_kernel_away() {
+fn calendar_jump_does_not_disable_a_kernel() {
     let (_, before) = health();
     open(&before, subject("k", &[1]));
     let mut rows = before.export("GPU-1");
@@ -322,7 +322,7 @@ fn a_calendar_that_jumped_does_not_lock_a_kernel_away() {
 }
 
 #[test]
-fn the_table_is_bounded() {
+fn number_of_circuits_is_bounded() {
     let clock = Arc::new(ManualClock::default());
     let health = Health::new(HealthConfig { max_circuits: 10, ..HealthConfig::default() }, clock.clone());
     for bucket in 0..100 {
@@ -341,7 +341,7 @@ fn the_table_is_bounded() {
 }
 
 #[test]
-fn the_engine_steps_back_and_recovers_by_time_alone() {
+fn engine_degrades_and_recovers_by_time() {
     let (clock, health) = health();
     health.set_population(Population { kernels: 10, backends: 2, devices: 1 });
     assert_eq!(health.level(), DegradationLevel::Full);
@@ -364,7 +364,7 @@ fn the_engine_steps_back_and_recovers_by_time_alone() {
 }
 
 #[test]
-fn many_threads_never_get_more_probes_than_there_are() {
+fn concurrent_probes_are_bounded() {
     let (clock, health) = health();
     let bad = subject("k", &[1]);
     for _ in 0..50 {
@@ -381,7 +381,7 @@ fn many_threads_never_get_more_probes_than_there_are() {
                     health.poll();
                     if let Ok(permit) = health.admit(bad) {
                         granted.fetch_add(1, Ordering::SeqCst);
-                        // The probe is lost with its thread; time gives it up.
+                        // The probe is lost with its thread and times out.
                         std::mem::forget(permit);
                     }
                 });
@@ -400,7 +400,7 @@ fn many_threads_never_get_more_probes_than_there_are() {
 }
 
 #[test]
-fn threads_that_fail_succeed_and_ask_at_once_leave_a_consistent_whole() {
+fn concurrent_outcomes_keep_state_consistent() {
     let (clock, health) = health();
     let changes = Arc::new(AtomicU64::new(0));
     let counted = changes.clone();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broadcast_element_is_read_once() {
+    fn broadcast_elements_are_read_once() {
         for rank in [1, 2, 4] {
             let view = broadcast(&[7], rank);
             assert!(index_ok(&view, 8) && index_problem(&view, 8).is_none());

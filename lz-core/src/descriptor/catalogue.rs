@@ -30,11 +30,11 @@ impl<'a> Catalogue<'a> {
         if let Some(operation) = self.operations.iter().find(|operation| operation.name == name) {
             return vec![Target { operation, alias: None }];
         }
-        let carrying = self.operations.iter().filter_map(|operation| {
+        let with_alias = self.operations.iter().filter_map(|operation| {
             let alias = operation.aliases.iter().find(|alias| alias.name == name)?;
             Some(Target { operation, alias: Some(alias) })
         });
-        carrying.collect()
+        with_alias.collect()
     }
 
     /// All names, operations first.

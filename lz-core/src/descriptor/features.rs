@@ -59,7 +59,7 @@ const FEATURES: [Feature; 8] = [
 ];
 
 /// Params that are covered by other parts of a descriptor.
-const ELSEWHERE: [&str; 2] = ["layout", "format"];
+const COVERED_ELSEWHERE: [&str; 2] = ["layout", "format"];
 
 /// Limits for every optional input and param that the kernel does not claim; `fixed` are the params that the alias fixes.
 pub(super) fn limits(operation: &Operation, kernel: &KernelCapabilities, fixed: &[&str]) -> Vec<Limit> {
@@ -75,7 +75,7 @@ pub(super) fn limits(operation: &Operation, kernel: &KernelCapabilities, fixed: 
         }
     }
     for param in &operation.params {
-        if ELSEWHERE.contains(&param.name.as_str()) || fixed.contains(&param.name.as_str()) {
+        if COVERED_ELSEWHERE.contains(&param.name.as_str()) || fixed.contains(&param.name.as_str()) {
             continue;
         }
         let (claimed, code) = match feature(&param.name) {

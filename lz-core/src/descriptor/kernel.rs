@@ -26,21 +26,17 @@ pub(super) fn specs(
 ) -> Vec<KernelSpec> {
     let mut specs = Vec::new();
     let mut ids: BTreeMap<&str, Span> = BTreeMap::new();
-    for (name, place, list) in get(root, "ops").map(entries).into_iter().flatten() {
+    for (name, span, list) in get(root, "ops").map(entries).into_iter().flatten() {
         let targets = catalogue.resolve(name);
         if targets.is_empty() {
-            unknown_operation(name, place, catalogue, sink);
+            unknown_operation(name, span, catalogue, sink);
         }
         let kernels = capabilities.ops.get(name).map_or(&[][..], Vec::as_slice);
         for (kernel, node) in kernels.iter().zip(items(list)) {
-            let place = get(node, "kernel_id").map_or(node.span, |node| node.span);
-            if let Some(earlier) = ids.insert(&kernel.kernel_id, place) {
-                sink.error(
-                    Code::DuplicateKernel,
-                    place,
-                    format!("duplicate kernel `{}`", kernel.kernel_id),
-                )
-                .also(earlier, "first written here");
+            let span = get(node, "kernel_id").map_or(node.span, |node| node.span);
+            if let Some(earlier) = ids.insert(&kernel.kernel_id, span) {
+                sink.error(Code::DuplicateKernel, span, format!("duplicate kernel `{}`", kernel.kernel_id))
+                    .also(earlier, "first written here");
             }
             names_of_fused(node, catalogue, sink);
             let first = sink.diagnostics.len();
@@ -57,14 +53,14 @@ pub(super) fn specs(
                 spec.capabilities_hash = hash.to_owned();
                 specs.push(spec);
             }
-            once(sink, first, &targets);
+            dedup_diagnostics(sink, first, &targets);
         }
     }
     specs
 }
 
 /// A problem of an alias is found once per operation behind it; report it once.
-fn once(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
+fn dedup_diagnostics(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
     let mut seen: Vec<(Code, Span, String)> = Vec::new();
     for diagnostic in sink.diagnostics.split_off(first.min(sink.diagnostics.len())) {
         let span = diagnostic.labels.first().map(|label| label.span).unwrap_or_default();
@@ -78,9 +74,9 @@ fn once(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
     }
 }
 
-fn unknown_operation(name: &str, place: Span, catalogue: &Catalogue<'_>, sink: &mut Sink) {
+fn unknown_operation(name: &str, span: Span, catalogue: &Catalogue<'_>, sink: &mut Sink) {
     let near = sink.nearest(name, catalogue.names());
-    sink.error(Code::UnknownOperation, place, format!("unknown operation or alias `{name}`")).suggest(near);
+    sink.error(Code::UnknownOperation, span, format!("unknown operation or alias `{name}`")).suggest(near);
 }
 
 fn names_of_fused(node: &Node, catalogue: &Catalogue<'_>, sink: &mut Sink) {
@@ -142,7 +138,7 @@ impl Reader<'_, '_> {
             (false, Some(false)) => StrideNeeds::Any,
         };
         if !kernel.alignment.is_power_of_two() {
-            let span = self.place("alignment");
+            let span = self.span_of("alignment");
             self.sink.error(Code::BadNumber, span, "`alignment` must be a power of two");
         }
         spec.alignment = kernel.alignment;
@@ -168,7 +164,7 @@ impl Reader<'_, '_> {
         spec
     }
 
-    fn place(&self, key: &str) -> Span {
+    fn span_of(&self, key: &str) -> Span {
         get(self.node, key).map_or_else(|| self.head(), |node| node.span)
     }
 
@@ -211,11 +207,11 @@ impl Reader<'_, '_> {
             } else {
                 listed_dtypes.clone()
             };
-            let taken: Vec<DType> =
+            let accepted: Vec<DType> =
                 variable.dtypes.iter().copied().filter(|dtype| claimed.contains(dtype)).collect();
-            if taken.is_empty() && required {
+            if accepted.is_empty() && required {
                 let names = listed(variable.dtypes.iter().map(|dtype| dtype.name()));
-                let span = self.place("dtypes");
+                let span = self.span_of("dtypes");
                 let message = format!(
                     "`{}` has no dtype for `{}` of `{}`",
                     self.kernel.kernel_id, variable.name, self.operation.name
@@ -224,8 +220,8 @@ impl Reader<'_, '_> {
                     .error(Code::MissingLimit, span, message)
                     .note(format!("allowed are {names}; `dtypes_by_variable` can restrict them"));
             }
-            if !taken.is_empty() {
-                all.push((variable.name.clone(), taken));
+            if !accepted.is_empty() {
+                all.push((variable.name.clone(), accepted));
             }
         }
         for (name, span, _) in get(self.node, "dtypes_by_variable").map(entries).into_iter().flatten() {
@@ -297,15 +293,15 @@ impl Reader<'_, '_> {
         }
         let Some(cases) = Self::layout_cases(self.operation) else { return Vec::new() };
         let any = stated.iter().any(|(name, _)| name == "any");
-        let taken: Vec<String> = cases
+        let accepted: Vec<String> = cases
             .iter()
             .filter(|case| any || stated.iter().any(|(name, _)| name == *case))
             .cloned()
             .collect();
-        if taken.is_empty() && stated.iter().all(|(name, _)| known.contains(&name.as_str())) {
+        if accepted.is_empty() && stated.iter().all(|(name, _)| known.contains(&name.as_str())) {
             self.missing("requires_layouts", "has layouts of its own");
         }
-        taken
+        accepted
     }
 
     fn produces_layout(&mut self) -> Option<String> {
@@ -314,7 +310,7 @@ impl Reader<'_, '_> {
         if cases.contains(&name) {
             return Some(name);
         }
-        let span = self.place("produces_layout");
+        let span = self.span_of("produces_layout");
         let message = format!("`{name}` is not a layout of `{}`", self.operation.name);
         self.sink
             .error(Code::UnknownCase, span, message)
@@ -328,18 +324,16 @@ impl Reader<'_, '_> {
         {
             let span = self.head();
             let message = format!("`{}` does not set `min_sm`, but it runs on CUDA", kernel.kernel_id);
-            self.sink
-                .error(Code::MissingLimit, span, message)
-                .note("`null` means no limit");
+            self.sink.error(Code::MissingLimit, span, message).note("`null` means no limit");
         }
-        if let (Some(least), Some(most)) = (kernel.min_sm, kernel.max_sm)
-            && least > most
+        if let (Some(min), Some(max)) = (kernel.min_sm, kernel.max_sm)
+            && min > max
         {
-            let span = self.place("max_sm");
+            let span = self.span_of("max_sm");
             self.sink.error(
                 Code::BadNumber,
                 span,
-                format!("the range of compute capabilities {least} to {most} is empty"),
+                format!("the range of compute capabilities {min} to {max} is empty"),
             );
         }
         for item in get(self.node, "isa").map_or(&[][..], items) {
@@ -384,7 +378,7 @@ impl Reader<'_, '_> {
             ("max_batch_size", kernel.max_batch_size, &batches, "<=", ReasonCode::AxisLimit),
         ];
         for (key, bound, axes, operator, code) in numbers {
-            self.about(key, bound.is_some(), axes);
+            self.check_applies(key, bound.is_some(), axes);
             let needed = matches!(key, "max_head_dim" | "max_seq_len") && !axes.is_empty();
             if needed && get(self.node, key).is_none() {
                 self.missing(key, if key == "max_seq_len" { "has sequences" } else { "has heads" });
@@ -394,10 +388,10 @@ impl Reader<'_, '_> {
                     .extend(bound.map(|bound| Limit { check: format!("{axis} {operator} {bound}"), code }));
             }
         }
-        self.about("head_dim_multiple", kernel.head_dim_multiple.is_some(), &heads);
+        self.check_applies("head_dim_multiple", kernel.head_dim_multiple.is_some(), &heads);
         if let Some(multiple) = kernel.head_dim_multiple {
             if multiple == 0 {
-                let span = self.place("head_dim_multiple");
+                let span = self.span_of("head_dim_multiple");
                 self.sink.error(Code::BadNumber, span, "`head_dim_multiple` must not be 0");
             }
             for axis in &heads {
@@ -412,10 +406,10 @@ impl Reader<'_, '_> {
     }
 
     /// Rejects a limit on a size that no operation of the entry has: it would never apply.
-    fn about(&mut self, key: &str, stated: bool, axes: &[String]) {
+    fn check_applies(&mut self, key: &str, stated: bool, axes: &[String]) {
         let elsewhere = self.targets.len() > 1;
         if stated && axes.is_empty() && !elsewhere {
-            let span = self.place(key);
+            let span = self.span_of(key);
             let message =
                 format!("`{key}` does not apply to `{}`, which has no such size", self.operation.name);
             self.sink
@@ -424,9 +418,12 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn axes(&self, wanted: impl Fn(&lz_schema::model::Axis) -> bool) -> Vec<String> {
-        let axes =
-            self.operation.axes.iter().filter(|axis| wanted(axis) && axis.value.is_none() && !axis.dynamic);
+    fn axes(&self, predicate: impl Fn(&lz_schema::model::Axis) -> bool) -> Vec<String> {
+        let axes = self
+            .operation
+            .axes
+            .iter()
+            .filter(|axis| predicate(axis) && axis.value.is_none() && !axis.dynamic);
         axes.map(|axis| axis.name.clone()).collect()
     }
 

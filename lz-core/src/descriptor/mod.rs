@@ -77,10 +77,10 @@ impl From<DescriptorError> for Error {
 /// Reads a descriptor; `path` is its name in messages.
 pub fn read(path: &str, text: &str, catalogue: &Catalogue<'_>) -> Result<Descriptor, DescriptorError> {
     let (mut sink, checked) = contract::read(CONTRACT, path, text);
-    let Some(checked) = checked else { return Err(refuse(path, None, sink)) };
+    let Some(checked) = checked else { return Err(reject(path, None, sink)) };
     let backend = contract::get(&checked.root, "backend").and_then(contract::text).map(str::to_owned);
     if !sink.diagnostics.is_empty() {
-        return Err(refuse(path, backend, sink));
+        return Err(reject(path, backend, sink));
     }
     let hash = hash(&checked.json);
     let capabilities: v1::Capabilities = match serde_json::from_value(checked.json) {
@@ -92,13 +92,13 @@ pub fn read(path: &str, text: &str, catalogue: &Catalogue<'_>) -> Result<Descrip
                 contract::first_line(&checked.source, checked.root.span),
                 error.to_string(),
             );
-            return Err(refuse(path, backend, sink));
+            return Err(reject(path, backend, sink));
         }
     };
     let kernels = kernel::specs(&capabilities, &checked.root, catalogue, &hash, &mut sink);
     let generations = generations(&capabilities, &checked.root, &mut sink);
     if !sink.diagnostics.is_empty() {
-        return Err(refuse(path, backend, sink));
+        return Err(reject(path, backend, sink));
     }
     Ok(Descriptor {
         backend: capabilities.backend,
@@ -185,7 +185,7 @@ fn generations(
     entries
 }
 
-fn refuse(path: &str, backend: Option<String>, sink: Sink) -> DescriptorError {
+fn reject(path: &str, backend: Option<String>, sink: Sink) -> DescriptorError {
     let report = contract::report(sink);
     let reasons = report.diagnostics.iter().map(reason).collect();
     DescriptorError { path: path.to_owned(), backend, report, reasons }
@@ -198,9 +198,9 @@ fn reason(diagnostic: &Diagnostic) -> Reason {
         Code::UnknownOperation => ReasonCode::OperationUnknown,
         _ => ReasonCode::CapabilitiesSchemaMismatch,
     };
-    let place = diagnostic.labels.first().map_or_else(String::new, |label| {
+    let location = diagnostic.labels.first().map_or_else(String::new, |label| {
         let (line, column) = label.source.position(label.span.start);
         format!("{}:{line}:{column}: ", label.source.path)
     });
-    Reason::new(code).message(format!("{place}{}", diagnostic.message))
+    Reason::new(code).message(format!("{location}{}", diagnostic.message))
 }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn small_floats_came_with_their_generations() {
+    fn small_float_support_follows_the_generation() {
         assert!(!CudaSupports::for_sm(75).bf16 && CudaSupports::for_sm(80).bf16);
         assert!(!CudaSupports::for_sm(86).f8 && CudaSupports::for_sm(89).f8);
         assert!(!CudaSupports::for_sm(90).f4 && CudaSupports::for_sm(100).f4);

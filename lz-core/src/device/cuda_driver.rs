@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_library_is_a_reason() {
+    fn missing_library_is_reported_as_a_reason() {
         let reason = CudaDriver::open(Path::new("/nonexistent/libcuda.so.1")).unwrap_err();
         assert!(matches!(reason, AbsenceReason::LibraryMissing { .. }), "{reason}");
     }

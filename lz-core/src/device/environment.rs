@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readings_fall_into_buckets() {
+    fn readings_map_to_buckets() {
         assert_eq!(Temperature::of_celsius(49), Temperature::Cold);
         assert_eq!(Temperature::of_celsius(50), Temperature::Warm);
         assert_eq!(Temperature::of_celsius(80), Temperature::Hot);

@@ -219,8 +219,9 @@ fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
     });
     let mut guards: Vec<Guard> = rules.chain(locks).collect();
     if call.snapshot.level.allows_cache() && call.snapshot.solved.reads_scalars(call.table.info) {
-        let says = call.snapshot.solved.says(call.table, &call.snapshot.registry, call.context, call.device);
-        guards.push(Guard::Tabled { says });
+        let digest =
+            call.snapshot.solved.digest(call.table, &call.snapshot.registry, call.context, call.device);
+        guards.push(Guard::Table { digest });
     }
     guards
 }

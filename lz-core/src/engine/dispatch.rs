@@ -307,7 +307,7 @@ impl Shared {
             snapshot.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
             let call = Call::new(snapshot, table, context, mode);
             let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
-            self.journal.note(&call, decision.position);
+            self.journal.record(&call, decision.position);
             return Ok(Selected::Uncached(decision));
         }
         let lookup =
@@ -337,7 +337,7 @@ impl Shared {
         snapshot.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
         let call = Call::new(snapshot, table, context, mode);
         let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
-        self.journal.note(&call, decision.position);
+        self.journal.record(&call, decision.position);
         match snapshot.decisions.insert(key, &decision) {
             Some(entry) => Ok(Selected::Cached(entry)),
             None => {
@@ -353,7 +353,7 @@ impl Shared {
         let Some((decision, last_resort)) = decide::decide_last_resort(call) else {
             return Err(decide::refusal(call));
         };
-        self.journal.note(call, decision.position);
+        self.journal.record(call, decision.position);
         Ok(Selected::LastResort(decision, last_resort))
     }
 

@@ -24,7 +24,7 @@ pub(crate) enum Guard {
     /// Whether a candidate's launch fits the device.
     Launch { position: u16, expect: bool },
     /// The answer of the dispatch tables, where it depends on scalars: a 48-bit digest.
-    Tabled { says: u64 },
+    Table { digest: u64 },
 }
 
 /// Bits for modulus and remainder in the packed form.
@@ -53,7 +53,7 @@ impl Guard {
             Guard::Lock { lock, expect } => word(3, expect, numbers(lock, 0, 0)),
             Guard::Memory { position, expect } => word(4, expect, numbers(position, 0, 0)),
             Guard::Launch { position, expect } => word(5, expect, numbers(position, 0, 0)),
-            Guard::Tabled { says } => word(6, true, says << 16),
+            Guard::Table { digest } => word(6, true, digest << 16),
         }
     }
 
@@ -74,7 +74,7 @@ impl Guard {
             3 => Guard::Lock { lock: number(1), expect },
             4 => Guard::Memory { position: number(1), expect },
             5 => Guard::Launch { position: number(1), expect },
-            _ => Guard::Tabled { says: word >> 16 },
+            _ => Guard::Table { digest: word >> 16 },
         }
     }
 
@@ -86,7 +86,7 @@ impl Guard {
             | Guard::Lock { expect, .. }
             | Guard::Memory { expect, .. }
             | Guard::Launch { expect, .. } => expect,
-            Guard::Tabled { .. } => true,
+            Guard::Table { .. } => true,
         }
     }
 }
@@ -134,8 +134,8 @@ fn holds(guard: Guard, snapshot: &Snapshot, table: &OperationTable, context: &Co
         Guard::Launch { position, .. } => kernel(position)
             .zip(device())
             .map(|(kernel, device)| filter::launch_fits(kernel, &fields, device)),
-        Guard::Tabled { says } => {
-            Some(snapshot.solved.says(table, &snapshot.registry, context, device()) == says)
+        Guard::Table { digest } => {
+            Some(snapshot.solved.digest(table, &snapshot.registry, context, device()) == digest)
         }
     };
     now == Some(guard.expect())
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_guard_survives_packing() {
+    fn guards_round_trip_through_packing() {
         let most = (1 << MODULUS_BITS) - 1;
         for expect in [false, true] {
             let all = [
@@ -157,7 +157,7 @@ mod tests {
                 Guard::Lock { lock: 7, expect },
                 Guard::Memory { position: u16::MAX, expect },
                 Guard::Launch { position: 3, expect },
-                Guard::Tabled { says: (1 << 48) - 1 },
+                Guard::Table { digest: (1 << 48) - 1 },
             ];
             for guard in all {
                 assert_eq!(Guard::unpack(guard.pack()), guard);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn large_numbers_have_no_short_form() {
+    fn large_moduli_have_no_packed_form() {
         let modulus = |modulus, remainder| Guard::modulus(Modulus { axis: 0, modulus, remainder }, true);
         assert!(modulus(8, 0).is_some());
         assert!(modulus(1 << MODULUS_BITS, 0).is_none() && modulus(8, -1).is_none());

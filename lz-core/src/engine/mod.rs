@@ -41,7 +41,7 @@ use crate::mode::{self, Mode};
 use crate::operation::OperationInfo;
 use crate::perfdb;
 use crate::plan::Plan;
-use crate::planner::KeptPlans;
+use crate::planner::PlanCache;
 use crate::policy::Policy;
 use crate::policy::stack::PolicyStack;
 use crate::reason::Reason;
@@ -87,7 +87,7 @@ pub(crate) struct Shared {
     /// The PerfDB connection.
     persistence: OnceLock<Arc<keep::Persistence>>,
     splits: Splits,
-    plans: KeptPlans,
+    plans: PlanCache,
     journal: Journal,
 }
 
@@ -135,7 +135,7 @@ impl Engine {
             operator: OnceLock::new(),
             persistence: OnceLock::new(),
             splits: Splits::default(),
-            plans: KeptPlans::default(),
+            plans: PlanCache::default(),
             journal: Journal::default(),
         });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
@@ -415,7 +415,7 @@ impl Shared {
     ) -> Result<(), Error> {
         self.change(|parts| {
             let registry = Arc::new(change(&parts.registry)?);
-            let solved = LoadedTables::beside(&parts.solved, &registry);
+            let solved = LoadedTables::with_registry(&parts.solved, &registry);
             Ok(Some(SnapshotParts { registry, solved, ..parts }))
         })
     }

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::filter;
 use crate::mode::Mode;
 use crate::operation::OperationInfo;
-use crate::planner::KeptPlans;
+use crate::planner::PlanCache;
 use crate::reason::Reason;
 use crate::run::Scratch;
 
@@ -23,7 +23,7 @@ impl Engine {
     }
 
     /// The cache of block plans.
-    pub(crate) fn kept_plans(&self) -> &KeptPlans {
+    pub(crate) fn plan_cache(&self) -> &PlanCache {
         &self.shared.plans
     }
 

@@ -25,18 +25,18 @@ use crate::reason::{Reason, ReasonCode};
 use crate::table::{LockedDecision, Lockfile, LockfileError, Mismatch, capabilities_hash};
 
 /// Maximum number of recorded decisions.
-const MOST: usize = 100_000;
+const MAX_RECORDED: usize = 100_000;
 
 /// The recorded decisions.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     on: AtomicBool,
-    noted: Mutex<BTreeMap<(String, String), Noted>>,
+    recorded: Mutex<BTreeMap<(String, String), Recorded>>,
 }
 
 /// A decision and a call that it was made for.
 #[derive(Debug, Clone)]
-struct Noted {
+struct Recorded {
     decision: LockedDecision,
     operation: &'static OperationInfo,
     context: Context,
@@ -44,13 +44,13 @@ struct Noted {
 }
 
 impl Journal {
-    fn noted(&self) -> MutexGuard<'_, BTreeMap<(String, String), Noted>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recorded(&self) -> MutexGuard<'_, BTreeMap<(String, String), Recorded>> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a decision, replacing an earlier one for the same cell.
     #[inline]
-    pub fn note(&self, call: &Call<'_>, position: u16) {
+    pub fn record(&self, call: &Call<'_>, position: u16) {
         if self.on.load(Ordering::Relaxed) {
             self.write(call, position);
         }
@@ -58,17 +58,17 @@ impl Journal {
 
     #[cold]
     fn write(&self, call: &Call<'_>, position: u16) {
-        let Some(noted) = noted(call, position) else { return };
-        let mut all = self.noted();
-        let key = (noted.decision.operation.clone(), noted.decision.context.clone());
-        if all.len() < MOST || all.contains_key(&key) {
-            all.insert(key, noted);
+        let Some(recorded) = recorded(call, position) else { return };
+        let mut all = self.recorded();
+        let key = (recorded.decision.operation.clone(), recorded.decision.context.clone());
+        if all.len() < MAX_RECORDED || all.contains_key(&key) {
+            all.insert(key, recorded);
         }
     }
 }
 
 /// A decision as stored in the lockfile.
-fn noted(call: &Call<'_>, position: u16) -> Option<Noted> {
+fn recorded(call: &Call<'_>, position: u16) -> Option<Recorded> {
     let info = call.table.info;
     let candidate = call.table.candidates.get(usize::from(position))?;
     let kernel = call.snapshot.registry.compiled(candidate.kernel)?;
@@ -80,7 +80,7 @@ fn noted(call: &Call<'_>, position: u16) -> Option<Noted> {
         kernel_version: kernel.spec().version.clone(),
         fallbacks: describe::fallbacks(call, position),
     };
-    Some(Noted { decision, operation: info, context: *call.context, mode: call.mode })
+    Some(Recorded { decision, operation: info, context: *call.context, mode: call.mode })
 }
 
 /// A decision that differs, and why.
@@ -123,7 +123,7 @@ impl Engine {
     pub fn record_decisions(&self, on: bool) {
         let journal = self.journal();
         if on {
-            journal.noted().clear();
+            journal.recorded().clear();
         }
         journal.on.store(on, Ordering::Relaxed);
         // Only publishes a new generation, which cannot fail.
@@ -132,8 +132,8 @@ impl Engine {
 
     /// The recorded decisions.
     pub fn freeze(&self) -> Lockfile {
-        let noted: Vec<Noted> = self.journal().noted().values().cloned().collect();
-        self.lockfile(&self.snapshot(), noted.iter())
+        let recorded: Vec<Recorded> = self.journal().recorded().values().cloned().collect();
+        self.lockfile(&self.snapshot(), recorded.iter())
     }
 
     /// The decisions for these calls, in the mode of this thread.
@@ -145,8 +145,8 @@ impl Engine {
 
     /// Compares the recorded decisions with a lockfile.
     pub fn verify_lockfile(&self, expected: &Lockfile) -> Verification {
-        let noted: Vec<Noted> = self.journal().noted().values().cloned().collect();
-        self.compare(expected, &noted)
+        let recorded: Vec<Recorded> = self.journal().recorded().values().cloned().collect();
+        self.compare(expected, &recorded)
     }
 
     /// Compares the decisions for these calls with a lockfile.
@@ -180,7 +180,7 @@ impl Engine {
         &self,
         snapshot: &Snapshot,
         calls: &[(&'static OperationInfo, Context)],
-    ) -> Result<Vec<Noted>, Error> {
+    ) -> Result<Vec<Recorded>, Error> {
         let mode = mode::of_thread().apply(snapshot.mode);
         let mut all = Vec::with_capacity(calls.len());
         for (operation, context) in calls {
@@ -190,32 +190,32 @@ impl Engine {
             };
             let call = Call::new(snapshot, table, context, mode);
             let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
-            all.extend(noted(&call, decision.position));
+            all.extend(recorded(&call, decision.position));
         }
         Ok(all)
     }
 
-    fn lockfile<'a>(&self, snapshot: &Snapshot, noted: impl Iterator<Item = &'a Noted>) -> Lockfile {
-        let noted: Vec<&Noted> = noted.collect();
-        let operations = noted.iter().map(|one| one.decision.operation.as_str());
+    fn lockfile<'a>(&self, snapshot: &Snapshot, recorded: impl Iterator<Item = &'a Recorded>) -> Lockfile {
+        let recorded: Vec<&Recorded> = recorded.collect();
+        let operations = recorded.iter().map(|one| one.decision.operation.as_str());
         let capabilities = capabilities_hash(&snapshot.registry, operations);
         let mut hardware: Vec<String> = Vec::new();
-        for one in &noted {
-            let place = crate::engine::device_store(one.operation);
-            let device = snapshot.devices.of_call(place, &one.context);
+        for one in &recorded {
+            let device_field = crate::engine::device_store(one.operation);
+            let device = snapshot.devices.of_call(device_field, &one.context);
             hardware.extend(device.map(crate::device::DeviceSpec::hardware_signature));
         }
         hardware.sort_unstable();
         hardware.dedup();
         let policy = digest::policy(&snapshot.policy);
         let mut lockfile = Lockfile::new(&hardware.join(" "), &policy, &capabilities);
-        noted.into_iter().for_each(|one| lockfile.add(one.decision.clone()));
+        recorded.into_iter().for_each(|one| lockfile.add(one.decision.clone()));
         lockfile
     }
 
-    fn compare(&self, expected: &Lockfile, noted: &[Noted]) -> Verification {
+    fn compare(&self, expected: &Lockfile, recorded: &[Recorded]) -> Verification {
         let snapshot = self.snapshot();
-        let found = self.lockfile(&snapshot, noted.iter());
+        let found = self.lockfile(&snapshot, recorded.iter());
         let mut verification = Verification::default();
         for mismatch in expected.compare(&found) {
             match (&mismatch.expected, &mismatch.found) {
@@ -226,11 +226,11 @@ impl Engine {
                 },
                 (None, _) => verification.unlocked.push(mismatch.what),
                 (Some(kernel), Some(_)) => {
-                    let about = |one: &&Noted| {
+                    let about = |one: &&Recorded| {
                         let LockedDecision { operation, context, .. } = &one.decision;
                         mismatch.what == format!("{operation} [{context}]: kernel")
                     };
-                    let why = noted.iter().find(about).map(|one| why_not(&snapshot, one, kernel));
+                    let why = recorded.iter().find(about).map(|one| why_not(&snapshot, one, kernel));
                     verification.differing.push(Divergence { why: why.unwrap_or_default(), mismatch });
                 }
             }
@@ -244,30 +244,31 @@ fn missing(snapshot: &Snapshot, expected: &Lockfile, mismatch: &Mismatch, kernel
     let about = |one: &&LockedDecision| mismatch.what == format!("{} [{}]", one.operation, one.context);
     let locked = expected.decisions().find(about)?;
     let operation = snapshot.registry.operation(&locked.operation);
-    let there = operation.is_some_and(|operation| snapshot.registry.index_of(operation, kernel).is_some());
+    let is_registered =
+        operation.is_some_and(|operation| snapshot.registry.index_of(operation, kernel).is_some());
     let message = || format!("{} has no kernel {kernel} here", locked.operation);
-    (!there).then(|| Reason::new(ReasonCode::KernelUnknown).message(message()))
+    (!is_registered).then(|| Reason::new(ReasonCode::KernelUnknown).message(message()))
 }
 
 /// Why a kernel that a lockfile expects is not selected for a call.
-fn why_not(snapshot: &Snapshot, noted: &Noted, expected: &str) -> Vec<Reason> {
-    let Some(table) = snapshot.table(noted.operation) else { return Vec::new() };
+fn why_not(snapshot: &Snapshot, recorded: &Recorded, expected: &str) -> Vec<Reason> {
+    let Some(table) = snapshot.table(recorded.operation) else { return Vec::new() };
     let Some(position) = table.position_of(&snapshot.registry, expected) else {
-        let message = format!("{} has no kernel {expected} here", noted.operation.name);
+        let message = format!("{} has no kernel {expected} here", recorded.operation.name);
         return vec![Reason::new(ReasonCode::KernelUnknown).message(message)];
     };
-    let call = Call::new(snapshot, table, &noted.context, noted.mode);
+    let call = Call::new(snapshot, table, &recorded.context, recorded.mode);
     let mut reasons: Vec<Reason> = Vec::new();
     filter::examine(&call, position, &mut reasons);
     if reasons.is_empty() {
         let ranked = decide::rank(&call, &crate::score::PerfTerms::of(&call));
         let total =
             |who: Option<u16>| ranked.iter().find(|one| Some(one.position) == who).map(|one| one.total);
-        let chosen = table.position_of(&snapshot.registry, &noted.decision.kernel);
-        if let (Some(wanted), Some(chosen)) = (total(Some(position)), total(chosen)) {
+        let chosen = table.position_of(&snapshot.registry, &recorded.decision.kernel);
+        if let (Some(expected_score), Some(chosen)) = (total(Some(position)), total(chosen)) {
             let message = format!(
-                "{expected} can run it, but scores {wanted:.1} while {} scores {chosen:.1}",
-                noted.decision.kernel
+                "{expected} can run it, but scores {expected_score:.1} while {} scores {chosen:.1}",
+                recorded.decision.kernel
             );
             reasons.push(Reason::new(ReasonCode::LockfileMismatch).message(message));
         }

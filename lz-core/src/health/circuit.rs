@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_streak_of_successes_forgives() {
+    fn consecutive_successes_forgive_failures() {
         let mut circuit = Circuit::default();
         circuit.failed(None, "once", Duration::ZERO, &config());
         assert_eq!(circuit.succeeded(None, SECOND, &config()), Transition::None);

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn back_off_doubles_up_to_its_cap() {
+    fn backoff_doubles_up_to_its_maximum() {
         let config = CircuitConfig::default();
         let seconds: Vec<u64> = (0..10).map(|openings| config.backoff(openings).as_secs()).collect();
         assert_eq!(seconds, [30, 30, 60, 120, 240, 480, 960, 1800, 1800, 1800]);

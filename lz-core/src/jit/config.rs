@@ -61,7 +61,7 @@ impl JitConfig {
     }
 
     /// The backoff after this many failures.
-    pub(super) fn rest(&self, failures: u32) -> Duration {
+    pub(super) fn backoff_after(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
         self.backoff.checked_mul(1 << doublings).unwrap_or(self.max_backoff).min(self.max_backoff)
     }
@@ -76,7 +76,7 @@ fn expand(path: &str) -> Option<PathBuf> {
     match path.strip_prefix("~/") {
         None if path.is_empty() => None,
         None => Some(PathBuf::from(path)),
-        Some(rest) => std::env::home_dir().map(|home| home.join(rest)),
+        Some(backoff_after) => std::env::home_dir().map(|home| home.join(backoff_after)),
     }
 }
 
@@ -91,9 +91,9 @@ mod tests {
             max_backoff: Duration::from_secs(10),
             ..JitConfig::default()
         };
-        let rests: Vec<u64> = (1..5).map(|failures| config.rest(failures).as_secs()).collect();
+        let rests: Vec<u64> = (1..5).map(|failures| config.backoff_after(failures).as_secs()).collect();
         assert_eq!(rests, [2, 4, 8, 10]);
-        assert_eq!(config.rest(u32::MAX), Duration::from_secs(10));
+        assert_eq!(config.backoff_after(u32::MAX), Duration::from_secs(10));
     }
 
     #[test]

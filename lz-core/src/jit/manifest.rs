@@ -23,7 +23,7 @@ use crate::registry::Registry;
 /// The version of the file format.
 const VERSION: u32 = 1;
 /// Maximum number of entries; the least recently seen are evicted first.
-const MOST: usize = 10_000;
+const MAX_ENTRIES: usize = 10_000;
 
 /// The state of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,10 +133,10 @@ impl Manifest {
                 return (Manifest { foreign: true, ..empty }, Some(what));
             }
             Err(error) => {
-                let aside = beside(path, "damaged");
-                let put = fs::rename(path, &aside).is_ok();
+                let renamed = unique_sibling(path, "damaged");
+                let put = fs::rename(path, &renamed).is_ok();
                 let place =
-                    if put { format!("; it was renamed to {}", aside.display()) } else { String::new() };
+                    if put { format!("; it was renamed to {}", renamed.display()) } else { String::new() };
                 return (empty, Some(format!("{} is damaged: {error}{place}", path.display())));
             }
         };
@@ -185,7 +185,7 @@ impl Manifest {
             seen_at: now(),
         };
         self.entries.insert(key(&entry), entry);
-        while self.entries.len() > MOST {
+        while self.entries.len() > MAX_ENTRIES {
             let oldest =
                 self.entries.iter().min_by_key(|(_, entry)| entry.seen_at).map(|(key, _)| key.clone());
             match oldest {
@@ -230,7 +230,7 @@ impl Manifest {
             return Err(io::Error::other(message));
         }
         for (key, entry) in &self.entries {
-            let newer = all.entries.get(key).is_none_or(|there| there.seen_at <= entry.seen_at);
+            let newer = all.entries.get(key).is_none_or(|existing| existing.seen_at <= entry.seen_at);
             if newer {
                 all.entries.insert(key.clone(), entry.clone());
             }
@@ -247,10 +247,10 @@ impl Manifest {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let fresh = beside(path, "new");
-        let written = write_through(&fresh, &text).and_then(|()| fs::rename(&fresh, path));
+        let temporary = unique_sibling(path, "new");
+        let written = write_through(&temporary, &text).and_then(|()| fs::rename(&temporary, path));
         if written.is_err() {
-            fs::remove_file(&fresh).ok();
+            fs::remove_file(&temporary).ok();
         }
         written
     }
@@ -262,7 +262,7 @@ fn key(entry: &ManifestEntry) -> (String, String, Vec<u64>) {
 }
 
 /// A unique file name in the same directory.
-fn beside(path: &Path, what: &str) -> PathBuf {
+fn unique_sibling(path: &Path, what: &str) -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.{}.{what}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));

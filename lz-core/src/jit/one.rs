@@ -44,7 +44,8 @@ pub(super) fn compile(
         return Outcome::Warm;
     }
     let Some(compiler) = &entry.compile else {
-        let message = format!("{kernel} has no ahead-of-time compiler: it only compiles inside its first call");
+        let message =
+            format!("{kernel} has no ahead-of-time compiler: it only compiles inside its first call");
         return Outcome::Impossible(Reason::new(ReasonCode::JitCold).message(message));
     };
     let call = Call::new(&snapshot, table, context, snapshot.mode);

@@ -19,7 +19,7 @@ use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 
 /// Poll interval of idle threads.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Kernel, slot of its operation, and bucket.
 type Key = (String, u32, Box<[u64]>);
@@ -164,7 +164,7 @@ impl JitQueue {
             if now >= end {
                 return false;
             }
-            let wait = LOOK.min(end - now);
+            let wait = POLL_INTERVAL.min(end - now);
             state = self.inner.wake.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -247,7 +247,7 @@ impl Inner {
         while let Some(request) = self.next() {
             let Some(engine) = self.engine.upgrade() else { return };
             let outcome = one::compile(&engine, &request.key.0, request.operation, &request.context);
-            self.settle(&engine, request, outcome);
+            self.record_outcome(&engine, request, outcome);
         }
         self.save();
     }
@@ -274,13 +274,13 @@ impl Inner {
                 self.save();
                 continue;
             }
-            let waited = self.wake.wait_timeout(state, LOOK);
+            let waited = self.wake.wait_timeout(state, POLL_INTERVAL);
             drop(waited.unwrap_or_else(PoisonError::into_inner).0);
         }
     }
 
     /// Records the outcome of a request.
-    fn settle(&self, engine: &Engine, mut request: Request, outcome: Outcome) {
+    fn record_outcome(&self, engine: &Engine, mut request: Request, outcome: Outcome) {
         let kernel = &request.key.0;
         let registry = engine.registry();
         let mut entries = registry.kernels_of(request.operation);
@@ -317,7 +317,7 @@ impl Inner {
                 note(&mut state, ManifestState::Failed(reason.sentence()));
                 let failures = state.failures.entry(request.key.clone()).or_default();
                 *failures += 1;
-                let rest = self.config.rest(*failures);
+                let rest = self.config.backoff_after(*failures);
                 tracing::warn!(kernel, %reason, failures = *failures, "compilation failed; retrying later");
                 request.not_before = Some(Instant::now() + rest);
                 state.waiting.push_back(request);

@@ -85,9 +85,9 @@ impl Engine {
                 let mut reasons: Vec<Reason> = Vec::new();
                 filter::examine(&call, position as u16, &mut reasons);
                 let only_cold = matches!(reasons.as_slice(), [one] if one.code == ReasonCode::JitCold);
-                let place = (kernel.spec().id.as_str(), operation.slot(), call.bucket);
-                if only_cold && !seen.contains(&place) {
-                    seen.push(place);
+                let key = (kernel.spec().id.as_str(), operation.slot(), call.bucket);
+                if only_cold && !seen.contains(&key) {
+                    seen.push(key);
                     let kernel = kernel.spec().id.clone();
                     items.push(WarmupItem { kernel, operation, context: *context });
                 }

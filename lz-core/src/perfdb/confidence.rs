@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn known_points() {
+    fn confidence_at_known_points() {
         let fresh = evidence();
         assert!((at(&fresh, NOW) - 0.8 / 1.0016).abs() < 1e-9, "{}", at(&fresh, NOW));
         let month = NOW + AGE_HALF_LIFE_SECONDS as u64;

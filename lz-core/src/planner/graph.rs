@@ -31,7 +31,7 @@ pub(super) enum Fusing {
 
 /// The kernel of an edge.
 #[derive(Debug, Clone)]
-pub(super) struct Chosen {
+pub(super) struct EdgeKernel {
     pub kernel: String,
     /// The step of the kernel's own operation.
     own: usize,
@@ -49,13 +49,13 @@ pub(super) struct Block {
     mutates: Vec<bool>,
     pub graph: Graph,
     /// The kernel of each edge.
-    pub options: Vec<Vec<Chosen>>,
+    pub options: Vec<Vec<EdgeKernel>>,
     /// The kernel that each step would get by itself, and its score.
     pub alone: Vec<(String, f64)>,
 }
 
 /// A candidate in one layout and element type.
-struct Way {
+struct Variant {
     kernel: String,
     takes: Flow,
     makes: Flow,
@@ -79,7 +79,7 @@ impl Block {
             options: vec![Vec::new(); steps.len()],
             alone: Vec::new(),
         };
-        let mut ways = Vec::new();
+        let mut variants = Vec::new();
         let mut locked = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             let operation = step.operation;
@@ -93,14 +93,14 @@ impl Block {
             let Some(best) = eligible.first() else { return Err(decide::refusal(&call)) };
             block.alone.push((id(snapshot, table, best), best.total));
             let layout = block.graph.declared.get(number).map(|flow| flow.layout.clone()).unwrap_or_default();
-            ways.push(ways_of(snapshot, table, step, mode, &layout));
+            variants.push(variants_of(snapshot, table, step, mode, &layout));
         }
-        for (own, ways) in ways.into_iter().enumerate() {
-            let best = ways.iter().map(|way| way.score).fold(f64::NEG_INFINITY, f64::max);
-            for way in ways {
-                block.add(own, 0, 1, best, &way);
-                for first in block.windows(own, &way, &locked, fusing) {
-                    block.add(own, own - first, way.fuses.len() + 1, best, &way);
+        for (own, variants) in variants.into_iter().enumerate() {
+            let best = variants.iter().map(|variant| variant.score).fold(f64::NEG_INFINITY, f64::max);
+            for variant in variants {
+                block.add(own, 0, 1, best, &variant);
+                for first in block.windows(own, &variant, &locked, fusing) {
+                    block.add(own, own - first, variant.fuses.len() + 1, best, &variant);
                 }
             }
         }
@@ -108,13 +108,13 @@ impl Block {
     }
 
     /// First steps of a fused kernel: the steps around its own are exactly those that it fuses, and none is locked.
-    fn windows(&self, own: usize, way: &Way, locked: &[bool], fusing: Fusing) -> Vec<usize> {
-        let length = way.fuses.len() + 1;
-        let runnable = way.runs_fused && self.graph.declared.get(own) == Some(&way.takes);
+    fn windows(&self, own: usize, variant: &Variant, locked: &[bool], fusing: Fusing) -> Vec<usize> {
+        let length = variant.fuses.len() + 1;
+        let runnable = variant.runs_fused && self.graph.declared.get(own) == Some(&variant.takes);
         if length == 1 || fusing == Fusing::Runnable && !runnable {
             return Vec::new();
         }
-        let mut wanted: Vec<&str> = way.fuses.iter().map(String::as_str).collect();
+        let mut wanted: Vec<&str> = variant.fuses.iter().map(String::as_str).collect();
         wanted.sort_unstable();
         let fits = |first: &usize| {
             let mut others = (*first..*first + length).filter(|step| *step != own);
@@ -137,10 +137,10 @@ impl Block {
         (own.saturating_sub(length - 1)..=own).filter(fits).collect()
     }
 
-    fn add(&mut self, own: usize, before: usize, covers: usize, best: f64, way: &Way) {
+    fn add(&mut self, own: usize, before: usize, covers: usize, best: f64, variant: &Variant) {
         let first = own - before;
         let after = first + covers;
-        let (mut takes, mut makes) = (way.takes.clone(), way.makes.clone());
+        let (mut takes, mut makes) = (variant.takes.clone(), variant.makes.clone());
         if covers > 1 {
             // The output dtype is the one that the last operation declares.
             makes.dtype = self.graph.declared.get(after).and_then(|flow| flow.dtype);
@@ -153,17 +153,17 @@ impl Block {
         }
         let edge = Edge {
             covers,
-            cost: best - way.score - FUSION_POINTS * (covers - 1) as f64,
+            cost: best - variant.score - FUSION_POINTS * (covers - 1) as f64,
             takes,
             makes,
-            incoming: way.incoming,
-            outgoing: way.outgoing,
-            rank: way.kernel.clone(),
+            incoming: variant.incoming,
+            outgoing: variant.outgoing,
+            rank: variant.kernel.clone(),
         };
         if let (Some(edges), Some(options)) = (self.graph.edges.get_mut(first), self.options.get_mut(first)) {
             edges.push(edge);
-            let (kernel, score, workspace) = (way.kernel.clone(), way.score, way.workspace);
-            options.push(Chosen { kernel, own, score, workspace });
+            let (kernel, score, workspace) = (variant.kernel.clone(), variant.score, variant.workspace);
+            options.push(EdgeKernel { kernel, own, score, workspace });
         }
     }
 
@@ -219,7 +219,13 @@ fn id(snapshot: &Snapshot, table: &OperationTable, ranked: &Ranked) -> String {
 }
 
 /// All variants of a step's candidates that need no internal layout conversion: one per layout and element type.
-fn ways_of(snapshot: &Snapshot, table: &OperationTable, step: &Step, mode: Mode, declared: &str) -> Vec<Way> {
+fn variants_of(
+    snapshot: &Snapshot,
+    table: &OperationTable,
+    step: &Step,
+    mode: Mode,
+    declared: &str,
+) -> Vec<Variant> {
     let operation = step.operation;
     let layout = layout_of(operation);
     let dtype = input_dtype(operation);
@@ -234,7 +240,7 @@ fn ways_of(snapshot: &Snapshot, table: &OperationTable, step: &Step, mode: Mode,
         dtypes.extend(step.dtypes.iter().map(|dtype| Some(*dtype as u64)));
         dtypes.dedup();
     }
-    let mut ways = Vec::new();
+    let mut variants = Vec::new();
     for (case, name) in &layouts {
         for raw in &dtypes {
             let mut context = step.context;
@@ -243,10 +249,10 @@ fn ways_of(snapshot: &Snapshot, table: &OperationTable, step: &Step, mode: Mode,
                 continue;
             }
             let takes = Flow { layout: name.clone(), dtype: raw.map(|raw| DTypeOrd(raw as u8)) };
-            add_ways(snapshot, table, operation, &context, mode, &takes, &mut ways);
+            add_variants(snapshot, table, operation, &context, mode, &takes, &mut variants);
         }
     }
-    ways
+    variants
 }
 
 fn put(context: &mut Context, field: Option<&Field>, raw: Option<u64>) -> bool {
@@ -256,14 +262,14 @@ fn put(context: &mut Context, field: Option<&Field>, raw: Option<u64>) -> bool {
     }
 }
 
-fn add_ways(
+fn add_variants(
     snapshot: &Snapshot,
     table: &OperationTable,
     operation: &OperationInfo,
     context: &Context,
     mode: Mode,
     takes: &Flow,
-    ways: &mut Vec<Way>,
+    variants: &mut Vec<Variant>,
 ) {
     let call = Call::new(snapshot, table, context, mode);
     for ranked in decide::rank(&call, &PerfTerms::of(&call)) {
@@ -282,7 +288,7 @@ fn add_ways(
             Flow { layout: made_layout(operation, spec, takes), dtype: made_dtype(operation, context) };
         let able = |kind| !mode.has(Ask::Strict) && spec.adapts.contains(&kind);
         let each = f64::from(spec.transform_cost);
-        ways.push(Way {
+        variants.push(Variant {
             kernel: spec.id.clone(),
             takes: takes.clone(),
             makes,

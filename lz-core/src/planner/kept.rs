@@ -12,7 +12,7 @@ use crate::mode::Mode;
 use lz_schema::DType;
 
 /// Maximum number of cached plans; when full, the cache is cleared.
-const MOST: usize = 512;
+const MAX_CACHED_PLANS: usize = 512;
 
 /// How one step is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,9 +39,9 @@ type Key = Vec<u64>;
 
 /// Plans by key, for one generation.
 #[derive(Debug, Default)]
-pub(crate) struct KeptPlans(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
+pub(crate) struct PlanCache(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
 
-impl KeptPlans {
+impl PlanCache {
     /// The plan of a block to be run: cached, or a new one.
     pub(super) fn plan(
         &self,
@@ -51,9 +51,9 @@ impl KeptPlans {
     ) -> Result<Arc<Planned>, Error> {
         let key = key(mode, steps);
         {
-            let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.0 == snapshot.generation
-                && let Some(planned) = kept.1.get(&key)
+            let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if cache.0 == snapshot.generation
+                && let Some(planned) = cache.1.get(&key)
             {
                 return Ok(Arc::clone(planned));
             }
@@ -61,12 +61,12 @@ impl KeptPlans {
         let block = Block::of(snapshot, mode, steps, Fusing::Runnable)?;
         let forms = block.joint().map(|path| block.forms(&path)).unwrap_or_default();
         let planned = Arc::new(Planned { plan: explain::plan(&block), forms });
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.0 != snapshot.generation || kept.1.len() >= MOST {
-            kept.1.clear();
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.0 != snapshot.generation || cache.1.len() >= MAX_CACHED_PLANS {
+            cache.1.clear();
         }
-        kept.0 = snapshot.generation;
-        kept.1.insert(key, Arc::clone(&planned));
+        cache.0 = snapshot.generation;
+        cache.1.insert(key, Arc::clone(&planned));
         Ok(planned)
     }
 }

@@ -11,7 +11,7 @@ mod kept;
 mod path;
 mod run;
 
-pub(crate) use kept::KeptPlans;
+pub(crate) use kept::PlanCache;
 pub use run::{BlockCall, BlockRun};
 
 use serde::Serialize;

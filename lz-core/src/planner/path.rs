@@ -76,21 +76,21 @@ impl Conversion {
     }
 }
 
-/// The conversion from `there` to `wanted`; `None` if it is not possible. `outgoing` is the producer's cost per conversion to the
+/// The conversion from `available` to `required`; `None` if it is not possible. `outgoing` is the producer's cost per conversion to the
 /// declared form, which every producer can do: it is the contract of the operation.
 pub(super) fn convert(
-    there: &Flow,
-    wanted: &Flow,
+    available: &Flow,
+    required: &Flow,
     declared: &Flow,
     outgoing: Option<f64>,
     incoming: Ability,
 ) -> Option<Conversion> {
-    let (layout, dtype) = (there.layout != wanted.layout, there.dtype != wanted.dtype);
+    let (layout, dtype) = (available.layout != required.layout, available.dtype != required.dtype);
     let count = f64::from(u8::from(layout) + u8::from(dtype));
     if !layout && !dtype {
         return Some(Conversion::None);
     }
-    let outgoing = outgoing.filter(|_| wanted == declared).map(|each| Conversion::Outgoing(each * count));
+    let outgoing = outgoing.filter(|_| required == declared).map(|each| Conversion::Outgoing(each * count));
     let able = (!layout || incoming.layout) && (!dtype || incoming.dtype);
     let incoming = able.then_some(Conversion::Incoming(incoming.each * count));
     match (outgoing, incoming) {
@@ -134,9 +134,9 @@ pub(super) fn shortest(graph: &Graph) -> Option<Path> {
         let here: Vec<(State, Reached)> = std::mem::take(reached.get_mut(step)?).into_iter().collect();
         let declared = graph.declared.get(step)?;
         for (position, edge) in graph.edges.get(step)?.iter().enumerate() {
-            let Some(there) = reached.get_mut(step + edge.covers.max(1)) else { continue };
-            for ((flow, maker), before) in &here {
-                let outgoing = maker.map(f64::from_bits);
+            let Some(available) = reached.get_mut(step + edge.covers.max(1)) else { continue };
+            for ((flow, producer), before) in &here {
+                let outgoing = producer.map(f64::from_bits);
                 let Some(conversion) = convert(flow, &edge.takes, declared, outgoing, edge.incoming) else {
                     continue;
                 };
@@ -145,19 +145,20 @@ pub(super) fn shortest(graph: &Graph) -> Option<Path> {
                 next.edges.push((step, position, conversion));
                 next.rank.push(edge.rank.clone());
                 let state = (edge.makes.clone(), Some(edge.outgoing.to_bits()));
-                match there.get(&state) {
+                match available.get(&state) {
                     Some(known) if !next.is_better(known) => {}
                     _ => {
-                        there.insert(state, next);
+                        available.insert(state, next);
                     }
                 }
             }
         }
     }
-    let wanted = graph.declared.last()?;
+    let required = graph.declared.last()?;
     let mut best: Option<(Reached, Conversion)> = None;
-    for ((flow, maker), mut one) in std::mem::take(reached.last_mut()?) {
-        let Some(last) = convert(&flow, wanted, wanted, maker.map(f64::from_bits), Ability::default()) else {
+    for ((flow, producer), mut one) in std::mem::take(reached.last_mut()?) {
+        let Some(last) = convert(&flow, required, required, producer.map(f64::from_bits), Ability::default())
+        else {
             continue;
         };
         one.total += last.cost();
@@ -171,18 +172,18 @@ pub(super) fn shortest(graph: &Graph) -> Option<Path> {
 /// The cost of a path of given edges (step, position); `None` if it is not possible.
 pub(super) fn follow(graph: &Graph, chosen: &[(usize, usize)]) -> Option<Path> {
     let mut flow = graph.declared.first()?.clone();
-    let mut maker = None;
+    let mut producer = None;
     let mut path = Path { total: 0.0, edges: Vec::new(), last: Conversion::None };
     for (step, position) in chosen {
         let edge = graph.edges.get(*step)?.get(*position)?;
         let declared = graph.declared.get(*step)?;
-        let conversion = convert(&flow, &edge.takes, declared, maker, edge.incoming)?;
+        let conversion = convert(&flow, &edge.takes, declared, producer, edge.incoming)?;
         path.total += conversion.cost() + edge.cost;
         path.edges.push((*step, *position, conversion));
-        (flow, maker) = (edge.makes.clone(), Some(edge.outgoing));
+        (flow, producer) = (edge.makes.clone(), Some(edge.outgoing));
     }
-    let wanted = graph.declared.last()?;
-    path.last = convert(&flow, wanted, wanted, maker, Ability::default())?;
+    let required = graph.declared.last()?;
+    path.last = convert(&flow, required, required, producer, Ability::default())?;
     path.total += path.last.cost();
     Some(path)
 }

@@ -9,7 +9,7 @@ use lz_schema::DType;
 use lz_schema::expr::Value;
 use lz_schema::model::{Cases, DTypeRef, Kind, Operation};
 
-use super::arrange::{arranged, as_it_is, order, undone};
+use super::arrange::{identity, inverse, permutation, permuted};
 use super::graph::mutates;
 use super::kept::{Form, Planned};
 use super::{BlockPlan, Step};
@@ -47,10 +47,10 @@ impl<'a> BlockCall<'a> {
         self
     }
 
-    fn arguments<'b>(&'b mut self, flowing: Option<&'b mut Tensor>) -> Vec<Arg<'b>> {
+    fn arguments<'b>(&'b mut self, flow_tensor: Option<&'b mut Tensor>) -> Vec<Arg<'b>> {
         let writes = self.operation.schema().inputs.get(self.takes).is_some_and(|input| input.read_write);
         let mut args: Vec<Arg<'b>> = self.args.iter_mut().map(Arg::reborrow).collect();
-        if let (Some(tensor), Some(place)) = (flowing, args.get_mut(self.takes)) {
+        if let (Some(tensor), Some(place)) = (flow_tensor, args.get_mut(self.takes)) {
             *place = if writes { Arg::TensorMut(tensor.view_mut()) } else { Arg::Tensor(tensor.view()) };
         }
         args
@@ -70,15 +70,15 @@ pub struct BlockRun {
 }
 
 /// A tensor between two steps, with the permutation of its declared dimensions.
-pub(super) struct Flowing {
+pub(super) struct FlowTensor {
     pub tensor: Tensor,
     order: Vec<usize>,
     declared: DType,
 }
 
-impl Flowing {
-    pub fn as_declared(tensor: Tensor) -> Flowing {
-        Flowing { order: as_it_is(tensor.shape().len()), declared: tensor.dtype(), tensor }
+impl FlowTensor {
+    pub fn as_declared(tensor: Tensor) -> FlowTensor {
+        FlowTensor { order: identity(tensor.shape().len()), declared: tensor.dtype(), tensor }
     }
 
     fn is_as_declared(&self) -> bool {
@@ -86,11 +86,11 @@ impl Flowing {
     }
 
     /// Converts it to the declared form.
-    pub fn settled(self, operation: &OperationInfo) -> Result<Tensor, Error> {
+    pub fn into_declared(self, operation: &OperationInfo) -> Result<Tensor, Error> {
         if self.is_as_declared() {
             return Ok(self.tensor);
         }
-        let tensor = arranged(&self.tensor.view(), &undone(&self.order), self.declared);
+        let tensor = permuted(&self.tensor.view(), &inverse(&self.order), self.declared);
         tensor.map_err(|reason| invalid(operation, reason))
     }
 }
@@ -107,12 +107,12 @@ impl Engine {
             kernels: Vec::new(),
             plan: planned.as_ref().map(|planned| planned.plan.clone()),
         };
-        let mut flowing: Option<Flowing> = None;
+        let mut flow_tensor: Option<FlowTensor> = None;
         let count = calls.len();
         while let Some((call, later)) = calls.get_mut(run.kernels.len()..).and_then(<[_]>::split_first_mut) {
             let number = run.kernels.len();
             let form = planned.as_ref().and_then(|planned| planned.forms.get(number)?.as_ref());
-            let mut before = flowing.take();
+            let mut before = flow_tensor.take();
             let made = match form {
                 Some(form) if form.covers > 1 => {
                     let neighbours = later.get_mut(..form.covers - 1).unwrap_or_default();
@@ -132,18 +132,19 @@ impl Engine {
             let mut made = match made {
                 Some(made) => made,
                 None => {
-                    let mut tensor = before.map(|before| before.settled(operation)).transpose()?;
+                    let mut tensor = before.map(|before| before.into_declared(operation)).transpose()?;
                     let outputs = dynamic::call(self, operation, &mut call.arguments(tensor.as_mut()))?;
-                    outputs.into_iter().map(Made::from).collect()
+                    outputs.into_iter().map(StepOutput::from).collect()
                 }
             };
             if number + covers < count {
-                flowing = match made.drain(..).next() {
-                    Some(Made::Tensor(first)) => Some(first),
+                flow_tensor = match made.drain(..).next() {
+                    Some(StepOutput::Tensor(first)) => Some(first),
                     _ => return Err(not_a_tensor(operation)),
                 };
             } else {
-                run.outputs = made.into_iter().map(|one| one.settled(operation)).collect::<Result<_, _>>()?;
+                run.outputs =
+                    made.into_iter().map(|one| one.into_declared(operation)).collect::<Result<_, _>>()?;
             }
         }
         Ok(run)
@@ -153,12 +154,12 @@ impl Engine {
     fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<PlannedCalls>, Error> {
         let mut steps = Vec::with_capacity(calls.len());
         let mut all = Vec::with_capacity(calls.len());
-        let mut flowing: Option<Tensor> = None;
+        let mut flow_tensor: Option<Tensor> = None;
         let count = calls.len();
         for (number, call) in calls.iter_mut().enumerate() {
             let (operation, schema) = (call.operation, call.operation.schema());
             let dtypes = call.dtypes.clone();
-            let args = call.arguments(flowing.as_mut());
+            let args = call.arguments(flow_tensor.as_mut());
             let bound = check::check_call(schema, &args, None)?;
             let context = dynamic::context(schema, &bound, &args, None)?;
             steps.push(Step { operation, context, dtypes });
@@ -173,10 +174,10 @@ impl Engine {
                 _ if number + 1 < count => return Ok(None),
                 _ => break,
             };
-            flowing = Some(made);
+            flow_tensor = Some(made);
         }
         let (snapshot, mode) = self.thread_snapshot();
-        let planned = self.kept_plans().plan(&snapshot, mode, &steps)?;
+        let planned = self.plan_cache().plan(&snapshot, mode, &steps)?;
         Ok(Some((planned, all)))
     }
 
@@ -185,8 +186,8 @@ impl Engine {
         &self,
         call: &mut BlockCall<'_>,
         form: &Form,
-        before: &mut Option<Flowing>,
-    ) -> Result<Option<Vec<Made>>, Error> {
+        before: &mut Option<FlowTensor>,
+    ) -> Result<Option<Vec<StepOutput>>, Error> {
         let operation = call.operation;
         let schema = operation.schema();
         let takes = call.takes;
@@ -195,17 +196,19 @@ impl Engine {
             return Ok(None);
         }
         let mut args: Vec<Arg<'_>> = call.args.iter_mut().map(Arg::reborrow).collect();
-        if let (Some(flowing), Some(place)) = (before.as_ref(), args.get_mut(takes)) {
-            *place = Arg::Tensor(flowing.tensor.view());
+        if let (Some(flow_tensor), Some(place)) = (before.as_ref(), args.get_mut(takes)) {
+            *place = Arg::Tensor(flow_tensor.tensor.view());
         }
-        let flows = before.as_ref().map(|flowing| flowing.declared);
-        let Some(turn) = Turn::of(schema, &args, form, takes, flows) else { return Ok(None) };
+        let flows = before.as_ref().map(|flow_tensor| flow_tensor.declared);
+        let Some(conversion) = TensorConversion::of(schema, &args, form, takes, flows) else {
+            return Ok(None);
+        };
         let mut converted: Vec<Option<Tensor>> = Vec::with_capacity(schema.inputs.len());
         for (position, arg) in args.iter().enumerate().take(schema.inputs.len()) {
-            let flowing = before.as_ref().filter(|_| position == takes);
+            let flow_tensor = before.as_ref().filter(|_| position == takes);
             converted.push(match arg.tensor() {
-                Some(view) => turn
-                    .input(schema, position, &view, flowing)
+                Some(view) => conversion
+                    .input(schema, position, &view, flow_tensor)
                     .map_err(|reason| invalid(operation, reason))?,
                 None => None,
             });
@@ -215,7 +218,7 @@ impl Engine {
                 *arg = Arg::Tensor(tensor.view());
             }
         }
-        if let (Some((param, _, to)), inputs) = (turn.layout, schema.inputs.len())
+        if let (Some((param, _, to)), inputs) = (conversion.layout, schema.inputs.len())
             && let Some(arg) = args.get_mut(inputs + param)
         {
             *arg = Arg::Value(Value::Enum(to as u32));
@@ -230,9 +233,9 @@ impl Engine {
         let Ok(specs) = check::infer_outputs(schema, &bound) else { return Ok(None) };
         let Some(mut tensors) = allocated(operation, &specs)? else { return Ok(None) };
         let ran = {
-            let mut places = places(&mut tensors);
+            let mut out_args = out_args(&mut tensors);
             self.run_planned(&form.kernel, operation, &context, &mut |entry, run| {
-                entry.kernel.run(&mut args, &mut places, run)
+                entry.kernel.run(&mut args, &mut out_args, run)
             })?
         };
         if !ran {
@@ -241,7 +244,7 @@ impl Engine {
         let made = tensors.into_iter().enumerate();
         Ok(Some(
             made.map(|(position, tensor)| {
-                tensor.map_or(Made::Absent, |tensor| turn.output(schema, position, tensor))
+                tensor.map_or(StepOutput::Absent, |tensor| conversion.output(schema, position, tensor))
             })
             .collect(),
         ))
@@ -276,21 +279,21 @@ pub(super) fn allocated(
 }
 
 /// The outputs as kernel arguments.
-pub(super) fn places(tensors: &mut [Option<Tensor>]) -> Vec<OutArg<'_>> {
+pub(super) fn out_args(tensors: &mut [Option<Tensor>]) -> Vec<OutArg<'_>> {
     let all = tensors.iter_mut();
     all.map(|tensor| tensor.as_mut().map_or(OutArg::Absent, |tensor| OutArg::Tensor(tensor.view_mut())))
         .collect()
 }
 
 /// The conversion of a call's tensors from the declared layout and element type to those that the kernel runs in.
-struct Turn {
+struct TensorConversion {
     /// The layout param, its declared case, and the kernel's case.
     layout: Option<(usize, usize, usize)>,
     /// A dtype variable, its declared type, and the kernel's type.
     dtype: Option<(usize, DType, DType)>,
 }
 
-impl Turn {
+impl TensorConversion {
     /// `None` if the form is not possible. `flows` is the declared dtype of the incoming tensor.
     fn of(
         schema: &Operation,
@@ -298,8 +301,8 @@ impl Turn {
         form: &Form,
         takes: usize,
         flows: Option<DType>,
-    ) -> Option<Turn> {
-        let mut turn = Turn { layout: None, dtype: None };
+    ) -> Option<TensorConversion> {
+        let mut conversion = TensorConversion { layout: None, dtype: None };
         if let (Some(name), Some(param)) =
             (&form.layout, schema.params.iter().position(|param| param.name == "layout"))
         {
@@ -312,20 +315,20 @@ impl Turn {
                     default.is_some_and(|default| default.text.trim() == case)
                 })?,
             };
-            turn.layout = Some((param, from, to));
+            conversion.layout = Some((param, from, to));
         }
         if let (Some(dtype), Cases::One(DTypeRef::Variable(variable))) =
             (form.dtype, &schema.inputs.get(takes)?.dtype)
         {
             let declared = flows.or_else(|| Some(args.get(takes)?.tensor()?.dtype()))?;
-            turn.dtype = Some((*variable, declared, dtype));
+            conversion.dtype = Some((*variable, declared, dtype));
         }
-        Some(turn)
+        Some(conversion)
     }
 
     fn order(&self, shape: &Cases<Vec<lz_schema::model::Dim>>, rank: usize) -> Vec<usize> {
-        let turned = self.layout.and_then(|(param, from, to)| order(shape, param, from, to));
-        turned.filter(|order| order.len() == rank).unwrap_or_else(|| as_it_is(rank))
+        let permuted_order = self.layout.and_then(|(param, from, to)| permutation(shape, param, from, to));
+        permuted_order.filter(|order| order.len() == rank).unwrap_or_else(|| identity(rank))
     }
 
     fn converts(&self, dtype: &Cases<DTypeRef>) -> Option<(DType, DType)> {
@@ -339,52 +342,53 @@ impl Turn {
         schema: &Operation,
         position: usize,
         view: &TensorView<'_>,
-        flowing: Option<&Flowing>,
+        flow_tensor: Option<&FlowTensor>,
     ) -> Result<Option<Tensor>, Reason> {
         let Some(input) = schema.inputs.get(position) else { return Ok(None) };
         let wanted = self.order(&input.shape, view.rank());
         let dtype = self.converts(&input.dtype).map_or(view.dtype(), |(_, to)| to);
         // Relative to the current permutation: the incoming tensor may be permuted already.
-        let now = flowing.map_or_else(|| as_it_is(view.rank()), |flowing| undone(&flowing.order));
+        let now =
+            flow_tensor.map_or_else(|| identity(view.rank()), |flow_tensor| inverse(&flow_tensor.order));
         let steps: Vec<usize> = wanted.iter().filter_map(|dimension| now.get(*dimension).copied()).collect();
         if steps.is_sorted() && dtype == view.dtype() {
             return Ok(None);
         }
-        arranged(view, &steps, dtype).map(Some)
+        permuted(view, &steps, dtype).map(Some)
     }
 
     /// An output with its difference to the declared form.
-    fn output(&self, schema: &Operation, position: usize, tensor: Tensor) -> Made {
+    fn output(&self, schema: &Operation, position: usize, tensor: Tensor) -> StepOutput {
         let rank = tensor.shape().len();
-        let Some(output) = schema.outputs.get(position) else { return Made::Absent };
+        let Some(output) = schema.outputs.get(position) else { return StepOutput::Absent };
         let declared = self.converts(&output.dtype).map_or(tensor.dtype(), |(from, _)| from);
-        Made::Tensor(Flowing { order: self.order(&output.shape, rank), declared, tensor })
+        StepOutput::Tensor(FlowTensor { order: self.order(&output.shape, rank), declared, tensor })
     }
 }
 
 /// An output of one step.
-pub(super) enum Made {
+pub(super) enum StepOutput {
     Absent,
-    Tensor(Flowing),
+    Tensor(FlowTensor),
     Text(Vec<String>),
 }
 
-impl From<Output> for Made {
-    fn from(output: Output) -> Made {
+impl From<Output> for StepOutput {
+    fn from(output: Output) -> StepOutput {
         match output {
-            Output::Absent => Made::Absent,
-            Output::Tensor(tensor) => Made::Tensor(Flowing::as_declared(tensor)),
-            Output::Text(text) => Made::Text(text),
+            Output::Absent => StepOutput::Absent,
+            Output::Tensor(tensor) => StepOutput::Tensor(FlowTensor::as_declared(tensor)),
+            Output::Text(text) => StepOutput::Text(text),
         }
     }
 }
 
-impl Made {
-    fn settled(self, operation: &OperationInfo) -> Result<Output, Error> {
+impl StepOutput {
+    fn into_declared(self, operation: &OperationInfo) -> Result<Output, Error> {
         Ok(match self {
-            Made::Absent => Output::Absent,
-            Made::Tensor(flowing) => Output::Tensor(flowing.settled(operation)?),
-            Made::Text(text) => Output::Text(text),
+            StepOutput::Absent => Output::Absent,
+            StepOutput::Tensor(flow_tensor) => Output::Tensor(flow_tensor.into_declared(operation)?),
+            StepOutput::Text(text) => Output::Text(text),
         })
     }
 }

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_become_one_and_places_survive() {
+    fn synonyms_are_normalized_and_spans_map_back() {
         let text = "target.sm_version >= 80 AND dtype in [float16, f32] and hedas > 1e5";
         let spelled = spell(text);
         assert_eq!(spelled.text, "sm >= 80 AND dtype in [f16, f32] and hedas > 1e5");

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_knows_better() {
+    fn policy_overrides_generation_table() {
         assert!(of("enabled: true\n").is_none());
         let table = of(
             "gpu_generations:\n  sm_to_generation: { 130..139: rubin }\n  generation_to_tc_gen: { rubin: 6, hopper: 7 }\n",

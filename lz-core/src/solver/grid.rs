@@ -16,7 +16,7 @@ use crate::tensor::Place;
 const ANY_SIZE: i64 = (1 << 53) - 1;
 
 /// Maximum number of combinations of exact sizes per `Work`.
-const MOST_GRIDS: u64 = 4096;
+const MAX_GRIDS: u64 = 4096;
 
 /// A call and the range of sizes around it that are to be decided.
 #[derive(Debug, Clone)]
@@ -42,8 +42,8 @@ impl Work {
     }
 
     /// The workloads of an operation's schema, as calls on this device.
-    pub fn of_workloads(operation: &'static OperationInfo, place: Place) -> Result<Vec<Work>, Error> {
-        let contexts = workload::contexts(operation, place)?;
+    pub fn of_workloads(operation: &'static OperationInfo, device: Place) -> Result<Vec<Work>, Error> {
+        let contexts = workload::contexts(operation, device)?;
         Ok(contexts.into_iter().map(|context| Work::new(operation, context)).collect())
     }
 }
@@ -214,7 +214,7 @@ fn exactly(
     let span = sizes.end().saturating_sub(*sizes.start());
     let span = u64::try_from(span).unwrap_or(u64::MAX).saturating_add(1);
     let count = span.saturating_mul(grids.len() as u64);
-    if count > MOST_GRIDS {
+    if count > MAX_GRIDS {
         let what = "each combination of exact sizes is decided separately: narrow the ranges";
         return Err(format!("`{axis}` makes {count} combinations, and {what}"));
     }

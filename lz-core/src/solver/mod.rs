@@ -28,7 +28,7 @@ use grid::Grid;
 type Artifacts = BTreeMap<(String, String, Vec<u64>), Vec<String>>;
 
 /// Maximum number of cells of a table.
-const MOST_CELLS: u64 = 1 << 20;
+const MAX_CELLS: u64 = 1 << 20;
 
 /// What to precompute.
 #[derive(Debug, Clone, Default)]
@@ -78,7 +78,7 @@ pub struct Solution {
     pub cancelled: bool,
 }
 
-const CALLED_OFF: &str = "not solved: cancelled";
+const CANCELLED: &str = "not solved: cancelled";
 
 impl Engine {
     /// Precomputes decisions. `progress` is called before each cell and may cancel the rest: earlier decisions are kept.
@@ -89,7 +89,7 @@ impl Engine {
     ) -> Result<Solution, Error> {
         let grids = self.grids(problem)?;
         let artifacts = if problem.compile { self.compile_all(&grids) } else { BTreeMap::new() };
-        let snapshot = self.world_without_tables();
+        let snapshot = self.snapshot_without_tables();
         let mut solver = Solver {
             snapshot: &snapshot,
             artifacts: &artifacts,
@@ -114,36 +114,36 @@ impl Engine {
         Ok(solution)
     }
 
-    fn world_without_tables(&self) -> Snapshot {
+    fn snapshot_without_tables(&self) -> Snapshot {
         let parts = SnapshotParts { solved: Arc::default(), ..self.snapshot().parts() };
         Snapshot::new(parts, 0, None, 0)
     }
 
     /// The grids of all works, without duplicates.
     fn grids(&self, problem: &Problem) -> Result<Vec<Grid>, Error> {
-        let refuse = |message: String| Error::Configuration {
+        let reject = |message: String| Error::Configuration {
             subject: problem.model_id.clone(),
             reasons: vec![Reason::new(ReasonCode::TableInvalid).message(message.clone())],
             message,
         };
-        let snapshot = self.world_without_tables();
+        let snapshot = self.snapshot_without_tables();
         let mut grids: Vec<Grid> = Vec::new();
         let mut seen = HashSet::new();
         for work in &problem.works {
             let Some(table) = snapshot.table(work.operation) else {
                 let message = format!("{} has no kernels to decide between", work.operation.name);
-                return Err(refuse(message));
+                return Err(reject(message));
             };
-            for grid in grid::of(work, table, &snapshot.registry).map_err(refuse)? {
+            for grid in grid::of(work, table, &snapshot.registry).map_err(reject)? {
                 if seen.insert(grid.key()) {
                     grids.push(grid);
                 }
             }
         }
         let cells = grids.iter().fold(0u64, |sum, grid| sum.saturating_add(grid.cells()));
-        if cells > MOST_CELLS {
-            let message = format!("{cells} cells exceed the maximum of {MOST_CELLS}: narrow the ranges");
-            return Err(refuse(message));
+        if cells > MAX_CELLS {
+            let message = format!("{cells} cells exceed the maximum of {MAX_CELLS}: narrow the ranges");
+            return Err(reject(message));
         }
         Ok(grids)
     }
@@ -168,11 +168,11 @@ impl Engine {
 fn signature(snapshot: &Snapshot, grids: &[Grid]) -> Result<String, Error> {
     let mut found: Option<String> = None;
     for grid in grids {
-        let place = crate::engine::device_store(grid.operation);
-        let device = snapshot.devices.of_call(place, &grid.context);
+        let device_field = crate::engine::device_store(grid.operation);
+        let device = snapshot.devices.of_call(device_field, &grid.context);
         let own = device.map(crate::device::DeviceSpec::hardware_signature).unwrap_or_default();
         match &found {
-            _ if own.is_empty() => return Err(not_there(grid.operation)),
+            _ if own.is_empty() => return Err(device_absent(grid.operation)),
             Some(other) if *other != own => {
                 let reason = Reason::new(ReasonCode::TableHardwareMismatch).required(other).found(own);
                 let operation = grid.operation.name.to_string();
@@ -188,7 +188,7 @@ fn signature(snapshot: &Snapshot, grids: &[Grid]) -> Result<String, Error> {
     })
 }
 
-fn not_there(operation: &OperationInfo) -> Error {
+fn device_absent(operation: &OperationInfo) -> Error {
     let reasons = vec![Reason::new(ReasonCode::DeviceAbsent)];
     Error::Validation { operation: operation.name.to_string(), reasons }
 }
@@ -208,11 +208,11 @@ impl Solver<'_> {
         let about = SolveProgress { done: self.done, total: self.total, operation: &grid.operation.name };
         if self.solution.cancelled || (self.progress)(&about).is_break() {
             self.solution.cancelled = true;
-            return Err(CALLED_OFF.to_owned());
+            return Err(CANCELLED.to_owned());
         }
         self.done += 1;
         let context = grid.context_at(at);
-        let Some(table) = self.snapshot.table(grid.operation) else { return Err(CALLED_OFF.to_owned()) };
+        let Some(table) = self.snapshot.table(grid.operation) else { return Err(CANCELLED.to_owned()) };
         let call = Call::new(self.snapshot, table, &context, mode::of_thread().apply(self.snapshot.mode));
         let mut ids = decide::eligible(&call).into_iter().filter_map(|ranked| {
             let candidate = table.candidates.get(usize::from(ranked.position))?;

@@ -10,13 +10,13 @@ use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Place;
 
 /// One context per workload, as if its tensors were dense and on this device.
-pub(super) fn contexts(operation: &'static OperationInfo, place: Place) -> Result<Vec<Context>, Error> {
+pub(super) fn contexts(operation: &'static OperationInfo, device: Place) -> Result<Vec<Context>, Error> {
     let schema = operation.schema();
     schema
         .workloads
         .iter()
         .map(|workload| {
-            context(operation, schema, workload, place).ok_or_else(|| {
+            context(operation, schema, workload, device).ok_or_else(|| {
                 let message = format!("workload {} does not define all values", workload.name);
                 let reason = Reason::new(ReasonCode::SchemaInvalid).message(message);
                 Error::Validation { operation: schema.name.clone(), reasons: vec![reason] }
@@ -29,7 +29,7 @@ fn context(
     operation: &OperationInfo,
     schema: &Operation,
     workload: &Workload,
-    place: Place,
+    device: Place,
 ) -> Option<Context> {
     let values = workload.values(schema)?;
     let mut context = Context::of(&operation.fields);
@@ -41,7 +41,7 @@ fn context(
             (Some(Value::Enum(case)), _) => u64::from(*case),
             (None, FieldKind::DType) => dtype(schema, workload, field),
             (None, FieldKind::Strides) => strides(schema, workload, field),
-            (None, FieldKind::Place) => place_bits(place),
+            (None, FieldKind::Place) => place_bits(device),
             (None, _) => 0,
         };
         if !context.replace(field.store, raw) {

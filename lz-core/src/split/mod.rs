@@ -125,7 +125,7 @@ fn with_size(context: &Context, store: Store, size: i64) -> Option<Context> {
 #[derive(Debug, Default)]
 pub(crate) struct Splits {
     count: AtomicU64,
-    told: Mutex<HashSet<(u32, String)>>,
+    logged: Mutex<HashSet<(u32, String)>>,
 }
 
 impl Splits {
@@ -136,8 +136,8 @@ impl Splits {
     /// Counts a split, logs the first per operation and kernel, and returns whether it was logged.
     fn note(&self, operation: &OperationInfo, kernel: &str, split: &Split) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = told.insert((operation.slot(), kernel.to_owned()));
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = logged.insert((operation.slot(), kernel.to_owned()));
         if first {
             tracing::warn!(operation = %operation.name, kernel, %split, "call is too large for every kernel and is split");
         }

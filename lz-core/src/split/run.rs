@@ -94,24 +94,24 @@ fn run_parts(
     let mut start = 0;
     while start < split.size {
         let count = split.part.min(split.size - start);
-        let mut some: Vec<Arg<'_>> = Vec::with_capacity(args.len());
+        let mut part_args: Vec<Arg<'_>> = Vec::with_capacity(args.len());
         for (position, arg) in args.iter_mut().enumerate() {
-            some.push(if cut.inputs.get(position) == Some(&true) {
-                part_of(arg, start, count).ok_or_else(|| cannot(operation))?
+            part_args.push(if cut.inputs.get(position) == Some(&true) {
+                part_of(arg, start, count).ok_or_else(|| part_error(operation))?
             } else {
                 arg.reborrow()
             });
         }
-        let mut places: Vec<OutArg<'_>> = Vec::with_capacity(outputs.len());
+        let mut out_args: Vec<OutArg<'_>> = Vec::with_capacity(outputs.len());
         for output in outputs.iter_mut() {
-            places.push(match output {
+            out_args.push(match output {
                 OutArg::Tensor(tensor) => {
-                    OutArg::Tensor(tensor.leading_mut(start, count).ok_or_else(|| cannot(operation))?)
+                    OutArg::Tensor(tensor.leading_mut(start, count).ok_or_else(|| part_error(operation))?)
                 }
                 other => other.reborrow(),
             });
         }
-        dynamic::call_into(engine, operation, &mut some, &mut places)?;
+        dynamic::call_into(engine, operation, &mut part_args, &mut out_args)?;
         start += count;
     }
     Ok(())
@@ -142,8 +142,7 @@ fn part_of<'a>(arg: &'a mut Arg<'_>, start: i64, count: i64) -> Option<Arg<'a>> 
     }
 }
 
-fn cannot(operation: &OperationInfo) -> Error {
-    let reason =
-        Reason::new(ReasonCode::ShapeMismatch).message("a part of the batch is outside of a tensor");
+fn part_error(operation: &OperationInfo) -> Error {
+    let reason = Reason::new(ReasonCode::ShapeMismatch).message("a part of the batch is outside of a tensor");
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
 }

@@ -77,7 +77,7 @@ impl LoadedTables {
     }
 
     /// The same tables with another registry: recomputes which are stale.
-    pub fn beside(tables: &Arc<LoadedTables>, registry: &Registry) -> Arc<LoadedTables> {
+    pub fn with_registry(tables: &Arc<LoadedTables>, registry: &Registry) -> Arc<LoadedTables> {
         if tables.0.is_empty() {
             return Arc::clone(tables);
         }
@@ -92,8 +92,8 @@ impl LoadedTables {
     }
 
     /// Sizes where answers for an operation change.
-    pub fn cuts(&self, operation: &OperationInfo, tell: &mut dyn FnMut(Store, i64)) {
-        self.0.iter().for_each(|loaded| loaded.table.cuts(operation, tell));
+    pub fn cuts(&self, operation: &OperationInfo, visit: &mut dyn FnMut(Store, i64)) {
+        self.0.iter().for_each(|loaded| loaded.table.cuts(operation, visit));
     }
 
     /// Whether answers for an operation depend on scalars, which are not part of a cell.
@@ -102,7 +102,7 @@ impl LoadedTables {
     }
 
     /// A 48-bit digest of the answer for a call.
-    pub fn says(
+    pub fn digest(
         &self,
         table: &OperationTable,
         registry: &Registry,
@@ -197,7 +197,7 @@ impl Engine {
 
     /// Like [`Engine::load_dispatch_table`], from text; `path` is its name in messages.
     pub fn use_dispatch_table(&self, path: &str, text: &str) -> Result<TableState, Error> {
-        let mut taken = None;
+        let mut state = None;
         self.change(|parts| {
             let operations: Vec<&'static OperationInfo> = parts.registry.operations().collect();
             let table = DispatchTable::read(path, text, &operations)?;
@@ -205,11 +205,11 @@ impl Engine {
             let ours = parts.devices.signature_like(&table.hardware_signature);
             table.verify(path, &ours, &hash)?;
             let loaded = LoadedTable { path: path.to_owned(), table: Arc::new(table), stale: None };
-            taken = LoadedTables(vec![loaded.clone()]).states().pop();
+            state = LoadedTables(vec![loaded.clone()]).states().pop();
             Ok(Some(SnapshotParts { solved: Arc::new(parts.solved.with(loaded)), ..parts }))
         })?;
         let read = || Reason::new(ReasonCode::TableInvalid);
-        taken.ok_or_else(|| TableError { path: path.to_owned(), report: None, reasons: vec![read()] }.into())
+        state.ok_or_else(|| TableError { path: path.to_owned(), report: None, reasons: vec![read()] }.into())
     }
 
     /// Removes all dispatch tables.

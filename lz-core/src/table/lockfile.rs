@@ -213,7 +213,7 @@ impl Lockfile {
         keys.sort();
         keys.dedup();
         for key in keys {
-            let place = format!("{} [{}]", key.0, key.1);
+            let label = format!("{} [{}]", key.0, key.1);
             match (self.decisions.get(key), found.decisions.get(key)) {
                 (Some(ours), Some(theirs)) => {
                     let fields = [
@@ -223,11 +223,11 @@ impl Lockfile {
                         ("fallbacks", &ours.fallbacks.join(", "), &theirs.fallbacks.join(", ")),
                     ];
                     for (field, ours, theirs) in fields {
-                        differ(format!("{place}: {field}"), Some(ours), Some(theirs));
+                        differ(format!("{label}: {field}"), Some(ours), Some(theirs));
                     }
                 }
                 (ours, theirs) => differ(
-                    place,
+                    label,
                     ours.map(|decision| decision.kernel.as_str()),
                     theirs.map(|decision| decision.kernel.as_str()),
                 ),
@@ -278,7 +278,7 @@ impl Reader<'_> {
             capabilities: self.text(root, "capabilities"),
             decisions: BTreeMap::new(),
         };
-        let mut places: BTreeMap<(String, String), Span> = BTreeMap::new();
+        let mut spans: BTreeMap<(String, String), Span> = BTreeMap::new();
         for node in get(root, "decisions").map_or(&[][..], items) {
             self.closed(node, "a decision", &DECISION_KEYS);
             let fallbacks = get(node, "fallbacks").map_or(&[][..], items);
@@ -290,11 +290,11 @@ impl Reader<'_> {
                 kernel_version: self.text(node, "kernel_version"),
                 fallbacks: fallbacks.iter().filter_map(|item| text(item).map(str::to_owned)).collect(),
             };
-            let place = first_line(&self.sink.source, node.span);
+            let label = first_line(&self.sink.source, node.span);
             let key = (decision.operation.clone(), decision.context.clone());
-            if let Some(earlier) = places.insert(key, place) {
+            if let Some(earlier) = spans.insert(key, label) {
                 let message = format!("`{}` has two decisions for one context", decision.operation);
-                self.sink.error(Code::RepeatedItem, place, message).also(earlier, "first decided here");
+                self.sink.error(Code::RepeatedItem, label, message).also(earlier, "first decided here");
             }
             lockfile.add(decision);
         }

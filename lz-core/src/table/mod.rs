@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use lz_schema::diagnostics::{Code, Report, Sink};
-use lz_schema::source::{Node as Place, Span};
+use lz_schema::source::{Node as SourceNode, Span};
 
 pub(crate) use capabilities::{capabilities_hash, hex};
 pub use grow::{Leaf, Sizes, TableWriter, grow, under};
@@ -111,16 +111,16 @@ impl DispatchTable {
         operations: &[&'static OperationInfo],
     ) -> Result<DispatchTable, TableError> {
         let (mut sink, checked) = contract::read(CONTRACT, path, text);
-        let Some(checked) = checked else { return Err(refuse(path, sink)) };
+        let Some(checked) = checked else { return Err(reject(path, sink)) };
         if !sink.diagnostics.is_empty() {
-            return Err(refuse(path, sink));
+            return Err(reject(path, sink));
         }
         let table: v1::DispatchTable = match serde_json::from_value(checked.json) {
             Ok(table) => table,
             Err(error) => {
-                let place = contract::first_line(&checked.source, checked.root.span);
-                sink.error(Code::WrongForm, place, error.to_string());
-                return Err(refuse(path, sink));
+                let span = contract::first_line(&checked.source, checked.root.span);
+                sink.error(Code::WrongForm, span, error.to_string());
+                return Err(reject(path, sink));
             }
         };
         let catalogue = Catalogue::new(operations.iter().map(|info| info.schema()));
@@ -137,7 +137,7 @@ impl DispatchTable {
             seen.insert(key)
         });
         if !sink.diagnostics.is_empty() {
-            return Err(refuse(path, sink));
+            return Err(reject(path, sink));
         }
         Ok(DispatchTable {
             model_id: table.model_id,
@@ -198,9 +198,9 @@ impl DispatchTable {
     }
 
     /// Sizes where its answers for an operation change.
-    pub(crate) fn cuts(&self, operation: &OperationInfo, tell: &mut dyn FnMut(Store, i64)) {
+    pub(crate) fn cuts(&self, operation: &OperationInfo, visit: &mut dyn FnMut(Store, i64)) {
         let trees = self.trees.get(operation.name.as_ref()).map_or(&[][..], Vec::as_slice);
-        trees.iter().for_each(|tree| tree.cuts(tell));
+        trees.iter().for_each(|tree| tree.cuts(visit));
     }
 
     /// The operations that it decides.
@@ -209,7 +209,7 @@ impl DispatchTable {
     }
 }
 
-fn refuse(path: &str, sink: Sink) -> TableError {
+fn reject(path: &str, sink: Sink) -> TableError {
     let report = contract::report(sink);
     let reasons = report.diagnostics.iter().map(|diagnostic| {
         let code = match diagnostic.code {
@@ -260,36 +260,40 @@ impl Builder<'_> {
         found
     }
 
-    fn buckets(&mut self, root: &Place) {
+    fn buckets(&mut self, root: &SourceNode) {
         for (name, _, list) in get(root, "shape_buckets").map(contract::entries).into_iter().flatten() {
             self.ascending(name, list);
         }
     }
 
-    fn ascending(&mut self, name: &str, list: &Place) {
+    fn ascending(&mut self, name: &str, list: &SourceNode) {
         let bounds: Vec<i64> = items(list).iter().filter_map(|item| text(item)?.parse().ok()).collect();
         if !bounds.is_sorted() {
-            self.sink.error(Code::BucketOrder, list.span, format!("the bounds of `{name}` are not in ascending order"));
+            self.sink.error(
+                Code::BucketOrder,
+                list.span,
+                format!("the bounds of `{name}` are not in ascending order"),
+            );
         }
     }
 
     /// Converts flat plans to one tree per operation: one split per size, missing cells undecided.
-    fn plans(&mut self, table: &v1::DispatchTable, root: &Place) {
+    fn plans(&mut self, table: &v1::DispatchTable, root: &SourceNode) {
         let nodes = get(root, "plans").map_or(&[][..], items);
         let mut cells: BTreeMap<String, (&'static OperationInfo, Vec<node::Cell>)> = BTreeMap::new();
         for (plan, node) in table.plans.iter().zip(nodes) {
             self.bucket(table, plan, node);
             let ops = get(node, "ops").map_or(&[][..], items);
             for (planned, node) in plan.ops.iter().zip(ops) {
-                let place = get(node, "op").map_or(node.span, |node| node.span);
+                let span = get(node, "op").map_or(node.span, |node| node.span);
                 let kernel = get(node, "kernel_id").map_or(node.span, |node| node.span);
-                for (info, mut words) in self.targets(&planned.op, place) {
+                for (info, mut words) in self.targets(&planned.op, span) {
                     for (variable, dtype) in &planned.dtypes {
                         match node::Word::dtype(info, variable, dtype) {
                             Some(word) => words.push(word),
                             None => {
                                 let message = format!("`{variable}` of `{}` cannot be `{dtype}`", info.name);
-                                self.sink.error(Code::UnknownWord, place, message);
+                                self.sink.error(Code::UnknownWord, span, message);
                             }
                         }
                     }
@@ -320,7 +324,7 @@ impl Builder<'_> {
                         Some(_) => {}
                         None if entry.1.len() == MAX_CELLS => {
                             let message = format!("`{}` has more than {MAX_CELLS} plans", info.name);
-                            self.sink.error(Code::BadNumber, place, message);
+                            self.sink.error(Code::BadNumber, span, message);
                             return;
                         }
                         None => entry.1.push(cell),
@@ -339,8 +343,7 @@ impl Builder<'_> {
                 buckets.iter().fold(1usize, |product, (_, bounds)| product.saturating_mul(bounds.len()));
             if combinations.saturating_mul(cells.len()) > MAX_LOOKUPS {
                 let span = get(root, "shape_buckets").map_or(root.span, |node| node.span);
-                let message =
-                    format!("`{name}` has too many combinations of buckets: {combinations}");
+                let message = format!("`{name}` has too many combinations of buckets: {combinations}");
                 self.sink
                     .error(Code::BadNumber, contract::first_line(&self.sink.source, span), message)
                     .note("use a tree, which need not list every combination");
@@ -351,7 +354,7 @@ impl Builder<'_> {
     }
 
     /// Checks that a plan names one bound of every size, and nothing else.
-    fn bucket(&mut self, table: &v1::DispatchTable, plan: &v1::BucketPlan, node: &Place) {
+    fn bucket(&mut self, table: &v1::DispatchTable, plan: &v1::BucketPlan, node: &SourceNode) {
         let Some(bucket) = get(node, "bucket") else { return };
         for (name, span, value) in contract::entries(bucket) {
             let Some(bounds) = table.shape_buckets.get(name) else {
@@ -375,12 +378,12 @@ impl Builder<'_> {
         }
     }
 
-    fn trees(&mut self, table: &v1::DispatchTable, root: &Place) {
+    fn trees(&mut self, table: &v1::DispatchTable, root: &SourceNode) {
         let nodes = get(root, "trees").map_or(&[][..], items);
         for (tree, node) in table.trees.iter().zip(nodes) {
-            let place = get(node, "op").map_or(node.span, |node| node.span);
+            let span = get(node, "op").map_or(node.span, |node| node.span);
             let Some(root) = get(node, "root") else { continue };
-            for (info, words) in self.targets(&tree.op, place) {
+            for (info, words) in self.targets(&tree.op, span) {
                 if let Some(built) = self.tree(info, &tree.root, root) {
                     self.trees.entry(info.name.to_string()).or_default().push(node::under(words, built));
                 }
@@ -388,8 +391,8 @@ impl Builder<'_> {
         }
     }
 
-    fn tree(&mut self, info: &'static OperationInfo, tree: &v1::TreeNode, place: &Place) -> Option<Node> {
-        let head = contract::first_line(&self.sink.source, place.span);
+    fn tree(&mut self, info: &'static OperationInfo, tree: &v1::TreeNode, span: &SourceNode) -> Option<Node> {
+        let head = contract::first_line(&self.sink.source, span.span);
         match (&tree.kernel_id, &tree.axis, &tree.field, &tree.undecided) {
             (None, None, None, Some(why)) => Some(Node::Undecided(why.to_string())),
             (Some(kernel), None, None, None) => Some(Node::Leaf(Decision {
@@ -397,10 +400,10 @@ impl Builder<'_> {
                 fallbacks: tree.fallbacks.clone(),
                 jit_artifacts: tree.jit_artifacts.clone(),
             })),
-            (None, Some(axis), None, None) => self.split(info, tree, axis, place),
+            (None, Some(axis), None, None) => self.split(info, tree, axis, span),
             (None, None, Some(field), None) => {
                 let mut cases = Vec::new();
-                for (name, span, node) in get(place, "cases").map(contract::entries).into_iter().flatten() {
+                for (name, span, node) in get(span, "cases").map(contract::entries).into_iter().flatten() {
                     let Some(inner) = tree.cases.get(name) else { continue };
                     match node::Word::named(info, field, name) {
                         Some(word) => cases.extend(self.tree(info, inner, node).map(|built| (word, built))),
@@ -426,21 +429,24 @@ impl Builder<'_> {
         info: &'static OperationInfo,
         tree: &v1::TreeNode,
         axis: &str,
-        place: &Place,
+        span: &SourceNode,
     ) -> Option<Node> {
-        let branches = get(place, "branches").map_or(&[][..], items);
+        let branches = get(span, "branches").map_or(&[][..], items);
         if tree.bounds.len() != tree.branches.len() || tree.bounds.is_empty() {
-            let head = contract::first_line(&self.sink.source, place.span);
-            let message =
-                format!("the number of bounds ({}) and of branches ({}) must be equal", tree.bounds.len(), tree.branches.len());
+            let head = contract::first_line(&self.sink.source, span.span);
+            let message = format!(
+                "the number of bounds ({}) and of branches ({}) must be equal",
+                tree.bounds.len(),
+                tree.branches.len()
+            );
             self.sink.error(Code::BadTree, head, message);
             return None;
         }
-        if let Some(bounds) = get(place, "bounds") {
+        if let Some(bounds) = get(span, "bounds") {
             self.ascending(axis, bounds);
         }
         let Some(store) = node::size(info, axis) else {
-            let span = get(place, "axis").map_or(place.span, |node| node.span);
+            let span = get(span, "axis").map_or(span.span, |node| node.span);
             self.sink.error(Code::UndefinedAxis, span, format!("`{}` has no size `{axis}`", info.name));
             return None;
         };

@@ -232,24 +232,24 @@ impl Node {
     }
 
     /// Sizes where the answer changes: a cell must start at each of these.
-    pub fn cuts(&self, tell: &mut dyn FnMut(Store, i64)) {
+    pub fn cuts(&self, visit: &mut dyn FnMut(Store, i64)) {
         match self {
             Node::Leaf(_) | Node::Undecided(_) => {}
             Node::Split { store, lowest, bounds, branches, .. } => {
                 if let Some(lowest) = lowest {
-                    tell(*store, *lowest);
+                    visit(*store, *lowest);
                 }
-                bounds.iter().filter_map(|bound| bound.checked_add(1)).for_each(|cut| tell(*store, cut));
-                branches.iter().for_each(|branch| branch.cuts(tell));
+                bounds.iter().filter_map(|bound| bound.checked_add(1)).for_each(|cut| visit(*store, cut));
+                branches.iter().for_each(|branch| branch.cuts(visit));
             }
             Node::Cases { cases, .. } => {
                 for (word, inner) in cases {
                     if matches!(word.store, Store::Axis(_)) {
                         let size = word.raw as i64;
-                        tell(word.store, size);
-                        tell(word.store, size.saturating_add(1));
+                        visit(word.store, size);
+                        visit(word.store, size.saturating_add(1));
                     }
-                    inner.cuts(tell);
+                    inner.cuts(visit);
                 }
             }
         }

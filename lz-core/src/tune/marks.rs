@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::perfdb::{Bucket, HealthRow, HealthScope, HealthState, PerfDb, ProcessIdentity, TrialMark};
 
 /// Marks whose process cannot be checked are dropped after this time.
-const LIFE_SECONDS: u64 = 24 * 3600;
+const MAX_MARK_AGE_SECONDS: u64 = 24 * 3600;
 
 /// The marks of tuning one call.
 pub(super) struct Marks<'a> {
@@ -50,10 +50,10 @@ pub(crate) fn collect_crashes(db: &PerfDb, now: u64, backoff: Duration) {
     if marks.is_empty() {
         return;
     }
-    let Some(here) = current_process() else { return };
+    let Some(this_process) = current_process() else { return };
     for mark in marks {
-        let crashed = has_ended(&mark.process, &here) == Some(true);
-        let is_old = now.saturating_sub(mark.began_at) > LIFE_SECONDS;
+        let crashed = has_ended(&mark.process, &this_process) == Some(true);
+        let is_old = now.saturating_sub(mark.began_at) > MAX_MARK_AGE_SECONDS;
         if !(crashed || is_old) {
             continue;
         }
@@ -99,8 +99,8 @@ fn current_process() -> Option<ProcessIdentity> {
 
 /// Whether a process has ended; `None` if it cannot be checked: it ran before the last boot, on another machine or in another
 /// container.
-fn has_ended(process: &ProcessIdentity, here: &ProcessIdentity) -> Option<bool> {
-    if process.boot != here.boot || process.pid_namespace != here.pid_namespace {
+fn has_ended(process: &ProcessIdentity, this_process: &ProcessIdentity) -> Option<bool> {
+    if process.boot != this_process.boot || process.pid_namespace != this_process.pid_namespace {
         return None;
     }
     Some(match process_state(process.pid) {
@@ -126,28 +126,28 @@ mod tests {
 
     #[test]
     fn process_with_another_start_time_has_ended() {
-        let here = current_process().unwrap();
-        assert_eq!(has_ended(&here, &here), Some(false));
-        let reused = ProcessIdentity { started: here.started + 1, ..here.clone() };
-        assert_eq!(has_ended(&reused, &here), Some(true));
-        let elsewhere = ProcessIdentity { pid_namespace: "pid:[1]".to_owned(), ..here.clone() };
-        assert_eq!(has_ended(&elsewhere, &here), None);
-        let earlier = ProcessIdentity { boot: "another".to_owned(), ..here.clone() };
-        assert_eq!(has_ended(&earlier, &here), None);
+        let this_process = current_process().unwrap();
+        assert_eq!(has_ended(&this_process, &this_process), Some(false));
+        let reused = ProcessIdentity { started: this_process.started + 1, ..this_process.clone() };
+        assert_eq!(has_ended(&reused, &this_process), Some(true));
+        let elsewhere = ProcessIdentity { pid_namespace: "pid:[1]".to_owned(), ..this_process.clone() };
+        assert_eq!(has_ended(&elsewhere, &this_process), None);
+        let earlier = ProcessIdentity { boot: "another".to_owned(), ..this_process.clone() };
+        assert_eq!(has_ended(&earlier, &this_process), None);
     }
 
     #[test]
     fn zombie_has_ended() {
-        let here = current_process().unwrap();
+        let this_process = current_process().unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let (_, started) = process_state(child.id()).unwrap();
-        let process = ProcessIdentity { pid: child.id(), started, ..here.clone() };
-        assert_eq!(has_ended(&process, &here), Some(false));
+        let process = ProcessIdentity { pid: child.id(), started, ..this_process.clone() };
+        assert_eq!(has_ended(&process, &this_process), Some(false));
         child.kill().unwrap();
-        while has_ended(&process, &here) == Some(false) {
+        while has_ended(&process, &this_process) == Some(false) {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert_eq!(has_ended(&process, &here), Some(true));
+        assert_eq!(has_ended(&process, &this_process), Some(true));
     }
 }

@@ -32,14 +32,14 @@ pub(crate) use marks::collect_crashes;
 use settled::{Samples, is_settled};
 
 /// The quantile of a turn's samples that counts: disturbances only ever add time.
-const UNDISTURBED: f64 = 0.1;
+const SAMPLE_QUANTILE: f64 = 0.1;
 /// Minimum number of runs in a turn, if they fit into `MAX_TURN` turn times.
-const FEWEST_RUNS: usize = 3;
-const LONGEST_TURN: u32 = 5;
+const MIN_RUNS_PER_TURN: usize = 3;
+const MAX_TURN: u32 = 5;
 /// Maximum number of samples in a turn.
-const MOST_IN_A_TURN: usize = 10_000;
+const MAX_SAMPLES_PER_TURN: usize = 10_000;
 /// Expiry of measurements of nightly builds.
-const NIGHTLY_LIFE_SECONDS: u64 = 7 * 24 * 3600;
+const NIGHTLY_EXPIRY_SECONDS: u64 = 7 * 24 * 3600;
 
 /// How to measure.
 #[derive(Clone)]
@@ -169,7 +169,7 @@ impl Tuned {
 }
 
 type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
-type Told<'t> = dyn FnMut(&Progress<'_>) -> ControlFlow<()> + 't;
+type OnProgress<'t> = dyn FnMut(&Progress<'_>) -> ControlFlow<()> + 't;
 
 struct Candidate {
     runner: Runner,
@@ -195,7 +195,7 @@ impl Engine {
         context: &Context,
         options: &TuneOptions,
         run_one: &mut RunOne<'_>,
-        told: &mut Told<'_>,
+        on_progress: &mut OnProgress<'_>,
     ) -> Result<Tuned, Error> {
         // Another process may have recorded a failure or a crash of a kernel meanwhile.
         self.refresh_evidence();
@@ -218,7 +218,7 @@ impl Engine {
         let mut trial =
             Trial { engine: self, runners: &runners, options, marks: &marks, scratch: Scratch::default() };
         let mut settled = false;
-        let measured = trial.measure(operation, &mut candidates, run_one, told, &mut settled);
+        let measured = trial.measure(operation, &mut candidates, run_one, on_progress, &mut settled);
         for one in candidates.iter().filter(|one| one.failure.is_none() && one.samples.len() > 0) {
             self.succeeded_in_trial(&runners, &one.runner);
             if one.runner.cold {
@@ -250,7 +250,7 @@ impl Engine {
                         },
                         timing,
                         expires_at: is_nightly(&spec.version)
-                            .then(|| now.saturating_add(NIGHTLY_LIFE_SECONDS)),
+                            .then(|| now.saturating_add(NIGHTLY_EXPIRY_SECONDS)),
                     });
                     Outcome::Measured(timing)
                 }
@@ -290,7 +290,7 @@ impl Outcome {
 }
 
 impl Candidate {
-    fn takes_part(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.failure.is_none() && !self.is_far_behind
     }
 
@@ -320,12 +320,12 @@ impl Trial<'_> {
         operation: &OperationInfo,
         candidates: &mut [Candidate],
         run_one: &mut RunOne<'_>,
-        told: &mut Told<'_>,
+        on_progress: &mut OnProgress<'_>,
         settled: &mut bool,
     ) -> Result<(), Cancelled> {
-        tell(told, &Progress::Begins { operation: &operation.name, candidates: candidates.len() })?;
+        report(on_progress, &Progress::Begins { operation: &operation.name, candidates: candidates.len() })?;
         for one in candidates.iter_mut() {
-            self.warm_up(one, run_one, told)?;
+            self.warm_up(one, run_one, on_progress)?;
         }
         let most = candidates.iter().filter(|one| one.failure.is_none()).count()
             * self.options.most_samples as usize;
@@ -333,16 +333,16 @@ impl Trial<'_> {
         let warm = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.expected_ns);
         let fastest = warm.fold(f64::INFINITY, f64::min);
         // A short run may be disturbed by the previous kernel; a long one is reliable.
-        let tells = |one: &Candidate| {
+        let is_reliable = |one: &Candidate| {
             one.failure.is_none() && !self.options.turn_time.is_zero() && self.fills_a_turn(one)
         };
-        for one in candidates.iter_mut().filter(|one| tells(one)) {
+        for one in candidates.iter_mut().filter(|one| is_reliable(one)) {
             let warm = Samples::from([one.expected_ns]);
             if warm.is_far_behind(fastest, usize::MAX) {
                 (one.samples, one.is_far_behind) = (warm, true);
                 done += 1;
                 let (kernel, ns) = (&one.runner.entry().spec.id, one.expected_ns);
-                tell(told, &Progress::Sampled { kernel, ns, done, most })?;
+                report(on_progress, &Progress::Sampled { kernel, ns, done, most })?;
             }
         }
         let begin = self.options.clock.elapsed();
@@ -350,7 +350,7 @@ impl Trial<'_> {
             // Each round starts with another kernel, so that none always runs after the same one.
             let count = candidates.len().max(1);
             for turn in 0..candidates.len() {
-                let Some(one) = candidates.get_mut((turn + round) % count).filter(|one| one.takes_part())
+                let Some(one) = candidates.get_mut((turn + round) % count).filter(|one| one.is_active())
                 else {
                     continue;
                 };
@@ -359,20 +359,20 @@ impl Trial<'_> {
                         one.samples.push(ns);
                         done += 1;
                         let kernel = &one.runner.entry().spec.id;
-                        tell(told, &Progress::Sampled { kernel, ns, done, most })?;
+                        report(on_progress, &Progress::Sampled { kernel, ns, done, most })?;
                     }
-                    Err(error) => self.fail(one, &error, told)?,
+                    Err(error) => self.fail(one, &error, on_progress)?,
                 }
             }
-            leave_behind(candidates, self.options.least_samples as usize);
+            exclude_slow(candidates, self.options.least_samples as usize);
             let running: Vec<&Samples> =
-                candidates.iter().filter(|one| one.takes_part()).map(|one| &one.samples).collect();
+                candidates.iter().filter(|one| one.is_active()).map(|one| &one.samples).collect();
             if round + 1 >= self.options.least_samples as usize
                 && is_settled(&running, self.options.deviations)
             {
                 *settled = true;
                 if round + 1 < self.options.most_samples as usize {
-                    tell(told, &Progress::Settled)?;
+                    report(on_progress, &Progress::Settled)?;
                 }
                 return Ok(());
             }
@@ -388,7 +388,7 @@ impl Trial<'_> {
         &mut self,
         one: &mut Candidate,
         run_one: &mut RunOne<'_>,
-        told: &mut Told<'_>,
+        on_progress: &mut OnProgress<'_>,
     ) -> Result<(), Cancelled> {
         let spec = &one.runner.entry().spec;
         let mut mark = self.marks.begin(&spec.id, &spec.version, self.options.clock.unix_seconds());
@@ -397,15 +397,15 @@ impl Trial<'_> {
             self.marks.end(mark.take());
             let ns = match timed {
                 Ok(ns) => ns,
-                Err(error) => return self.fail(one, &error, told),
+                Err(error) => return self.fail(one, &error, on_progress),
             };
             one.expected_ns = ns;
             if run == 0 {
                 one.warm_up_ns = ns;
                 continue;
             }
-            let wanted = self.options.sample_time.as_nanos() as f64;
-            one.runs = (wanted / ns.max(1.0)).ceil().clamp(1.0, 10_000.0) as u32;
+            let target_ns = self.options.sample_time.as_nanos() as f64;
+            one.runs = (target_ns / ns.max(1.0)).ceil().clamp(1.0, 10_000.0) as u32;
             if self.fills_a_turn(one) {
                 break;
             }
@@ -432,9 +432,9 @@ impl Trial<'_> {
             samples.push(self.time(one, run_one)?);
             let spent = self.options.clock.elapsed().saturating_sub(begin);
             let with_another = spent + spent / samples.len() as u32;
-            let too_few = samples.len() < FEWEST_RUNS && with_another <= LONGEST_TURN * turn_time;
-            if (spent >= turn_time && !too_few) || samples.len() >= MOST_IN_A_TURN {
-                return Ok(samples.quantile(UNDISTURBED));
+            let too_few = samples.len() < MIN_RUNS_PER_TURN && with_another <= MAX_TURN * turn_time;
+            if (spent >= turn_time && !too_few) || samples.len() >= MAX_SAMPLES_PER_TURN {
+                return Ok(samples.quantile(SAMPLE_QUANTILE));
             }
         }
     }
@@ -447,27 +447,27 @@ impl Trial<'_> {
         if let Some(device) = &self.options.synchronise {
             device.synchronise(crate::thread_scope::stream_of_thread())?;
         }
-        let took = self.options.clock.elapsed().saturating_sub(start);
+        let elapsed = self.options.clock.elapsed().saturating_sub(start);
         // If the clock did not advance, the run was shorter than its resolution.
-        Ok((took.as_nanos() as f64 / f64::from(one.runs)).max(0.1))
+        Ok((elapsed.as_nanos() as f64 / f64::from(one.runs)).max(0.1))
     }
 
     fn fail(
         &mut self,
         one: &mut Candidate,
         error: &KernelError,
-        told: &mut Told<'_>,
+        on_progress: &mut OnProgress<'_>,
     ) -> Result<(), Cancelled> {
         if error.reason.code == ReasonCode::CallInterrupted {
             return Err(Cancelled);
         }
         one.failure = Some(error.reason.clone());
         self.engine.failed_in_trial(self.runners, &one.runner, error);
-        tell(told, &Progress::Failed { kernel: &one.runner.entry().spec.id, reason: &error.reason })
+        report(on_progress, &Progress::Failed { kernel: &one.runner.entry().spec.id, reason: &error.reason })
     }
 }
 
-fn leave_behind(candidates: &mut [Candidate], least_samples: usize) {
+fn exclude_slow(candidates: &mut [Candidate], least_samples: usize) {
     let medians = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.samples.median());
     let fastest = medians.fold(f64::INFINITY, f64::min);
     for one in candidates {
@@ -475,8 +475,8 @@ fn leave_behind(candidates: &mut [Candidate], least_samples: usize) {
     }
 }
 
-fn tell(told: &mut Told<'_>, progress: &Progress<'_>) -> Result<(), Cancelled> {
-    match told(progress) {
+fn report(on_progress: &mut OnProgress<'_>, progress: &Progress<'_>) -> Result<(), Cancelled> {
+    match on_progress(progress) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(Cancelled),
     }

@@ -2,11 +2,11 @@
 
 /// A kernel this many times slower than the fastest cannot win; the time is better spent on distinguishing the others. Applied after the
 /// minimum number of samples,
-const FAR_BEHIND: f64 = 1.5;
+const SLOW_FACTOR: f64 = 1.5;
 /// with this factor after two samples,
-const HOPELESS: f64 = 4.0;
+const VERY_SLOW_FACTOR: f64 = 4.0;
 /// and with this factor after one.
-const BEYOND_HOPE: f64 = 10.0;
+const EXTREMELY_SLOW_FACTOR: f64 = 10.0;
 
 /// The times of one kernel.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -46,7 +46,7 @@ impl Samples {
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().saturating_sub(1) as f64;
         let (low, high) = ((last * share).floor(), (last * share).ceil());
-        let at = |place: f64| sorted.get(place as usize).copied().unwrap_or_default();
+        let at = |index: f64| sorted.get(index as usize).copied().unwrap_or_default();
         at(low) + (at(high) - at(low)) * (last * share - low)
     }
 
@@ -57,9 +57,9 @@ impl Samples {
     /// Whether it can no longer win against a median of `fastest`.
     pub fn is_far_behind(&self, fastest: f64, least_samples: usize) -> bool {
         let median = self.median();
-        median > BEYOND_HOPE * fastest
-            || (self.len() >= 2 && median > HOPELESS * fastest)
-            || (self.len() >= least_samples && median > FAR_BEHIND * fastest)
+        median > EXTREMELY_SLOW_FACTOR * fastest
+            || (self.len() >= 2 && median > VERY_SLOW_FACTOR * fastest)
+            || (self.len() >= least_samples && median > SLOW_FACTOR * fastest)
     }
 
     /// The variance of the mean, for distinguishing two kernels: an outlier increases it and leaves the median unchanged.
@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_the_list_does_not_matter(
+        fn settled_is_independent_of_list_order(
             lists in proptest::collection::vec(proptest::collection::vec(1.0..1e6f64, 2..9), 1..5),
         ) {
             let all: Vec<Samples> = lists.iter().map(|list| samples(list)).collect();
