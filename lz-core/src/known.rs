@@ -70,7 +70,7 @@ impl ExactCache {
     }
 
     /// Inserts a decision if one of its slots is free. `words` are the key words only.
-    pub fn keep(&self, number: u64, head: u64, words: &[u64], decision: CachedDecision) {
+    pub fn insert(&self, number: u64, head: u64, words: &[u64], decision: CachedDecision) {
         let slots = Self::numbers(number).map(|number| self.slot(number));
         if let Some(free) = slots.into_iter().flatten().find(|slot| slot.get().is_none()) {
             // On a race the first insert wins.
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn lookup_compares_all_key_words() {
         let calls = ExactCache::new(4);
-        calls.keep(1, 7, &[1, 2], to(3));
+        calls.insert(1, 7, &[1, 2], to(3));
         let kernel = |head, words: &[u64]| calls.find(1, head, words).map(|decision| decision.kernel);
         assert_eq!(kernel(7, &[1, 2]), Some(3));
         for (head, words) in [(8, &[1, 2][..]), (7, &[1, 3]), (7, &[1]), (7, &[])] {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn lookup_ignores_words_beyond_the_key() {
         let calls = ExactCache::new(4);
-        calls.keep(1, 7, &[1, 2], to(3));
+        calls.insert(1, 7, &[1, 2], to(3));
         assert_eq!(calls.find(1, 7, &[1, 2, 9]).map(|decision| decision.kernel), Some(3));
     }
 
@@ -121,7 +121,7 @@ mod tests {
         let calls = ExactCache::new(4);
         let number = 1 << 32 | 2;
         for word in 0..3 {
-            calls.keep(number, 0, &[word], to(word as u32));
+            calls.insert(number, 0, &[word], to(word as u32));
         }
         let found = |word| calls.find(number, 0, &[word]).map(|decision| decision.kernel);
         assert_eq!([found(0), found(1), found(2)], [Some(0), Some(1), None]);
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn empty_cache_inserts_nothing() {
         let calls = ExactCache::new(0);
-        calls.keep(5, 0, &[], to(0));
+        calls.insert(5, 0, &[], to(0));
         assert!(calls.find(5, 0, &[]).is_none());
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct InternedOverlay {
 impl InternedOverlay {
     /// The layer over the policy of an engine.
     pub fn over(&self, engine: u64) -> Option<&Layer> {
-        self.layers.iter().find(|(known, _)| *known == engine).map(|(_, layer)| layer)
+        self.layers.iter().find(|(interned, _)| *interned == engine).map(|(_, layer)| layer)
     }
 }
 
@@ -67,8 +67,8 @@ pub(crate) fn thread_overlay() -> Option<Arc<InternedOverlay>> {
 pub(crate) fn shown_over(engine: u64) -> Layer {
     let mut all = Layer::new();
     let _ = FRAMES.try_with(|frames| {
-        for (known, layer) in frames.borrow().frames.iter().filter_map(|frame| frame.shown.as_ref()) {
-            if *known == engine {
+        for (interned, layer) in frames.borrow().frames.iter().filter_map(|frame| frame.shown.as_ref()) {
+            if *interned == engine {
                 all.merge(layer);
             }
         }
@@ -80,12 +80,12 @@ pub(crate) fn shown_over(engine: u64) -> Layer {
 #[derive(Default)]
 struct InternTable {
     last: u32,
-    known: Vec<Arc<InternedOverlay>>,
+    interned: Vec<Arc<InternedOverlay>>,
 }
 
 const MAX_INTERNED: usize = 256;
 
-static INTERN_TABLE: Mutex<InternTable> = Mutex::new(InternTable { last: 0, known: Vec::new() });
+static INTERN_TABLE: Mutex<InternTable> = Mutex::new(InternTable { last: 0, interned: Vec::new() });
 
 /// All 2^32 overlay ids of this process are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,21 +93,21 @@ pub struct OverlayIdsExhausted;
 
 fn number(layers: Vec<(u64, Layer)>) -> Result<Arc<InternedOverlay>, OverlayIdsExhausted> {
     let mut numbers = INTERN_TABLE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(at) = numbers.known.iter().position(|overlay| overlay.layers == layers) {
-        let overlay = numbers.known.remove(at);
-        numbers.known.insert(0, Arc::clone(&overlay));
+    if let Some(at) = numbers.interned.iter().position(|overlay| overlay.layers == layers) {
+        let overlay = numbers.interned.remove(at);
+        numbers.interned.insert(0, Arc::clone(&overlay));
         return Ok(overlay);
     }
     numbers.last = numbers.last.checked_add(1).ok_or(OverlayIdsExhausted)?;
     let overlay = Arc::new(InternedOverlay { number: numbers.last, layers });
-    numbers.known.insert(0, Arc::clone(&overlay));
-    numbers.known.truncate(MAX_INTERNED);
+    numbers.interned.insert(0, Arc::clone(&overlay));
+    numbers.interned.truncate(MAX_INTERNED);
     Ok(overlay)
 }
 
 impl Frames {
     /// Recomputes the combined override, overlay and stream.
-    fn settle(&mut self) -> Result<(), OverlayIdsExhausted> {
+    fn recompute(&mut self) -> Result<(), OverlayIdsExhausted> {
         let mut change = ModeChange::NONE;
         let mut layers: Vec<(u64, Layer)> = Vec::new();
         let mut stream = 0;
@@ -115,7 +115,7 @@ impl Frames {
             change = change.then(frame.mode);
             stream = frame.stream.unwrap_or(stream);
             let Some((engine, layer)) = &frame.layer else { continue };
-            match layers.iter_mut().find(|(known, _)| known == engine) {
+            match layers.iter_mut().find(|(interned, _)| interned == engine) {
                 Some((_, below)) => below.merge(layer),
                 None => layers.push((*engine, layer.clone())),
             }
@@ -142,7 +142,7 @@ fn push(frame: Frame) -> Result<FrameGuard, OverlayIdsExhausted> {
         frames.next += 1;
         let id = frames.next;
         frames.frames.push(Frame { id, ..frame });
-        if let Err(error) = frames.settle() {
+        if let Err(error) = frames.recompute() {
             frames.frames.pop();
             return Err(error);
         }
@@ -163,10 +163,10 @@ impl Drop for FrameGuard {
         let _ = FRAMES.try_with(|frames| {
             let mut frames = frames.borrow_mut();
             frames.frames.retain(|frame| frame.id != self.id);
-            if frames.settle().is_err() {
+            if frames.recompute().is_err() {
                 // No ids left: drop all frames, which needs none.
                 frames.frames.clear();
-                let _ = frames.settle();
+                let _ = frames.recompute();
             }
         });
     }

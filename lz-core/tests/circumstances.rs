@@ -153,10 +153,10 @@ fn explanations_can_be_disabled() {
 #[test]
 fn tuning_samples_are_a_setting() {
     let engine = Engine::new();
-    assert_eq!(TuneOptions::of(&engine).most_samples, 20);
+    assert_eq!(TuneOptions::of(&engine).max_samples, 20);
     engine.configure([("perfdb.tune_samples".to_owned(), Given::Int(3))]).unwrap();
     let options = TuneOptions::of(&engine);
-    assert_eq!((options.least_samples, options.most_samples), (3, 3));
+    assert_eq!((options.min_samples, options.max_samples), (3, 3));
 }
 
 #[test]

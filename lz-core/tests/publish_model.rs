@@ -13,11 +13,11 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 
     #[derive(Debug)]
-    pub(crate) struct Place<T>(loom::sync::Mutex<Arc<T>>);
+    pub(crate) struct ArcCell<T>(loom::sync::Mutex<Arc<T>>);
 
-    impl<T> Place<T> {
-        pub fn new(first: Arc<T>) -> Place<T> {
-            Place(loom::sync::Mutex::new(first))
+    impl<T> ArcCell<T> {
+        pub fn new(first: Arc<T>) -> ArcCell<T> {
+            ArcCell(loom::sync::Mutex::new(first))
         }
 
         pub fn load_full(&self) -> Arc<T> {

@@ -4,7 +4,7 @@ mod fixture_support;
 
 use fixture_support::{fixtures, hold, operation, operations};
 use lz_core::context::Context;
-use lz_core::table::{DispatchTable, Found, Leaf, LockedDecision, Lockfile, Sizes, TableWriter, grow};
+use lz_core::table::{DispatchTable, TableAnswer, Leaf, LockedDecision, Lockfile, Sizes, TableWriter, grow};
 use lz_core::{DType, OperationInfo, ReasonCode};
 use proptest::prelude::*;
 
@@ -22,11 +22,11 @@ fn context(info: &OperationInfo, values: &[(&str, u64)]) -> Context {
     context
 }
 
-fn kernel(found: &Found<'_>) -> String {
+fn kernel(found: &TableAnswer<'_>) -> String {
     match found {
-        Found::Decision(decision) => decision.kernel.clone(),
-        Found::Outside(reason) => reason.to_string(),
-        Found::Unknown => "unknown".to_owned(),
+        TableAnswer::Decision(decision) => decision.kernel.clone(),
+        TableAnswer::Outside(reason) => reason.to_string(),
+        TableAnswer::Unknown => "unknown".to_owned(),
     }
 }
 
@@ -133,8 +133,8 @@ proptest! {
                 .map(|(size, sizes)| sizes.bounds.iter().copied().find(|bound| size <= bound))
                 .collect();
             match (table.lookup(info, &context), cell) {
-                (Found::Decision(decision), Some(cell)) => prop_assert_eq!(&decision.kernel, &answer(&cell)),
-                (Found::Outside(reason), None) => prop_assert_eq!(reason.code, ReasonCode::PlanBucketMiss),
+                (TableAnswer::Decision(decision), Some(cell)) => prop_assert_eq!(&decision.kernel, &answer(&cell)),
+                (TableAnswer::Outside(reason), None) => prop_assert_eq!(reason.code, ReasonCode::PlanBucketMiss),
                 (found, cell) => prop_assert!(false, "{found:?} in {cell:?}"),
             }
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use engine_support::{Does, Shape, attend, engine, entry, failing, run, spec};
 use lz_core::context::FieldKind;
 use lz_core::device::Platform;
-use lz_core::telemetry::{Synchronise, Watch};
+use lz_core::telemetry::{ObserveOptions, Synchronise};
 use lz_core::{
     Context, DType, Engine, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, ReasonCode, Run,
 };
@@ -76,13 +76,13 @@ fn calls_without_a_kernel_are_refusals() {
 #[test]
 fn timing_samples_the_configured_share() {
     let engine = engine([spec("a.x")]);
-    engine.watch(Watch { time_every: 1, ..Watch::default() });
+    engine.observe(ObserveOptions { time_every: 1, ..ObserveOptions::default() });
     for _ in 0..30 {
         run(&engine, &Shape::default()).unwrap();
     }
     let metrics = engine.metrics();
     assert_eq!((metrics.selection_latency.count, metrics.execution_latency.count), (30, 30));
-    engine.watch(Watch { time_every: 10, ..Watch::default() });
+    engine.observe(ObserveOptions { time_every: 10, ..ObserveOptions::default() });
     for _ in 0..1000 {
         run(&engine, &Shape::default()).unwrap();
     }
@@ -149,10 +149,10 @@ impl tracing::Subscriber for Recorder {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-fn seen_by(watch: Watch, calls: usize) -> Vec<String> {
+fn seen_by(watch: ObserveOptions, calls: usize) -> Vec<String> {
     let engine = engine([spec("reference.x")]);
     engine.register([failing(spec("bad.x").priority(90), || Err(KernelError::failed("no")))]).unwrap();
-    engine.watch(watch);
+    engine.observe(watch);
     let recorder = Recorder::default();
     tracing::subscriber::with_default(recorder.clone(), || {
         (0..calls).for_each(|_| drop(run(&engine, &Shape::default())));
@@ -166,14 +166,15 @@ fn count(seen: &[String], what: &str) -> usize {
 
 #[test]
 fn spans_and_logs_are_optional_and_fallbacks_logged_once() {
-    let quiet = seen_by(Watch::default(), 4);
+    let quiet = seen_by(ObserveOptions::default(), 4);
     assert_eq!(
         (count(&quiet, "kernel failed; used fallback"), count(&quiet, "selected")),
         (1, 0),
         "{quiet:?}"
     );
     assert_eq!(count(&quiet, "span lz.dispatch"), 0);
-    let loud = seen_by(Watch { spans: true, log: true, verbose: true, ..Watch::default() }, 4);
+    let loud =
+        seen_by(ObserveOptions { spans: true, log: true, verbose: true, ..ObserveOptions::default() }, 4);
     assert_eq!((count(&loud, "kernel failed; used fallback"), count(&loud, "selected")), (4, 4), "{loud:?}");
     assert_eq!((count(&loud, "span lz.select"), count(&loud, "span lz.dispatch")), (4, 8));
 }

@@ -121,9 +121,9 @@ fn candidates_are_interleaved_and_rounds_rotate() {
     let engine = house.engine(vec![house.kernel(spec("a.x"), 100), house.kernel(spec("b.x"), 100)]);
     let mut order = String::new();
     let tuned = house.tune(&engine, &mut |progress| {
-        if let Progress::Sampled { kernel, most, .. } = progress {
+        if let Progress::Sampled { kernel, max, .. } = progress {
             order.push_str(&kernel[..1]);
-            assert_eq!(*most, 40);
+            assert_eq!(*max, 40);
         }
         ControlFlow::Continue(())
     });

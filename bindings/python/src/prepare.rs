@@ -49,7 +49,7 @@ fn tune<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
     writable_database()?;
-    let mut options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
+    let mut options = TuneOptions { max_samples: samples.max(1), ..TuneOptions::default() };
     let (tuned, _) = perform(py, Way::Decide, info, arguments, Some(keywords), |frame, context, run_one| {
         let _there = frame.on_its_device();
         if frame.is_asynchronous() {

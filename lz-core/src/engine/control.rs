@@ -19,7 +19,7 @@ use crate::policy::overlay::Overlay;
 use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
 use crate::policy::{Sourced, generations};
 use crate::reason::{Reason, ReasonCode};
-use crate::telemetry::{Watch, Watching};
+use crate::telemetry::{Observation, ObserveOptions};
 use crate::thread_scope::{self, PolicyScope};
 
 impl From<NotASetting> for Error {
@@ -111,7 +111,7 @@ impl Engine {
     pub fn scope(&self, overlay: Overlay) -> Result<PolicyScope, Error> {
         let shown = overlay.as_layer();
         let (mode, layer) = overlay.split();
-        let engine = self.shared.published.load().watching.engine;
+        let engine = self.shared.published.load().observation.engine;
         thread_scope::push_overlay(engine, mode, layer, shown).map_err(|_| {
             let message = "this process has used up the ids for distinct scopes".to_owned();
             let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
@@ -141,7 +141,7 @@ impl Engine {
 
     fn effective(&self) -> Layer {
         let mut layer = self.settings().effective();
-        layer.merge(&thread_scope::shown_over(self.shared.published.load().watching.engine));
+        layer.merge(&thread_scope::shown_over(self.shared.published.load().observation.engine));
         layer
     }
 }
@@ -150,14 +150,14 @@ impl Shared {
     /// Applies settings: the policy, and what is observed.
     fn apply(&self, layer: &Layer) {
         let policy = layer.policy();
-        let watch = watch_of(layer);
+        let observe = observe_options_of(layer);
         let change = |parts: SnapshotParts| {
-            if *parts.policy == policy && parts.watching.by_settings == watch {
+            if *parts.policy == policy && parts.observation.by_settings == observe {
                 return Ok(None);
             }
-            let watching = Watching { by_settings: watch, ..parts.watching };
+            let observation = Observation { by_settings: observe, ..parts.observation };
             let policy = if *parts.policy == policy { parts.policy } else { Arc::new(policy) };
-            Ok(Some(SnapshotParts { policy, watching, ..parts }))
+            Ok(Some(SnapshotParts { policy, observation, ..parts }))
         };
         // `change` returns no error.
         self.change(change).ok();
@@ -188,11 +188,11 @@ fn health_of(layer: &Layer, base: HealthConfig) -> HealthConfig {
     HealthConfig { kernel, ..base }
 }
 
-fn watch_of(layer: &Layer) -> Watch {
+fn observe_options_of(layer: &Layer) -> ObserveOptions {
     let on =
         |key: &str| matches!(layer.value(key).map(|sourced| sourced.value), Some(SettingValue::Bool(true)));
     let verbose = on("verbose");
-    Watch {
+    ObserveOptions {
         spans: verbose,
         log: verbose || on("log_selections"),
         verbose,

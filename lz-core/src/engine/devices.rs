@@ -74,8 +74,8 @@ pub(super) fn set_generation_table(table: GenerationTable) {
 }
 
 pub(super) fn detected() -> &'static Discovery {
-    static FOUND: OnceLock<Discovery> = OnceLock::new();
-    FOUND.get_or_init(|| discover_by(GENERATIONS.get_or_init(GenerationTable::default)))
+    static DETECTED: OnceLock<Discovery> = OnceLock::new();
+    DETECTED.get_or_init(|| discover_by(GENERATIONS.get_or_init(GenerationTable::default)))
 }
 
 /// The context field that holds the device of an operation's tensors.

@@ -23,7 +23,7 @@ use crate::operation::OperationInfo;
 use crate::plan::Transforms;
 use crate::reason::{Reason, ReasonCode};
 use crate::run::{Run, Scratch};
-use crate::telemetry::Watch;
+use crate::telemetry::ObserveOptions;
 use crate::thread::{self, Thread};
 
 /// The callback of generated code that runs one kernel.
@@ -173,7 +173,7 @@ impl Shared {
         tally.selections += 1;
         tally.executions += 1;
         if tally.is_due() {
-            tally.flush(*hits, &snapshot.watching.telemetry);
+            tally.flush(*hits, &snapshot.observation.telemetry);
         }
         // A hit in the thread cache does not consult health, so operations with recent failures are not inserted.
         if depends_only_on_call && !has_recent_failures && set.is_none_or(|set| set.should_insert(number)) {
@@ -227,7 +227,7 @@ impl Shared {
             else {
                 return Err(no_kernels(operation));
             };
-            let telemetry = &snapshot.watching.telemetry;
+            let telemetry = &snapshot.observation.telemetry;
             tally.selections += 1;
             if tally.is_due() {
                 tally.flush(*hits, telemetry);
@@ -241,7 +241,7 @@ impl Shared {
             let snapshot = scoped.as_deref().unwrap_or(snapshot);
             let Some(table) = snapshot.table(operation) else { return Err(no_kernels(operation)) };
             let selected = telemetry.select(
-                snapshot.watch,
+                snapshot.observe,
                 operation,
                 || self.find(snapshot, table, context, mode),
                 |selected| {
@@ -258,7 +258,7 @@ impl Shared {
             let (slot, has_recent_failures) =
                 (operation.slot(), snapshot.has_recent_failures(operation.slot()));
             if let Selected::Cached(entry) = &selected
-                && !(has_recent_failures || snapshot.watch.every_call())
+                && !(has_recent_failures || snapshot.observe.every_call())
                 && snapshot.depends_only_on_call(entry)
             {
                 let number = cache::number(cache::head(slot, mode), cache::weigh(context.cell_words()));
@@ -304,7 +304,7 @@ impl Shared {
     ) -> Result<Selected<'w>, Error> {
         let mut key = CellKey::EMPTY;
         if !(snapshot.caching_enabled && key.fill(table, context, mode)) {
-            snapshot.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
+            snapshot.observation.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
             let call = Call::new(snapshot, table, context, mode);
             let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
             self.journal.record(&call, decision.position);
@@ -334,7 +334,7 @@ impl Shared {
         if let Some(entry) = lookup() {
             return Ok(Selected::Cached(entry));
         }
-        snapshot.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
+        snapshot.observation.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
         let call = Call::new(snapshot, table, context, mode);
         let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
         self.journal.record(&call, decision.position);
@@ -370,7 +370,7 @@ impl Shared {
         let Some(snapshot) = state.snapshot.clone() else { return Err(no_kernels(operation)) };
         let mode = mode::of_thread().apply(snapshot.mode);
         let snapshot = snapshot.in_scope(mode).unwrap_or(snapshot);
-        let metrics = &snapshot.watching.telemetry.metrics;
+        let metrics = &snapshot.observation.telemetry.metrics;
         metrics.failed(failed_run.error.cause);
         let (Some(table), Some(kernel)) = (snapshot.table(operation), failed_run.kernel.as_deref()) else {
             return Err(no_kernels(operation));
@@ -491,7 +491,7 @@ fn lookup_decision(
     let depends_only_on_call = snapshot.depends_only_on_call(entry);
     if depends_only_on_call {
         let (head, words) = (cache::head(table.info.slot(), mode), table.key_words(context));
-        snapshot.decisions.exact.keep(number, head, words, decision);
+        snapshot.decisions.exact.insert(number, head, words, decision);
     }
     Some((decision, depends_only_on_call))
 }
@@ -599,14 +599,14 @@ fn run_observed(
     run_one: &mut RunOne<'_>,
 ) -> Outcome {
     let mut run = || run_guarded(kernel, workspace, transforms, scratch, run_one);
-    if snapshot.watch == Watch::default() {
+    if snapshot.observe == ObserveOptions::default() {
         return run();
     }
-    let watching = &snapshot.watching;
+    let observation = &snapshot.observation;
     let run = || run().map_or(Ok(()), |error| Err(*error));
-    watching
+    observation
         .telemetry
-        .run(watching, snapshot.watch, kernel.info, &kernel.spec().id, run)
+        .run(observation, snapshot.observe, kernel.info, &kernel.spec().id, run)
         .err()
         .and_then(failed)
 }

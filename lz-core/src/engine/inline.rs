@@ -58,14 +58,14 @@ impl ThreadState {
         self.flush();
         let snapshot = published.load();
         self.generation = snapshot.generation;
-        self.hit_budget = snapshot.watch.hit_budget(HITS_BETWEEN_CLOCK_READS);
+        self.hit_budget = snapshot.observe.hit_budget(HITS_BETWEEN_CLOCK_READS);
         self.snapshot = Some(snapshot);
     }
 
     /// Flushes this thread's counters to telemetry.
     pub fn flush(&mut self) {
         if let Some(snapshot) = &self.snapshot {
-            self.tally.flush(self.hits, &snapshot.watching.telemetry);
+            self.tally.flush(self.hits, &snapshot.observation.telemetry);
         }
     }
 

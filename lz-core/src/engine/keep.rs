@@ -247,7 +247,7 @@ impl Engine {
             Mode::Closed(
                 reason @ (ClosedReason::NotADatabase { .. } | ClosedReason::ForeignDatabase { .. }),
             ) => Some(format!(
-                "perfdb.path: {}: {reason}; measurements and health are not kept",
+                "perfdb.path: {}: {reason}; measurements and health are not stored",
                 db.path().display()
             )),
             _ => None,

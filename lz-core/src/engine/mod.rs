@@ -49,7 +49,7 @@ use crate::registry::{BackendState, Registry};
 use crate::run::Run;
 use crate::split::{self, Splits};
 use crate::table::LoadedTables;
-use crate::telemetry::Watching;
+use crate::telemetry::Observation;
 use call::Call;
 use devices::Devices;
 pub(crate) use devices::device_store;
@@ -154,11 +154,11 @@ impl Engine {
         let parts = self.shared.published.load().parts();
         let health = Arc::new(Health::default());
         // Scopes apply to it too, but it has its own telemetry: simulated selections are not counted with real ones.
-        let watching = Watching { telemetry: Arc::default(), ..parts.watching };
+        let observation = Observation { telemetry: Arc::default(), ..parts.observation };
         Engine::from_parts(SnapshotParts {
             devices: Devices::Simulated(Arc::new(device)),
             health,
-            watching,
+            observation,
             ..parts
         })
     }

@@ -8,7 +8,7 @@ use super::{Engine, Shared};
 use crate::operation::OperationInfo;
 use crate::reason::Reason;
 use crate::registry::BackendState;
-use crate::telemetry::{self, MetricsSnapshot, Synchronise, Telemetry, Watch, Watching};
+use crate::telemetry::{self, MetricsSnapshot, Observation, ObserveOptions, Synchronise, Telemetry};
 use crate::thread::{self, Thread};
 
 impl Engine {
@@ -16,7 +16,7 @@ impl Engine {
     pub fn metrics(&self) -> MetricsSnapshot {
         thread::with(Thread::flush_all);
         let snapshot = self.shared.published.load();
-        let metrics = &snapshot.watching.telemetry.metrics;
+        let metrics = &snapshot.observation.telemetry.metrics;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         // Load misses first, so that concurrent hits cannot make the difference negative.
         let misses = load(&metrics.misses);
@@ -59,24 +59,24 @@ impl Engine {
 
     /// The telemetry sink, for backends that run kernels in other processes and record IPC latency.
     pub fn telemetry(&self) -> Arc<Telemetry> {
-        Arc::clone(&self.shared.published.load().watching.telemetry)
+        Arc::clone(&self.shared.published.load().observation.telemetry)
     }
 
     /// Enables observation in addition to what settings enable.
-    pub fn watch(&self, watch: Watch) {
-        self.shared.change_watching(|watching| Watching { by_calls: watch, ..watching });
+    pub fn observe(&self, options: ObserveOptions) {
+        self.shared.change_observation(|observation| Observation { by_calls: options, ..observation });
     }
 
     /// Sets the device synchronization that `debug` uses.
     pub fn set_synchronise(&self, synchronise: Option<Arc<dyn Synchronise>>) {
-        self.shared.change_watching(|watching| Watching { synchronise, ..watching });
+        self.shared.change_observation(|observation| Observation { synchronise, ..observation });
     }
 }
 
 impl Shared {
-    pub(super) fn change_watching(&self, change: impl FnOnce(Watching) -> Watching) {
+    pub(super) fn change_observation(&self, change: impl FnOnce(Observation) -> Observation) {
         let change = |parts: SnapshotParts| {
-            Ok(Some(SnapshotParts { watching: change(parts.watching.clone()), ..parts }))
+            Ok(Some(SnapshotParts { observation: change(parts.observation.clone()), ..parts }))
         };
         // `change` returns no error.
         self.change(change).ok();
@@ -91,8 +91,8 @@ impl Shared {
         to: &str,
         reasons: &[Reason],
     ) {
-        let first = snapshot.watching.telemetry.metrics.fallback(&operation.name, from);
-        if first || snapshot.watch.verbose {
+        let first = snapshot.observation.telemetry.metrics.fallback(&operation.name, from);
+        if first || snapshot.observe.verbose {
             let why = reasons.first().map(Reason::to_string).unwrap_or_default();
             tracing::warn!(operation = %operation.name, kernel = from, fallback = to, why, "kernel failed; used fallback");
         }

@@ -128,7 +128,7 @@ impl EngineBuilder {
         let named = self.config.or_else(|| environment.config.as_ref().map(PathBuf::from));
         let document = match named {
             Some(path) => read(&path)?.document(&vocabulary)?,
-            None if self.use_default_file => match found()? {
+            None if self.use_default_file => match default_file()? {
                 Some(text) => text.document(&vocabulary)?,
                 None => Document::built_in(),
             },
@@ -168,7 +168,7 @@ fn read(path: &Path) -> Result<PolicyText, Error> {
 
 /// The configuration file of the working directory, if there is one. It was not named explicitly, so it must be under this user's
 /// control: otherwise anyone with write access to a shared directory could configure programs that others run there.
-fn found() -> Result<Option<PolicyText>, Error> {
+fn default_file() -> Result<Option<PolicyText>, Error> {
     let path = Path::new(FILE);
     // Only a missing file is ignored; an unreadable one is an error.
     if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {

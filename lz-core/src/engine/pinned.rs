@@ -190,7 +190,7 @@ impl Engine {
         if snapshot.has_fast_path(operation) && change == pinned.change && *context == pinned.context {
             pinned.seen.store(snapshot.generation, Ordering::Relaxed);
         }
-        let metrics = &snapshot.watching.telemetry.metrics;
+        let metrics = &snapshot.observation.telemetry.metrics;
         metrics.executions.fetch_add(1, Ordering::Relaxed);
         let bytes = filter::workspace(kernel, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &kernel.facts, || Some(&**kernel));
@@ -208,7 +208,7 @@ impl Engine {
     #[cold]
     fn failed_pinned(&self, pinned: &Pinned, context: &Context, error: &KernelError) -> Error {
         let (snapshot, mode) = self.shared.thread_snapshot();
-        snapshot.watching.telemetry.metrics.failed(error.cause);
+        snapshot.observation.telemetry.metrics.failed(error.cause);
         if let Some(table) = snapshot.table(pinned.operation) {
             dispatch::record(&Call::new(&snapshot, table, context, mode), &pinned.kernel, error);
         }

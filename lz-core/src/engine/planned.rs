@@ -50,7 +50,7 @@ impl Engine {
         if !reasons.is_empty() {
             return Ok(false);
         }
-        let metrics = &snapshot.watching.telemetry.metrics;
+        let metrics = &snapshot.observation.telemetry.metrics;
         metrics.executions.fetch_add(1, Ordering::Relaxed);
         let bytes = filter::workspace(compiled, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &compiled.facts, || Some(compiled));

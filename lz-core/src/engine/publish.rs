@@ -4,7 +4,7 @@
 //! generation may use it without loading. This file is model-checked unmodified (`tests/publish_model.rs`), so it imports its
 //! primitives through `super::sync`.
 
-use super::sync::{Arc, AtomicU64, Ordering, Place};
+use super::sync::{Arc, ArcCell, AtomicU64, Ordering};
 
 /// A value with a unique number.
 pub(crate) trait Numbered {
@@ -15,12 +15,12 @@ pub(crate) trait Numbered {
 #[derive(Debug)]
 pub(crate) struct Published<T> {
     announced: AtomicU64,
-    current: Place<T>,
+    current: ArcCell<T>,
 }
 
 impl<T: Numbered> Published<T> {
     pub fn new(first: Arc<T>) -> Published<T> {
-        Published { announced: AtomicU64::new(first.number()), current: Place::new(first) }
+        Published { announced: AtomicU64::new(first.number()), current: ArcCell::new(first) }
     }
 
     /// The published number.

@@ -52,7 +52,7 @@ impl Snapshot {
         }
         let overlay = thread_scope::thread_overlay()?;
         // An overlay of another engine does not apply.
-        let layer = overlay.over(self.watching.engine)?;
+        let layer = overlay.over(self.observation.engine)?;
         let before = known(&self.scoped.before);
         let policy = before
             .as_ref()

@@ -4,4 +4,4 @@ pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The cell that holds the current value.
-pub(crate) type Place<T> = arc_swap::ArcSwap<T>;
+pub(crate) type ArcCell<T> = arc_swap::ArcSwap<T>;

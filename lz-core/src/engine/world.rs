@@ -22,7 +22,7 @@ use crate::operation::OperationInfo;
 use crate::policy::Policy;
 use crate::registry::Registry;
 use crate::table::LoadedTables;
-use crate::telemetry::{Watch, Watching};
+use crate::telemetry::{Observation, ObserveOptions};
 
 /// A background compiler. Called once per cell for a kernel that would have been selected had it been compiled.
 pub trait JitRequests: Send + Sync {
@@ -31,41 +31,51 @@ pub trait JitRequests: Send + Sync {
 }
 
 /// Buckets by operation slot and kernel id: the same id may be registered for several operations.
-type Known = HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>;
+type BucketsByKernel = HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>;
 
 /// Facts established at run time: which kernels are compiled, and which passed a trial capture, for which buckets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
-    buckets: Known,
+    buckets: BucketsByKernel,
     /// Buckets that passed a trial capture.
-    captured: Known,
+    captured: BucketsByKernel,
 }
 
 impl Warm {
     pub fn contains(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        has(&self.buckets, operation, kernel, bucket)
+        contains_bucket(&self.buckets, operation, kernel, bucket)
     }
 
     pub fn add(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        put(&mut self.buckets, operation, kernel, bucket)
+        insert_bucket(&mut self.buckets, operation, kernel, bucket)
     }
 
     pub fn can_be_captured(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        has(&self.captured, operation, kernel, bucket)
+        contains_bucket(&self.captured, operation, kernel, bucket)
     }
 
     pub fn add_captured(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        put(&mut self.captured, operation, kernel, bucket)
+        insert_bucket(&mut self.captured, operation, kernel, bucket)
     }
 }
 
-fn has(known: &Known, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-    let kernels = known.get(&operation.slot());
+fn contains_bucket(
+    buckets: &BucketsByKernel,
+    operation: &OperationInfo,
+    kernel: &str,
+    bucket: &[u64],
+) -> bool {
+    let kernels = buckets.get(&operation.slot());
     kernels.and_then(|kernels| kernels.get(kernel)).is_some_and(|buckets| buckets.contains(bucket))
 }
 
-fn put(known: &mut Known, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-    let kernels = known.entry(operation.slot()).or_default();
+fn insert_bucket(
+    buckets: &mut BucketsByKernel,
+    operation: &OperationInfo,
+    kernel: &str,
+    bucket: &[u64],
+) -> bool {
+    let kernels = buckets.entry(operation.slot()).or_default();
     kernels.entry(kernel.to_owned()).or_default().insert(bucket.into())
 }
 
@@ -84,7 +94,7 @@ pub(crate) struct SnapshotParts {
     pub health: Arc<Health>,
     /// Precomputed dispatch tables.
     pub solved: Arc<LoadedTables>,
-    pub watching: Watching,
+    pub observation: Observation,
 }
 
 /// The immutable state that decisions are made under, and their cache.
@@ -100,9 +110,9 @@ pub(crate) struct Snapshot {
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
     pub solved: Arc<LoadedTables>,
-    pub watching: Watching,
+    pub observation: Observation,
     /// What is observed of each call.
-    pub watch: Watch,
+    pub observe: ObserveOptions,
     /// Snapshots of this one under thread-local policy overlays.
     pub scoped: ScopedSnapshots,
     /// The degradation level of the engine.
@@ -167,17 +177,19 @@ impl Snapshot {
             warm,
             health,
             solved,
-            watching,
+            observation,
         } = parts;
         let caching_enabled = policy.cache.value.enabled && health.level().allows_cache();
         let failures = RecentFailures::of(&registry, &health).map(Box::new);
         Snapshot {
             generation,
             mode: policy.mode(),
-            watch: watching.watch(),
+            observe: observation.options(),
             scoped: ScopedSnapshots::after(before, &policy),
             caching_enabled,
-            fast_path_enabled: caching_enabled && devices.are_real() && watching.watch() == Watch::default(),
+            fast_path_enabled: caching_enabled
+                && devices.are_real()
+                && observation.options() == ObserveOptions::default(),
             level: health.level(),
             failures,
             created_at: Instant::now(),
@@ -192,7 +204,7 @@ impl Snapshot {
             warm,
             health,
             solved,
-            watching,
+            observation,
             tables,
             prepared,
         }
@@ -218,7 +230,7 @@ impl Snapshot {
             warm: Arc::clone(&self.warm),
             health: Arc::clone(&self.health),
             solved: Arc::clone(&self.solved),
-            watching: self.watching.clone(),
+            observation: self.observation.clone(),
         }
     }
 

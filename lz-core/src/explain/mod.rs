@@ -35,7 +35,7 @@ pub struct Explanation {
     /// The version of its contract.
     pub version: u32,
     /// Sizes, params and dtypes of the call, by name.
-    pub call: Vec<Seen>,
+    pub call: Vec<CallField>,
     /// The device of the call.
     pub device: Option<Device>,
     /// Mode flags of policy and thread; empty without any.
@@ -64,7 +64,7 @@ pub struct Explanation {
 
 /// A field of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Seen {
+pub struct CallField {
     /// Its name.
     pub name: String,
     /// Its value.
@@ -272,7 +272,7 @@ pub(crate) fn explain(
     let mut explanation = Explanation {
         operation: operation.name.to_string(),
         version: operation.version,
-        call: seen(operation, context),
+        call: call_fields(operation, context),
         device: device.map(|device| Device {
             name: device.name.clone(),
             place: format!("{}:{}", device.platform(), device.index),
@@ -343,7 +343,7 @@ fn planned(best: &Candidate, others: impl Iterator<Item = String>, call: &Call<'
     }
 }
 
-fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
+fn call_fields(operation: &OperationInfo, context: &Context) -> Vec<CallField> {
     let mut all = Vec::new();
     for field in operation.fields.iter() {
         let kind = match field.kind {
@@ -353,7 +353,11 @@ fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
             FieldKind::DType => "dtype",
             FieldKind::Strides | FieldKind::Place | FieldKind::Digest => continue,
         };
-        all.push(Seen { name: field.name.to_string(), value: expression_names::show(field, context), kind });
+        all.push(CallField {
+            name: field.name.to_string(),
+            value: expression_names::show(field, context),
+            kind,
+        });
     }
     all
 }

@@ -154,8 +154,8 @@ fn notes(one: &Candidate) -> Vec<String> {
         return reasons.chain(one.runs_in.clone().map(|location| format!("runs in {location}"))).collect();
     }
     let mut parts = Vec::new();
-    if let Some(place) = &one.runs_in {
-        parts.push(format!("runs in {place}"));
+    if let Some(location) = &one.runs_in {
+        parts.push(format!("runs in {location}"));
     }
     if let Some(measured) = &one.evidence {
         parts.push(evidence(measured));

@@ -135,9 +135,9 @@ impl Manifest {
             Err(error) => {
                 let renamed = unique_sibling(path, "damaged");
                 let put = fs::rename(path, &renamed).is_ok();
-                let place =
+                let location =
                     if put { format!("; it was renamed to {}", renamed.display()) } else { String::new() };
-                return (empty, Some(format!("{} is damaged: {error}{place}", path.display())));
+                return (empty, Some(format!("{} is damaged: {error}{location}", path.display())));
             }
         };
         if file.model != model {

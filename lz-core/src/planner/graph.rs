@@ -285,7 +285,7 @@ fn add_variants(
         }
         let spec = kernel.spec();
         let makes =
-            Flow { layout: made_layout(operation, spec, takes), dtype: made_dtype(operation, context) };
+            Flow { layout: output_layout(operation, spec, takes), dtype: output_dtype(operation, context) };
         let able = |kind| !mode.has(Ask::Strict) && spec.adapts.contains(&kind);
         let each = f64::from(spec.transform_cost);
         variants.push(Variant {
@@ -321,7 +321,7 @@ fn declared(steps: &[Step]) -> Vec<Flow> {
         }
         let dtype = input_dtype(step.operation).map(|field| DTypeOrd(step.context.raw(field.store) as u8));
         flows.push(Flow { layout: layout.clone(), dtype });
-        made = made_dtype(step.operation, &step.context);
+        made = output_dtype(step.operation, &step.context);
     }
     flows.push(Flow { layout, dtype: made });
     flows
@@ -347,7 +347,7 @@ fn input_dtype(operation: &OperationInfo) -> Option<&Field> {
 }
 
 /// The dtype of the outgoing tensor: that of the first output.
-fn made_dtype(operation: &OperationInfo, context: &Context) -> Option<DTypeOrd> {
+fn output_dtype(operation: &OperationInfo, context: &Context) -> Option<DTypeOrd> {
     let schema = operation.schema();
     match &schema.outputs.first()?.dtype {
         Cases::One(DTypeRef::Fixed(dtype)) => Some(DTypeOrd(*dtype as u8)),
@@ -360,7 +360,7 @@ fn made_dtype(operation: &OperationInfo, context: &Context) -> Option<DTypeOrd> 
 }
 
 /// The output layout of a kernel. Descriptors may spell layouts in any case; contexts use the schema's spelling.
-fn made_layout(operation: &OperationInfo, spec: &KernelSpec, takes: &Flow) -> String {
+fn output_layout(operation: &OperationInfo, spec: &KernelSpec, takes: &Flow) -> String {
     let cases = layout_of(operation).map(|field| &field.kind);
     match (&spec.produces_layout, cases) {
         (Some(made), Some(FieldKind::Enum(cases))) => {

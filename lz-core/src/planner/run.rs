@@ -113,7 +113,7 @@ impl Engine {
             let number = run.kernels.len();
             let form = planned.as_ref().and_then(|planned| planned.forms.get(number)?.as_ref());
             let mut before = flow_tensor.take();
-            let made = match form {
+            let outputs = match form {
                 Some(form) if form.covers > 1 => {
                     let neighbours = later.get_mut(..form.covers - 1).unwrap_or_default();
                     let bound = bound.get(number..).unwrap_or_default();
@@ -122,15 +122,15 @@ impl Engine {
                 Some(form) => self.run_in_form(call, form, &mut before)?,
                 None => None,
             };
-            let ran = made.as_ref().and(form);
+            let ran = outputs.as_ref().and(form);
             let covers = ran.map_or(1, |form| form.covers);
             let operation = covers
                 .checked_sub(2)
                 .and_then(|last| later.get(last))
                 .map_or(call.operation, |last| last.operation);
             run.kernels.extend(std::iter::repeat_n(ran.map(|form| form.kernel.clone()), covers));
-            let mut made = match made {
-                Some(made) => made,
+            let mut outputs = match outputs {
+                Some(outputs) => outputs,
                 None => {
                     let mut tensor = before.map(|before| before.into_declared(operation)).transpose()?;
                     let outputs = dynamic::call(self, operation, &mut call.arguments(tensor.as_mut()))?;
@@ -138,13 +138,13 @@ impl Engine {
                 }
             };
             if number + covers < count {
-                flow_tensor = match made.drain(..).next() {
+                flow_tensor = match outputs.drain(..).next() {
                     Some(StepOutput::Tensor(first)) => Some(first),
                     _ => return Err(not_a_tensor(operation)),
                 };
             } else {
                 run.outputs =
-                    made.into_iter().map(|one| one.into_declared(operation)).collect::<Result<_, _>>()?;
+                    outputs.into_iter().map(|one| one.into_declared(operation)).collect::<Result<_, _>>()?;
             }
         }
         Ok(run)
@@ -169,12 +169,12 @@ impl Engine {
             let params = params.iter().take(schema.params.len()).copied().collect();
             all.push(BoundCall { context, params, outputs });
             let specs = all.last().map(|bound| bound.outputs.as_slice()).unwrap_or_default();
-            let made = match specs.first() {
+            let outputs = match specs.first() {
                 Some(OutputSpec::Tensor(sizes, dtype)) => check::allocate(operation, Some((*sizes, *dtype)))?,
                 _ if number + 1 < count => return Ok(None),
                 _ => break,
             };
-            flow_tensor = Some(made);
+            flow_tensor = Some(outputs);
         }
         let (snapshot, mode) = self.thread_snapshot();
         let planned = self.plan_cache().plan(&snapshot, mode, &steps)?;
@@ -241,12 +241,13 @@ impl Engine {
         if !ran {
             return Ok(None);
         }
-        let made = tensors.into_iter().enumerate();
+        let outputs = tensors.into_iter().enumerate();
         Ok(Some(
-            made.map(|(position, tensor)| {
-                tensor.map_or(StepOutput::Absent, |tensor| conversion.output(schema, position, tensor))
-            })
-            .collect(),
+            outputs
+                .map(|(position, tensor)| {
+                    tensor.map_or(StepOutput::Absent, |tensor| conversion.output(schema, position, tensor))
+                })
+                .collect(),
         ))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Decision, DispatchTable, Found, TableError, capabilities_hash};
+use super::{Decision, DispatchTable, TableAnswer, TableError, capabilities_hash};
 use crate::Engine;
 use crate::context::{Context, Store};
 use crate::device::DeviceSpec;
@@ -135,13 +135,13 @@ impl LoadedTables {
             return Hint::None;
         };
         match loaded.table.lookup(table.info, context) {
-            Found::Unknown => Hint::None,
+            TableAnswer::Unknown => Hint::None,
             _ if loaded.stale.is_some() => match &loaded.stale {
                 Some(reason) => Hint::Stale { loaded, reason },
                 None => Hint::None,
             },
-            Found::Outside(reason) => Hint::Outside { loaded, reason },
-            Found::Decision(decision) => {
+            TableAnswer::Outside(reason) => Hint::Outside { loaded, reason },
+            TableAnswer::Decision(decision) => {
                 Hint::Decided { loaded, positions: positions(table, registry, decision), overruled: None }
             }
         }

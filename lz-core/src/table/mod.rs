@@ -54,7 +54,7 @@ pub struct DispatchTable {
 
 /// The answer of a table for a call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found<'a> {
+pub enum TableAnswer<'a> {
     /// A decision.
     Decision(&'a Decision),
     /// The operation is in the table, but this call is not.
@@ -179,16 +179,16 @@ impl DispatchTable {
     }
 
     /// The answer for a call.
-    pub fn lookup(&self, operation: &OperationInfo, context: &Context) -> Found<'_> {
-        let Some(trees) = self.trees.get(operation.name.as_ref()) else { return Found::Unknown };
+    pub fn lookup(&self, operation: &OperationInfo, context: &Context) -> TableAnswer<'_> {
+        let Some(trees) = self.trees.get(operation.name.as_ref()) else { return TableAnswer::Unknown };
         let mut outside = None;
         for tree in trees {
             match tree.find(context) {
-                Ok(decision) => return Found::Decision(decision),
+                Ok(decision) => return TableAnswer::Decision(decision),
                 Err(reason) => outside = outside.or(Some(reason)),
             }
         }
-        Found::Outside(outside.unwrap_or_else(|| Reason::new(ReasonCode::PlanBucketMiss)))
+        TableAnswer::Outside(outside.unwrap_or_else(|| Reason::new(ReasonCode::PlanBucketMiss)))
     }
 
     /// Whether its answers for an operation depend on scalars.

@@ -29,7 +29,7 @@ const LOG_BURST: u32 = 50;
 
 /// What is observed of each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Watch {
+pub struct ObserveOptions {
     /// A tracing span for each selection and each run.
     pub spans: bool,
     /// A log line per selection, rate-limited.
@@ -42,13 +42,13 @@ pub struct Watch {
     pub time_every: u32,
 }
 
-impl Watch {
+impl ObserveOptions {
     /// The union of both.
     #[must_use]
-    pub fn and(self, other: Watch) -> Watch {
+    pub fn and(self, other: ObserveOptions) -> ObserveOptions {
         let often = |every: u32| if every == 0 { u32::MAX } else { every };
         let every = often(self.time_every).min(often(other.time_every));
-        Watch {
+        ObserveOptions {
             spans: self.spans || other.spans,
             log: self.log || other.log,
             verbose: self.verbose || other.verbose,
@@ -76,39 +76,39 @@ pub trait Synchronise: Send + Sync {
 
 /// The observation of one engine.
 #[derive(Clone)]
-pub(crate) struct Watching {
+pub(crate) struct Observation {
     /// The engine's id, which scopes refer to.
     pub engine: u64,
     pub telemetry: Arc<Telemetry>,
     /// Observation enabled by settings, and by API calls.
-    pub by_settings: Watch,
-    pub by_calls: Watch,
+    pub by_settings: ObserveOptions,
+    pub by_calls: ObserveOptions,
     pub synchronise: Option<Arc<dyn Synchronise>>,
 }
 
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(1);
 
-impl Default for Watching {
+impl Default for Observation {
     fn default() -> Self {
-        Watching {
+        Observation {
             engine: NEXT_ENGINE.fetch_add(1, Ordering::Relaxed),
             telemetry: Arc::default(),
-            by_settings: Watch::default(),
-            by_calls: Watch::default(),
+            by_settings: ObserveOptions::default(),
+            by_calls: ObserveOptions::default(),
             synchronise: None,
         }
     }
 }
 
-impl Watching {
-    pub fn watch(&self) -> Watch {
+impl Observation {
+    pub fn options(&self) -> ObserveOptions {
         self.by_settings.and(self.by_calls)
     }
 }
 
-impl fmt::Debug for Watching {
+impl fmt::Debug for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watching").field("engine", &self.engine).finish_non_exhaustive()
+        f.debug_struct("Observation").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 
@@ -144,13 +144,13 @@ impl Telemetry {
     /// Runs a selection under observation.
     pub(crate) fn select<T>(
         &self,
-        watch: Watch,
+        options: ObserveOptions,
         operation: &OperationInfo,
         select: impl FnOnce() -> Result<T, Error>,
         kernel: impl FnOnce(&T) -> String,
     ) -> Result<T, Error> {
-        let timed = (watch.time_every > 0).then(|| self.clock.elapsed());
-        let span = watch.spans.then(|| tracing::debug_span!("lz.select", operation = %operation.name));
+        let timed = (options.time_every > 0).then(|| self.clock.elapsed());
+        let span = options.spans.then(|| tracing::debug_span!("lz.select", operation = %operation.name));
         let outcome = match span {
             Some(span) => span.in_scope(select),
             None => select(),
@@ -159,7 +159,7 @@ impl Telemetry {
             self.metrics.selection.observe(self.clock.elapsed().saturating_sub(start));
         }
         match &outcome {
-            Ok(found) if watch.log => {
+            Ok(found) if options.log => {
                 if let Some(suppressed) = self.selections.admit(self.clock.elapsed()) {
                     let kernel = kernel(found);
                     tracing::info!(operation = %operation.name, kernel, suppressed, "selected");
@@ -176,24 +176,24 @@ impl Telemetry {
     /// Runs a kernel under observation.
     pub(crate) fn run(
         &self,
-        watching: &Watching,
-        watch: Watch,
+        observation: &Observation,
+        options: ObserveOptions,
         operation: &OperationInfo,
         kernel: &str,
         run: impl FnOnce() -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
-        let timed = (watch.time_every > 0).then(|| self.clock.elapsed());
+        let timed = (options.time_every > 0).then(|| self.clock.elapsed());
         let run = || {
             run()?;
-            match &watching.synchronise {
-                Some(device) if watch.synchronise => {
+            match &observation.synchronise {
+                Some(device) if options.synchronise => {
                     device.synchronise(crate::thread_scope::stream_of_thread())
                 }
                 _ => Ok(()),
             }
         };
         let span =
-            watch.spans.then(|| tracing::debug_span!("lz.dispatch", operation = %operation.name, kernel));
+            options.spans.then(|| tracing::debug_span!("lz.dispatch", operation = %operation.name, kernel));
         let outcome = match span {
             Some(span) => span.in_scope(run),
             None => run(),

@@ -47,9 +47,9 @@ pub struct TuneOptions {
     /// Warm-up runs of each kernel before it is timed.
     pub warm_up: u32,
     /// Minimum number of samples of each kernel.
-    pub least_samples: u32,
+    pub min_samples: u32,
     /// Maximum number of samples of each kernel.
-    pub most_samples: u32,
+    pub max_samples: u32,
     /// How many standard deviations apart two neighbors must be to be settled.
     pub deviations: f64,
     /// A sample consists of as many runs as take this long, for kernels shorter than the clock resolution.
@@ -59,7 +59,7 @@ pub struct TuneOptions {
     /// spin.
     pub turn_time: Duration,
     /// No further round starts after this time, settled or not.
-    pub most_time: Duration,
+    pub max_time: Duration,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Device synchronization, so that runs are timed and not launches.
@@ -70,12 +70,12 @@ impl Default for TuneOptions {
     fn default() -> Self {
         TuneOptions {
             warm_up: 3,
-            least_samples: 5,
-            most_samples: 20,
+            min_samples: 5,
+            max_samples: 20,
             deviations: 3.0,
             sample_time: Duration::from_micros(20),
             turn_time: Duration::from_millis(20),
-            most_time: Duration::from_secs(10),
+            max_time: Duration::from_secs(10),
             clock: Arc::new(SystemClock::default()),
             synchronise: None,
         }
@@ -87,8 +87,8 @@ impl TuneOptions {
     pub fn of(engine: &Engine) -> TuneOptions {
         let mut options = TuneOptions::default();
         if let Some(SettingValue::Int(samples)) = engine.setting("perfdb.tune_samples").map(|one| one.value) {
-            options.most_samples = u32::try_from(samples).unwrap_or(u32::MAX);
-            options.least_samples = options.least_samples.min(options.most_samples);
+            options.max_samples = u32::try_from(samples).unwrap_or(u32::MAX);
+            options.min_samples = options.min_samples.min(options.max_samples);
         }
         options
     }
@@ -96,7 +96,7 @@ impl TuneOptions {
 
 impl fmt::Debug for TuneOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TuneOptions").field("most_samples", &self.most_samples).finish_non_exhaustive()
+        f.debug_struct("TuneOptions").field("max_samples", &self.max_samples).finish_non_exhaustive()
     }
 }
 
@@ -119,7 +119,7 @@ pub enum Progress<'a> {
         /// Number of samples of all kernels so far.
         done: usize,
         /// Maximum number of samples.
-        most: usize,
+        max: usize,
     },
     /// A kernel failed and is excluded.
     Failed {
@@ -327,8 +327,8 @@ impl Trial<'_> {
         for one in candidates.iter_mut() {
             self.warm_up(one, run_one, on_progress)?;
         }
-        let most = candidates.iter().filter(|one| one.failure.is_none()).count()
-            * self.options.most_samples as usize;
+        let max =
+            candidates.iter().filter(|one| one.failure.is_none()).count() * self.options.max_samples as usize;
         let mut done = 0;
         let warm = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.expected_ns);
         let fastest = warm.fold(f64::INFINITY, f64::min);
@@ -342,11 +342,11 @@ impl Trial<'_> {
                 (one.samples, one.is_far_behind) = (warm, true);
                 done += 1;
                 let (kernel, ns) = (&one.runner.entry().spec.id, one.expected_ns);
-                report(on_progress, &Progress::Sampled { kernel, ns, done, most })?;
+                report(on_progress, &Progress::Sampled { kernel, ns, done, max })?;
             }
         }
         let begin = self.options.clock.elapsed();
-        for round in 0..self.options.most_samples as usize {
+        for round in 0..self.options.max_samples as usize {
             // Each round starts with another kernel, so that none always runs after the same one.
             let count = candidates.len().max(1);
             for turn in 0..candidates.len() {
@@ -359,24 +359,23 @@ impl Trial<'_> {
                         one.samples.push(ns);
                         done += 1;
                         let kernel = &one.runner.entry().spec.id;
-                        report(on_progress, &Progress::Sampled { kernel, ns, done, most })?;
+                        report(on_progress, &Progress::Sampled { kernel, ns, done, max })?;
                     }
                     Err(error) => self.fail(one, &error, on_progress)?,
                 }
             }
-            exclude_slow(candidates, self.options.least_samples as usize);
+            exclude_slow(candidates, self.options.min_samples as usize);
             let running: Vec<&Samples> =
                 candidates.iter().filter(|one| one.is_active()).map(|one| &one.samples).collect();
-            if round + 1 >= self.options.least_samples as usize
-                && is_settled(&running, self.options.deviations)
+            if round + 1 >= self.options.min_samples as usize && is_settled(&running, self.options.deviations)
             {
                 *settled = true;
-                if round + 1 < self.options.most_samples as usize {
+                if round + 1 < self.options.max_samples as usize {
                     report(on_progress, &Progress::Settled)?;
                 }
                 return Ok(());
             }
-            if self.options.clock.elapsed().saturating_sub(begin) >= self.options.most_time {
+            if self.options.clock.elapsed().saturating_sub(begin) >= self.options.max_time {
                 return Ok(());
             }
         }
@@ -467,11 +466,11 @@ impl Trial<'_> {
     }
 }
 
-fn exclude_slow(candidates: &mut [Candidate], least_samples: usize) {
+fn exclude_slow(candidates: &mut [Candidate], min_samples: usize) {
     let medians = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.samples.median());
     let fastest = medians.fold(f64::INFINITY, f64::min);
     for one in candidates {
-        one.is_far_behind = one.samples.is_far_behind(fastest, least_samples);
+        one.is_far_behind = one.samples.is_far_behind(fastest, min_samples);
     }
 }
 

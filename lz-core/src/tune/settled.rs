@@ -55,11 +55,11 @@ impl Samples {
     }
 
     /// Whether it can no longer win against a median of `fastest`.
-    pub fn is_far_behind(&self, fastest: f64, least_samples: usize) -> bool {
+    pub fn is_far_behind(&self, fastest: f64, min_samples: usize) -> bool {
         let median = self.median();
         median > EXTREMELY_SLOW_FACTOR * fastest
             || (self.len() >= 2 && median > VERY_SLOW_FACTOR * fastest)
-            || (self.len() >= least_samples && median > SLOW_FACTOR * fastest)
+            || (self.len() >= min_samples && median > SLOW_FACTOR * fastest)
     }
 
     /// The variance of the mean, for distinguishing two kernels: an outlier increases it and leaves the median unchanged.
