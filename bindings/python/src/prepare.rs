@@ -61,8 +61,8 @@ fn tune<'py>(
         }
         let mut tell = |progress: &Progress<'_>| {
             let heard = match (progress, told) {
-                (Progress::Sampled { kernel, ns, done, most }, Some(told)) => {
-                    told.call1((*kernel, *ns, *done, *most)).map(drop)
+                (Progress::Sampled { kernel, ns, done, max }, Some(told)) => {
+                    told.call1((*kernel, *ns, *done, *max)).map(drop)
                 }
                 _ => Ok(()),
             };
