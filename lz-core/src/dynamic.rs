@@ -1,7 +1,7 @@
-//! Operations that were read at run time, and calls with dynamic arguments of any operation.
+//! Operations that are defined at run time, and calls with dynamic arguments.
 //!
-//! The same language, the same checks and the same selection as generated code, without its types: the interpreter of
-//! [`crate::check`] binds the call, and the packed context comes from the schema's layout instead of from generated stores.
+//! Same language, checks and selection as generated code, without its types: [`crate::check`] binds the call, and the context is
+//! packed by the schema's layout instead of generated stores.
 
 use std::borrow::Cow;
 
@@ -17,22 +17,22 @@ use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::{Place, Tensor};
 
-/// Reads an operation from its schema's text; `path` names it in messages.
+/// Reads an operation from its schema's text; `path` is its name in messages.
 ///
-/// What is read stays known until the process ends.
+/// The operation is kept until the process ends.
 pub fn read_operation(path: &str, yaml: &str) -> Result<&'static OperationInfo, Error> {
-    let refuse = |message: String| Error::Configuration {
+    let reject = |message: String| Error::Configuration {
         subject: path.to_owned(),
         reasons: vec![Reason::new(ReasonCode::SchemaInvalid).message(message.clone())],
         message,
     };
     let schema = lz_schema::set::load_one(path, yaml, crate::reason::catalogue())
-        .map_err(|report| refuse(format!("the schema is not right\n{report}")))?;
-    let fields = fields(&schema).map_err(refuse)?;
+        .map_err(|report| reject(format!("the schema is invalid\n{report}")))?;
+    let fields = fields(&schema).map_err(reject)?;
     Ok(OperationInfo::from_schema(schema, path, yaml, fields))
 }
 
-/// The fields of an operation's contexts, as generated code would have written them.
+/// The fields of an operation's contexts, as in generated code.
 pub fn fields(operation: &Operation) -> Result<Vec<Field>, String> {
     let fields = context_layout(operation)?;
     Ok(fields
@@ -73,7 +73,7 @@ fn store(store: layout::Store) -> Store {
     }
 }
 
-/// What selection sees of a bound call; without `outputs`, as if they were allocated for it.
+/// The context of a bound call; without `outputs`, as if they were allocated.
 pub fn context(
     operation: &Operation,
     bound: &Bound,
@@ -124,7 +124,7 @@ pub fn context(
     Ok(context)
 }
 
-/// Calls any operation with dynamic arguments (inputs, then params) into places that the caller gives.
+/// Calls an operation with dynamic arguments (inputs, then params) and the caller's outputs.
 pub fn call_into(
     engine: &Engine,
     operation: &'static OperationInfo,
@@ -134,7 +134,7 @@ pub fn call_into(
     let schema = operation.schema();
     let bound = check::check_call(schema, args, Some(outputs))?;
     let context = context(schema, &bound, args, Some(outputs))?;
-    // Kernels get every param, so that none computes a default of its own.
+    // Kernels receive every param, so that none computes its own default.
     for (param, arg) in args.iter_mut().skip(schema.inputs.len()).enumerate() {
         if let Some(value) = bound.values.get(schema.axes.len() + param) {
             *arg = Arg::Value(*value);
@@ -150,13 +150,13 @@ pub fn call_into(
 pub enum Output {
     /// This call does not produce it.
     Absent,
-    /// A tensor in host memory of its own.
+    /// A host tensor.
     Tensor(Tensor),
     /// Strings.
     Text(Vec<String>),
 }
 
-/// Calls any operation with dynamic arguments; results come in host memory of their own.
+/// Calls an operation with dynamic arguments; results are allocated in host memory.
 pub fn call(
     engine: &Engine,
     operation: &'static OperationInfo,
@@ -174,7 +174,7 @@ pub fn call(
         });
     }
     let mut texts: Vec<Option<Vec<String>>> = specs.iter().map(|_| None).collect();
-    let mut places: Vec<OutArg<'_>> = specs
+    let mut out_args: Vec<OutArg<'_>> = specs
         .iter()
         .zip(tensors.iter_mut().zip(&mut texts))
         .map(|(spec, (tensor, text))| match (spec, tensor) {
@@ -184,8 +184,8 @@ pub fn call(
             (_, tensor) => OutArg::Dynamic(tensor),
         })
         .collect();
-    call_into(engine, operation, args, &mut places)?;
-    drop(places);
+    call_into(engine, operation, args, &mut out_args)?;
+    drop(out_args);
     let mut results = Vec::with_capacity(specs.len());
     for ((spec, output), (tensor, text)) in
         specs.iter().zip(&schema.outputs).zip(tensors.into_iter().zip(texts))

@@ -1,7 +1,7 @@
 //! The selection engine: which kernel runs this call, on this device, under this policy, and why.
 //!
-//! Nothing here knows a particular operation. Generated code hands over packed contexts and typed kernels; operations
-//! that were read at run time come with dynamic arguments and go through the same rooms.
+//! Nothing here depends on a particular operation. Generated code passes packed contexts and typed kernels; operations
+//! that are defined at run time use dynamic arguments and go through the same modules.
 
 pub mod args;
 pub mod bucket;

@@ -1,6 +1,6 @@
-//! The answer of selection: a kernel, what must be converted for it, its scratch memory, and who is next if it fails.
+//! The result of selection: a kernel, its conversions, its workspace and its fallbacks.
 //!
-//! A plan is data. It knows neither how it was found nor how it is run.
+//! A plan is data, independent of how it was made and how it is run.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::split::Split;
 
-/// Something that a kernel's adapter can convert before the kernel proper runs.
+/// A conversion that a kernel's adapter can do before the kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum TransformKind {
@@ -16,11 +16,11 @@ pub enum TransformKind {
     Layout = 1,
     /// Strided tensors into dense ones.
     Contiguous = 2,
-    /// Addresses into aligned ones, by copying.
+    /// Unaligned addresses into aligned ones, by copying.
     Align = 4,
-    /// Element types; only plans of several operations ask for it, where their caller allows it.
+    /// Element types; only used in plans of several operations, if the caller allows it.
     Dtype = 8,
-    /// The result into the place that the caller gave, by copying; only for kernels that cannot write there.
+    /// The result into `out`, by copying; only for kernels that cannot write into `out`.
     Output = 16,
 }
 
@@ -110,22 +110,22 @@ impl Serialize for Transforms {
     }
 }
 
-/// What will be run for one call.
+/// The plan of one call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The kernel's id.
     pub kernel: String,
-    /// What its adapter converts first.
+    /// Conversions by its adapter.
     pub transforms: Transforms,
-    /// What that costs, in points of score.
+    /// Score penalty of the conversions.
     pub transform_cost: f64,
-    /// Scratch memory in bytes.
+    /// Workspace in bytes.
     pub workspace_bytes: u64,
     /// Its score.
     pub score: f64,
-    /// Who is asked next if it fails, best first; empty when policy forbids falling back.
+    /// Fallbacks, best first; empty if policy disables them.
     pub fallbacks: Vec<String>,
-    /// How the call is cut, where it is too large for every kernel; then the rest is about one part.
+    /// How the call is split if it is too large for every kernel; the other fields then describe one part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
 }

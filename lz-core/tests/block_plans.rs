@@ -1,4 +1,4 @@
-//! Blocks of operations: kernels that are chosen together cost no more than those that are chosen one by one.
+//! Blocks of operations: kernels that are selected jointly cost no more than those that are selected one by one.
 
 mod engine_support;
 
@@ -68,7 +68,7 @@ fn engine(specs: impl IntoIterator<Item = KernelSpec>) -> Engine {
     engine
 }
 
-/// A kernel of attention that works in one layout.
+/// An attention kernel that supports one layout.
 fn works_in(id: &str, layout: &str, priority: u8, cost: u32) -> KernelSpec {
     let mut kernel = spec(id).priority(priority);
     kernel.layouts = vec![layout.to_owned()];
@@ -83,7 +83,7 @@ fn norm_kernel(id: &str) -> KernelSpec {
 
 #[test]
 fn what_one_makes_saves_the_next_ones_conversion() {
-    // Alone `a` wins by two points. In a row of three, `b` converts once at each end only.
+    // Alone `a` wins by two points. In a row of three, `b` converts only once at each end.
     let mut a = works_in("a.attend", "BSHD", 30, 5);
     a.produces_layout = Some("BHSD".to_owned());
     let b = works_in("b.attend", "BHSD", 33, 5);
@@ -99,7 +99,7 @@ fn what_one_makes_saves_the_next_ones_conversion() {
 }
 
 #[test]
-fn a_block_of_one_is_the_engines_own_choice() {
+fn block_of_one_equals_single_selection() {
     let engine = engine([works_in("a.attend", "BSHD", 30, 5), works_in("b.attend", "BHSD", 33, 1)]);
     let plan = engine.plan_block(&[attention()]).unwrap();
     let alone = engine.which(attend(), &Shape::default().context()).unwrap();
@@ -120,7 +120,7 @@ fn fused_kernels_are_longer_edges() {
     assert_eq!(plan.joint.total, 5.0 - 10.0);
     assert_eq!(plan.differences.len(), 2);
     assert!(plan.differences[1].why.contains("does demo.norm and demo.attend in one"), "{plan}");
-    // A lock on the neighbour is kept: it would not run if the neighbour were fused away.
+    // A lock on the neighbor prevents fusing it.
     let lock = Lock {
         operation: Pattern::new("demo.norm"),
         kernel: "n.norm".to_owned(),
@@ -133,7 +133,7 @@ fn fused_kernels_are_longer_edges() {
 }
 
 #[test]
-fn other_element_types_are_used_only_where_they_are_allowed() {
+fn other_dtypes_are_used_only_if_allowed() {
     let half = spec("half.attend").priority(60).dtype("T", &[DType::F16]);
     let mut half = half;
     half.adapts = vec![TransformKind::Dtype];
@@ -150,7 +150,7 @@ fn other_element_types_are_used_only_where_they_are_allowed() {
 }
 
 #[test]
-fn strict_blocks_convert_nothing_on_the_way_in() {
+fn strict_blocks_do_not_convert_inputs() {
     let engine = engine([works_in("a.attend", "BSHD", 10, 1), works_in("b.attend", "BHSD", 50, 1)]);
     let _strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
     let plan = engine.plan_block(&[attention(), attention()]).unwrap();
@@ -158,7 +158,7 @@ fn strict_blocks_convert_nothing_on_the_way_in() {
 }
 
 #[test]
-fn what_nothing_can_run_is_an_error_of_its_step() {
+fn step_without_a_kernel_is_an_error() {
     let engine = engine([spec("a.attend").limit("seq > 1000", ReasonCode::AxisLimit), norm_kernel("n.norm")]);
     let error = engine.plan_block(&[normalised(), attention()]).unwrap_err();
     assert!(error.has(ReasonCode::AxisLimit) && error.to_string().starts_with("demo.attend"), "{error}");
@@ -196,10 +196,10 @@ fn drawn() -> impl Strategy<Value = KernelSpec> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever the kernels: a plan covers every operation once, in order, adds up, costs no more than choosing step by step
-    /// does, and is the same however the kernels were registered.
+    /// For any kernels: a plan covers every operation once, in order, its costs add up, it costs no more than selecting step by step, and
+    /// it is independent of the registration order.
     #[test]
-    fn choosing_together_is_never_worse(
+    fn joint_selection_is_never_worse(
         kernels in vec_of(drawn(), 0..7),
         steps in vec_of(any::<bool>(), 1..6),
     ) {

@@ -1,4 +1,4 @@
-//! Capability descriptors: wrong ones disable their backend with an exact text, right ones become kernel specs.
+//! Capability descriptors: invalid ones disable their backend with an exact diagnostic, valid ones become kernel specs.
 
 mod fixture_support;
 
@@ -19,7 +19,7 @@ fn right(name: &str) -> Descriptor {
 }
 
 #[test]
-fn each_wrong_descriptor_gives_its_text() {
+fn each_invalid_descriptor_has_its_diagnostic() {
     let catalogue = catalogue();
     let count = hold("descriptors/fail", |name, text| {
         descriptor::read(name, text, &catalogue).err().map(|error| error.report.render())
@@ -28,7 +28,7 @@ fn each_wrong_descriptor_gives_its_text() {
 }
 
 #[test]
-fn each_code_of_contracts_has_a_fixture() {
+fn each_contract_diagnostic_has_a_fixture() {
     let names: Vec<String> =
         ["descriptors/fail", "tables/fail"].into_iter().flat_map(fixtures).map(|(_, name, _)| name).collect();
     for code in Code::ALL.iter().filter(|code| **code >= Code::JsonSyntax) {
@@ -37,7 +37,7 @@ fn each_code_of_contracts_has_a_fixture() {
 }
 
 #[test]
-fn reasons_say_why_a_backend_is_disabled() {
+fn disabled_backend_has_reasons() {
     let of = |name: &str| {
         let (_, _, text) =
             fixtures("descriptors/fail").into_iter().find(|(_, found, _)| found == name).expect(name);
@@ -85,7 +85,7 @@ fn the_example_of_the_seed_loads_as_it_stands() {
 }
 
 #[test]
-fn a_descriptor_that_says_everything_loads() {
+fn descriptor_with_all_fields_loads() {
     let descriptor = right("everything.json");
     assert_eq!(descriptor.generations[0].generation.name(), "rubin");
     let gqa = descriptor.kernels.iter().find(|spec| spec.operation == "attention.gqa.prefill").unwrap();
@@ -101,7 +101,7 @@ fn a_descriptor_that_says_everything_loads() {
 }
 
 #[test]
-fn what_is_not_said_is_not_supported() {
+fn undeclared_capabilities_are_unsupported() {
     let descriptor = right("norm_rms.json");
     let spec = &descriptor.kernels[0];
     assert_eq!(spec.strides, StrideNeeds::Contiguous);
@@ -112,7 +112,7 @@ fn what_is_not_said_is_not_supported() {
 }
 
 #[test]
-fn the_hash_is_of_what_is_said_not_of_how() {
+fn hash_is_independent_of_formatting() {
     let (_, _, text) =
         fixtures("descriptors/pass").into_iter().find(|(_, name, _)| name == "appendix_d.json").unwrap();
     let compact: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -141,7 +141,7 @@ impl Kernel for Nothing {
 }
 
 #[test]
-fn the_engine_takes_every_spec_that_a_descriptor_gives() {
+fn engine_accepts_every_descriptor_spec() {
     for name in ["appendix_d.json", "everything.json", "norm_rms.json"] {
         for spec in right(name).kernels {
             let (id, of) = (spec.id.clone(), operation(&spec.operation));
@@ -154,7 +154,7 @@ fn the_engine_takes_every_spec_that_a_descriptor_gives() {
 }
 
 #[test]
-fn a_descriptor_of_thousands_of_mistakes_gives_a_bounded_report() {
+fn descriptor_report_is_bounded() {
     let (_, _, text) = fixtures("descriptors/pass").into_iter().next().expect("there is a fixture");
     let right: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     let ops = right["ops"].as_object().expect("it has operations");

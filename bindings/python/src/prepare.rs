@@ -52,7 +52,7 @@ fn tune<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
     writable_database()?;
-    let mut options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
+    let mut options = TuneOptions { max_samples: samples.max(1), ..TuneOptions::default() };
     let (tuned, _) = perform(py, Way::Decide, info, arguments, Some(keywords), |frame, context, run_one| {
         let _device = frame.enter_device();
         if frame.is_asynchronous() {
@@ -65,8 +65,8 @@ fn tune<'py>(
         }
         let mut report = |progress: &Progress<'_>| {
             let outcome = match (progress, on_progress) {
-                (Progress::Sampled { kernel, ns, done, most }, Some(on_progress)) => {
-                    on_progress.call1((*kernel, *ns, *done, *most)).map(drop)
+                (Progress::Sampled { kernel, ns, done, max }, Some(on_progress)) => {
+                    on_progress.call1((*kernel, *ns, *done, *max)).map(drop)
                 }
                 _ => Ok(()),
             };

@@ -1,7 +1,7 @@
-//! Host processors: instruction sets, cores that may really be used, caches.
+//! Host CPUs: instruction sets, usable cores, caches.
 //!
-//! Everything but the instruction sets of x86 is read from files below a root (`/` on a real machine), so that tests lay out
-//! machines in folders. A file that is missing or odd leaves a default; detection cannot fail.
+//! Everything but the x86 instruction sets is read from files below a root (`/` on a real machine), so that tests can create
+//! machines in directories. A missing or malformed file yields a default; detection never fails.
 
 use std::fs;
 use std::path::Path;
@@ -12,34 +12,34 @@ use sha2::{Digest, Sha256};
 use super::cgroup::processor_quota;
 use super::{DeviceDetail, DeviceSpec, Isa, IsaSet, Vendor};
 
-/// A host processor.
+/// A host CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuSpec {
     /// The architecture as Rust names it: `x86_64`, `aarch64`.
     pub architecture: String,
-    /// Instruction sets that processor and operating system both support. For AMX the process must still ask the kernel
-    /// for the tile state before it uses it.
+    /// Instruction sets that both CPU and operating system support. For AMX the process must still request the tile state from the
+    /// kernel before using it.
     pub isa: IsaSet,
     /// Physical cores that this process may use.
     pub cores: u32,
-    /// Hardware threads that this process may use: affinity and the control group's quota are respected.
+    /// Hardware threads that this process may use, considering affinity and the cgroup quota.
     pub logical_cores: u32,
     /// First-level data cache of one core, in bytes; 0 when unknown.
     pub l1d_bytes: u64,
     /// Second-level cache of one core, in bytes; 0 when unknown.
     pub l2_bytes: u64,
-    /// Last-level cache that one core sees, in bytes; 0 when unknown.
+    /// Last-level cache visible to one core, in bytes; 0 when unknown.
     pub l3_bytes: u64,
-    /// Memory of the host in bytes, where it could be read.
+    /// Host memory in bytes, if it could be read.
     pub memory_bytes: Option<u64>,
-    /// The vendor as the processor itself says it: `GenuineIntel`.
+    /// The vendor reported by the CPU: `GenuineIntel`.
     pub vendor_id: String,
-    /// The model as the processor itself says it.
+    /// The model reported by the CPU.
     pub model: String,
 }
 
-/// The processor of this machine.
+/// The CPU of this machine.
 pub fn detect_cpu() -> DeviceSpec {
     let mut device = detect_cpu_at(Path::new("/"));
     if let DeviceDetail::Cpu(spec) = &mut device.detail {
@@ -47,7 +47,7 @@ pub fn detect_cpu() -> DeviceSpec {
         for (isa, is_supported) in instructions_by_processor() {
             spec.isa.set(isa, is_supported);
         }
-        // Without /proc (another operating system) the standard library still knows what may run at once.
+        // Without /proc (another operating system) use the standard library.
         if !Path::new("/proc/self/status").exists()
             && let Ok(count) = std::thread::available_parallelism()
         {
@@ -59,7 +59,7 @@ pub fn detect_cpu() -> DeviceSpec {
     device
 }
 
-/// The processor of the machine whose `proc` and `sys` lie below `root`.
+/// The CPU of the machine whose `proc` and `sys` are below `root`.
 pub fn detect_cpu_at(root: &Path) -> DeviceSpec {
     let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
     let allowed = allowed_processors(root);
@@ -92,7 +92,7 @@ pub fn detect_cpu_at(root: &Path) -> DeviceSpec {
     }
 }
 
-/// Equal processors share measurements, so the identity is a digest of all that changes speed and of nothing else.
+/// Equal CPUs share measurements, so the identity is a digest of everything that affects speed and nothing else.
 fn identity(spec: &CpuSpec) -> String {
     let text = format!(
         "{}|{}|{}|{}|{}|{}|{}|{}|{}",
@@ -135,7 +135,7 @@ fn field(info: &str, names: &[&str]) -> Option<String> {
     })
 }
 
-/// The operating system's own list: it leaves out what the kernel does not support, which a processor's answer does not.
+/// The operating system's list: unlike CPUID it omits what the kernel does not support.
 fn instructions_by_flags(info: &str) -> IsaSet {
     let flags = field(info, &["flags", "Features"]).unwrap_or_default();
     flags
@@ -197,7 +197,7 @@ fn instructions_by_processor() -> Vec<(Isa, bool)> {
     Vec::new()
 }
 
-/// The processors that the scheduler may put this process on.
+/// The processors in this process's affinity mask.
 fn allowed_processors(root: &Path) -> Option<Vec<u32>> {
     let status = fs::read_to_string(root.join("proc/self/status")).ok()?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -205,16 +205,16 @@ fn allowed_processors(root: &Path) -> Option<Vec<u32>> {
     (!processors.is_empty()).then_some(processors)
 }
 
-/// `0-3,8,10-11` as numbers; what cannot be read is left out, and absurd ranges are cut.
+/// Parses `0-3,8,10-11`; malformed parts are skipped and huge ranges are truncated.
 fn processor_list(text: &str) -> Vec<u32> {
-    const MOST: u32 = 65_536;
+    const MAX_PROCESSOR: u32 = 65_536;
     let mut processors = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) else {
             continue;
         };
-        processors.extend(first..=last.min(MOST));
+        processors.extend(first..=last.min(MAX_PROCESSOR));
     }
     processors
 }
@@ -225,7 +225,7 @@ fn counted_processors(info: &str) -> Vec<u32> {
     (0..count as u32).collect()
 }
 
-/// Distinct (package, core) pairs among the usable threads; every thread is its own core where topology cannot be read.
+/// Distinct (package, core) pairs among the usable threads; each thread counts as a core if the topology cannot be read.
 fn physical_cores(root: &Path, processors: &[u32]) -> u32 {
     let mut cores: Vec<(String, String)> = processors
         .iter()
@@ -248,8 +248,10 @@ fn cache_bytes(root: &Path, processor: u32, level: u32, data_only: bool) -> Opti
         let folder = root.join(format!("sys/devices/system/cpu/cpu{processor}/cache/index{index}"));
         let read = |name| fs::read_to_string(folder.join(name)).ok();
         let kind = read("type")?;
-        let wanted = if data_only { kind.trim() == "Data" } else { kind.trim() != "Instruction" };
-        (wanted && read("level")?.trim().parse() == Ok(level)).then(|| size(read("size")?.trim())).flatten()
+        let matches_kind = if data_only { kind.trim() == "Data" } else { kind.trim() != "Instruction" };
+        (matches_kind && read("level")?.trim().parse() == Ok(level))
+            .then(|| size(read("size")?.trim()))
+            .flatten()
     })
 }
 
@@ -275,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_processors_are_read_with_care() {
+    fn malformed_processor_lists_are_tolerated() {
         assert_eq!(processor_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(processor_list("x,5-4,7"), [7]);
         assert!(processor_list("0-4294967295").len() <= 65_537);
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_below_the_root_is_still_a_processor() {
+    fn missing_files_yield_defaults() {
         let device = detect_cpu_at(Path::new("/nonexistent/root"));
         let spec = device.cpu().unwrap();
         assert_eq!((spec.cores, spec.logical_cores, spec.l1d_bytes), (1, 1, 0));

@@ -1,4 +1,4 @@
-//! Finding what is in this machine. Absence is a value with a reason; nothing here returns an error or prints.
+//! Detects the devices of this machine. Absence is a value with a reason; nothing here returns an error or prints.
 
 use std::fmt;
 use std::fs;
@@ -11,17 +11,17 @@ use super::{
     Platform, detect_cpu, detect_rocm_at,
 };
 
-/// Why a platform, or one device of it, is not there.
+/// Why a platform, or one of its devices, is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AbsenceReason {
-    /// The driver's library could not be opened.
+    /// The driver's library could not be loaded.
     LibraryMissing {
-        /// What was to be opened.
+        /// The library.
         library: PathBuf,
-        /// What the loader said.
+        /// The loader's error.
         message: String,
     },
-    /// The library lacks a function that is needed.
+    /// The library lacks a required function.
     SymbolMissing {
         /// The library.
         library: PathBuf,
@@ -35,16 +35,16 @@ pub enum AbsenceReason {
         /// Its status code.
         code: i32,
     },
-    /// The kernel driver has left no trace in the file system.
+    /// The kernel driver is not present in the file system.
     DriverMissing {
-        /// What was to be read.
+        /// The file that was expected.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system error.
         message: String,
     },
-    /// The driver works and has no device.
+    /// The driver works but has no device.
     NoDevices,
-    /// This build has no way to look; such devices come from specs that are handed in.
+    /// This build cannot probe the platform; its devices can be specified explicitly.
     NotProbed,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for AbsenceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LibraryMissing { library, message } => {
-                write!(f, "the library {} cannot be opened: {message}", library.display())
+                write!(f, "cannot load library {}: {message}", library.display())
             }
             Self::SymbolMissing { library, symbol } => {
                 write!(f, "the library {} has no function `{symbol}`", library.display())
@@ -62,16 +62,14 @@ impl fmt::Display for AbsenceReason {
                 write!(f, "the kernel driver is not loaded: {}: {message}", path.display())
             }
             Self::NoDevices => f.write_str("the driver has no device"),
-            Self::NotProbed => {
-                f.write_str("there is no probe for this platform; hand in a device spec instead")
-            }
+            Self::NotProbed => f.write_str("this platform cannot be probed; pass a device spec instead"),
         }
     }
 }
 
 impl std::error::Error for AbsenceReason {}
 
-/// One thing that is not there.
+/// An absent platform or device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absence {
     /// The platform.
@@ -86,10 +84,10 @@ impl fmt::Display for Absence {
     }
 }
 
-/// What is in this machine, and what is not and why.
+/// The devices of this machine, and what is absent and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Discovery {
-    /// Every device; the processor is always the first.
+    /// All devices; the CPU is always first.
     pub devices: Vec<DeviceSpec>,
     /// Platforms (or single devices of them) that are not usable.
     pub absent: Vec<Absence>,
@@ -101,23 +99,23 @@ impl Discovery {
         self.devices.iter().filter(move |device| device.platform() == platform)
     }
 
-    /// Why a platform has no device, where it was looked for.
+    /// Why a platform has no device, if it was probed.
     pub fn absence(&self, platform: Platform) -> Option<&AbsenceReason> {
         self.absent.iter().find(|absence| absence.platform == platform).map(|absence| &absence.reason)
     }
 }
 
-/// Everything in this machine, with the built-in generation table.
+/// Detects all devices of this machine, with the built-in generation table.
 pub fn discover() -> Discovery {
     discover_by(&GenerationTable::default())
 }
 
-/// As [`discover`], with another generation table.
+/// Like [`discover`], with another generation table.
 pub fn discover_by(table: &GenerationTable) -> Discovery {
     discover_with(table, Path::new(DRIVER_LIBRARY), Path::new(NVML_LIBRARY), Path::new("/"))
 }
 
-/// As [`discover`], with another generation table, other libraries, and another root for AMD's topology files.
+/// Like [`discover`], with another generation table, other libraries, and another root for AMD's topology files.
 pub fn discover_with(table: &GenerationTable, driver: &Path, nvml: &Path, root: &Path) -> Discovery {
     let mut found = Discovery { devices: vec![detect_cpu()], absent: Vec::new() };
     let absent = |platform, reason| Absence { platform, reason };
@@ -141,7 +139,7 @@ pub fn discover_with(table: &GenerationTable, driver: &Path, nvml: &Path, root: 
 }
 
 impl Environment {
-    /// The present conditions of a device; `unknown` wherever nothing can be read, as on a device that is not there.
+    /// The current environment of a device; `unknown` where nothing can be read, as for a simulated device.
     pub fn read(device: &DeviceSpec) -> Environment {
         static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
         match device.platform() {
@@ -155,7 +153,7 @@ impl Environment {
     }
 }
 
-/// Memory pressure is all that a host tells reliably: thermal zones name the board as often as the processor.
+/// Memory pressure is the only condition that a host reports reliably: thermal zones are often those of the board.
 fn host_environment(root: &Path) -> Environment {
     let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let memory_pressure = match (kilobytes(&info, "MemTotal"), kilobytes(&info, "MemAvailable")) {
@@ -170,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_machine_has_a_processor_and_reasons() {
+    fn machine_without_gpus_has_a_cpu_and_reasons() {
         let nowhere = Path::new("/nonexistent/library.so");
         let found = discover_with(&GenerationTable::default(), nowhere, nowhere, Path::new("/nonexistent"));
         assert_eq!(found.devices.len(), 1);
@@ -181,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_has_unknown_conditions() {
+    fn simulated_device_has_unknown_environment() {
         let device = DeviceSpec::preset("h100").unwrap();
         assert_eq!(Environment::read(&device), Environment::default());
     }

@@ -1,8 +1,8 @@
-//! What the engine knows about a device: its platform, limits and features, as plain data.
+//! Devices: platform, limits and features as plain data.
 //!
-//! A spec is found on this machine by [`discover`], taken from [`DeviceSpec::preset`], or read from JSON: selection cannot
-//! tell the difference, so one can ask what would be chosen on a device that is not there. Nothing here knows kernels,
-//! operations or policy, and nothing here fails because hardware is absent: absence is a value ([`Absence`]).
+//! A spec is detected by [`discover`], taken from [`DeviceSpec::preset`], or read from JSON. Selection treats them alike, so a
+//! simulated device can be used to explain selections. Nothing here depends on kernels, operations or policy, and nothing here fails
+//! because hardware is absent: absence is a value ([`Absence`]).
 
 mod accelerator;
 mod cgroup;

@@ -1,8 +1,8 @@
-//! Compilation outside of calls: kernels that compile on first use are compiled beforehand (`warmup`) or in the background
-//! (`JitQueue`), and until then another kernel does the work.
+//! Compilation outside of calls: JIT kernels are compiled ahead of time (`warmup`) or in the background (`JitQueue`), and other kernels
+//! run until then.
 //!
-//! Nothing here decides which kernel runs: it only makes kernels warm and says so to the engine. Nothing here runs inside a
-//! call except [`JitRequests::want`](crate::engine::JitRequests), which puts a note into a queue.
+//! Nothing here selects: it compiles kernels and marks them as warm in the engine. Nothing here runs inside a call except
+//! [`JitRequests::want`](crate::engine::JitRequests), which inserts a request into a queue.
 
 mod config;
 mod manifest;
@@ -21,8 +21,8 @@ use crate::kernel::KernelError;
 use crate::operation::OperationInfo;
 use crate::spec::KernelSpec;
 
-/// How a kernel is compiled for a shape. Called by a background thread or by a warm-up, never inside a call; it may take as
-/// long as it needs, and must not call the engine.
+/// Compiles a kernel for a shape. Called by a background thread or a warm-up, never inside a call; it may take arbitrarily long and must
+/// not call the engine.
 pub trait Compile: Send + Sync + 'static {
     /// Compiles for calls like this one.
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Compiled, KernelError>;
@@ -37,28 +37,28 @@ where
     }
 }
 
-/// What is to be compiled.
+/// A compilation request.
 #[derive(Debug, Clone, Copy)]
 pub struct CompileRequest<'a> {
     /// The kernel.
     pub spec: &'a KernelSpec,
     /// Its operation.
     pub operation: &'static OperationInfo,
-    /// A call that it is wanted for; others of the same bucket count as alike.
+    /// A call that it is requested for; it is compiled for the call's bucket.
     pub context: &'a Context,
 }
 
 impl CompileRequest<'_> {
-    /// The call's axes, params, dtypes and so on, by name and as text.
+    /// The call's axes, params, dtypes and other fields, by name and as text.
     pub fn call(&self) -> Vec<(String, String)> {
         let fields = self.operation.fields.iter();
         fields.map(|field| (field.name.to_string(), expression_names::show(field, self.context))).collect()
     }
 }
 
-/// What a compilation left behind.
+/// The result of a compilation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compiled {
-    /// Keys of what now lies in the backend's own cache.
+    /// Keys of artifacts in the backend's own cache.
     pub artifacts: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Runs a call in parts: slices of the caller's own tensors along their first dimension, one after the other.
+//! Runs a split call: slices of the caller's tensors along their first dimension, one after the other.
 
 use lz_schema::model::{Cases, Dim, Operation};
 
@@ -10,9 +10,9 @@ use crate::error::Error;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 
-/// After a call that no kernel could run: runs it in parts if that is possible, else gives the error back.
+/// After a call without an eligible kernel: splits it if possible, otherwise returns the error.
 ///
-/// Generated and dynamic calls come here with the error of their dispatch; `args` are inputs, then params, all filled in.
+/// Called by generated and dynamic calls with the error of their dispatch; `args` are inputs, then params, all filled in.
 #[cold]
 #[inline(never)]
 pub fn or_split(
@@ -34,25 +34,25 @@ pub fn or_split(
     }
 }
 
-/// How one call is cut.
+/// How one call is split.
 #[derive(Debug, Clone)]
 pub struct Cut {
     /// In sizes of the first dimension, which for a pack is only one of several.
     pub split: Split,
     /// The kernel that runs the parts.
     pub kernel: String,
-    /// Which inputs are cut; the others are the same for every part.
+    /// Which inputs are split; the others are shared by all parts.
     pub inputs: Vec<bool>,
 }
 
 impl Cut {
-    /// Counts it. True when it was told for the first time: each operation and kernel is told once.
+    /// Counts and logs it. True if it was logged: once per operation and kernel.
     pub fn note(&self, engine: &Engine, operation: &'static OperationInfo) -> bool {
         engine.splits().note(operation, &self.kernel, &self.split)
     }
 }
 
-/// How a call that no kernel could run is cut, for whoever runs its parts. `args` are inputs, then params.
+/// How a call without an eligible kernel is split, for callers that run the parts themselves. `args` are inputs, then params.
 pub fn cut(
     engine: &Engine,
     operation: &'static OperationInfo,
@@ -69,7 +69,7 @@ pub fn cut(
         Some(sizes) => *sizes.first()?,
         None => split.size,
     };
-    // Of each step of a pack's first dimension this much goes into the axis.
+    // Elements of the axis per step of a pack's first dimension.
     let unit = split.size.checked_div(size)?;
     let part = split.part.checked_div(unit)?;
     if part < 1 || part >= size {
@@ -94,30 +94,30 @@ fn run_parts(
     let mut start = 0;
     while start < split.size {
         let count = split.part.min(split.size - start);
-        let mut some: Vec<Arg<'_>> = Vec::with_capacity(args.len());
+        let mut part_args: Vec<Arg<'_>> = Vec::with_capacity(args.len());
         for (position, arg) in args.iter_mut().enumerate() {
-            some.push(if cut.inputs.get(position) == Some(&true) {
-                part_of(arg, start, count).ok_or_else(|| cannot(operation))?
+            part_args.push(if cut.inputs.get(position) == Some(&true) {
+                part_of(arg, start, count).ok_or_else(|| part_error(operation))?
             } else {
                 arg.reborrow()
             });
         }
-        let mut places: Vec<OutArg<'_>> = Vec::with_capacity(outputs.len());
+        let mut out_args: Vec<OutArg<'_>> = Vec::with_capacity(outputs.len());
         for output in outputs.iter_mut() {
-            places.push(match output {
+            out_args.push(match output {
                 OutArg::Tensor(tensor) => {
-                    OutArg::Tensor(tensor.leading_mut(start, count).ok_or_else(|| cannot(operation))?)
+                    OutArg::Tensor(tensor.leading_mut(start, count).ok_or_else(|| part_error(operation))?)
                 }
                 other => other.reborrow(),
             });
         }
-        dynamic::call_into(engine, operation, &mut some, &mut places)?;
+        dynamic::call_into(engine, operation, &mut part_args, &mut out_args)?;
         start += count;
     }
     Ok(())
 }
 
-/// Whether this input is cut: it has the axis, and is not broadcast along it.
+/// Whether this input is split: it has the axis, and is not broadcast along it.
 fn is_cut(schema: &Operation, axis: usize, input: usize, size: i64, arg: &Arg<'_>) -> bool {
     let Some(about) = schema.inputs.get(input) else { return false };
     let mut shapes = about.shape.all().iter();
@@ -142,8 +142,7 @@ fn part_of<'a>(arg: &'a mut Arg<'_>, start: i64, count: i64) -> Option<Arg<'a>> 
     }
 }
 
-fn cannot(operation: &OperationInfo) -> Error {
-    let reason =
-        Reason::new(ReasonCode::ShapeMismatch).message("a part of the batch lies outside of a tensor");
+fn part_error(operation: &OperationInfo) -> Error {
+    let reason = Reason::new(ReasonCode::ShapeMismatch).message("a part of the batch is outside of a tensor");
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
 }

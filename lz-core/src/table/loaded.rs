@@ -1,54 +1,54 @@
-//! The tables that an engine uses, and what they say about a call.
+//! The tables that an engine uses, and their answers for a call.
 //!
-//! A table that is here once belonged to this machine and these capabilities. When kernels come or go it may not any more:
-//! then it is stale, stays visible and decides nothing.
+//! A loaded table matched this machine and its capabilities. When kernels are added or removed, it may become stale: it stays visible
+//! and decides nothing.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Decision, DispatchTable, Found, TableError, capabilities_hash};
+use super::{Decision, DispatchTable, TableAnswer, TableError, capabilities_hash};
 use crate::Engine;
 use crate::context::{Context, Store};
 use crate::device::DeviceSpec;
 use crate::engine::table::OperationTable;
-use crate::engine::world::Parts;
+use crate::engine::world::SnapshotParts;
 use crate::error::Error;
 use crate::files;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 use crate::registry::Registry;
 
-/// A table in use.
+/// A loaded table.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadedTable {
     pub path: String,
     pub table: Arc<DispatchTable>,
-    /// Why it is not used any more.
+    /// Why it is stale.
     pub stale: Option<Reason>,
 }
 
-/// All tables of an engine, at most one for each kind of hardware.
+/// All tables of an engine, at most one per hardware signature.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LoadedTables(Vec<LoadedTable>);
 
-/// What tables say about a call.
+/// The answer of the tables for a call.
 #[derive(Debug, Default)]
 pub(crate) enum Hint<'a> {
     /// Nothing.
     #[default]
     None,
-    /// These candidates first, in this order; unless policy overrules it, and why.
+    /// Ranks these candidates first, in this order, unless policy overrules it (and why).
     Decided { loaded: &'a LoadedTable, positions: Vec<u16>, overruled: Option<&'static str> },
-    /// The operation is in the table, this call is not.
+    /// The operation is in the table, but this call is not.
     Outside { loaded: &'a LoadedTable, reason: Reason },
-    /// The table is not used any more.
+    /// The table is stale.
     Stale { loaded: &'a LoadedTable, reason: &'a Reason },
 }
 
 impl Hint<'_> {
-    /// Candidates that go before all others.
+    /// Candidates that rank before all others.
     pub fn first(&self) -> &[u16] {
         match self {
             Hint::Decided { positions, overruled: None, .. } => positions,
@@ -56,7 +56,7 @@ impl Hint<'_> {
         }
     }
 
-    /// Why the call may not be run at all: the table makes what lies outside an error.
+    /// Why the call is refused: the table makes calls outside of it an error.
     pub fn forbids(&self) -> Option<&Reason> {
         match self {
             Hint::Outside { loaded, reason } => loaded.table.outside_is_error.then_some(reason),
@@ -66,7 +66,7 @@ impl Hint<'_> {
 }
 
 impl LoadedTables {
-    /// With a table, instead of the one for the same hardware if there is one.
+    /// Adds a table, replacing the one with the same hardware signature.
     #[must_use]
     fn with(&self, loaded: LoadedTable) -> LoadedTables {
         let other = |one: &&LoadedTable| one.table.hardware_signature != loaded.table.hardware_signature;
@@ -76,8 +76,8 @@ impl LoadedTables {
         LoadedTables(tables)
     }
 
-    /// The same tables beside another registry: what no longer fits is stale, what fits again is not.
-    pub fn beside(tables: &Arc<LoadedTables>, registry: &Registry) -> Arc<LoadedTables> {
+    /// The same tables with another registry: recomputes which are stale.
+    pub fn with_registry(tables: &Arc<LoadedTables>, registry: &Registry) -> Arc<LoadedTables> {
         if tables.0.is_empty() {
             return Arc::clone(tables);
         }
@@ -91,18 +91,18 @@ impl LoadedTables {
         Arc::new(next)
     }
 
-    /// Where answers for an operation change along each size.
-    pub fn cuts(&self, operation: &OperationInfo, tell: &mut dyn FnMut(Store, i64)) {
-        self.0.iter().for_each(|loaded| loaded.table.cuts(operation, tell));
+    /// Sizes where answers for an operation change.
+    pub fn cuts(&self, operation: &OperationInfo, visit: &mut dyn FnMut(Store, i64)) {
+        self.0.iter().for_each(|loaded| loaded.table.cuts(operation, visit));
     }
 
-    /// Whether answers for an operation depend on numbers, which are not part of a cell of decisions.
-    pub fn reads_numbers(&self, operation: &OperationInfo) -> bool {
-        self.0.iter().any(|loaded| loaded.table.reads_numbers(operation))
+    /// Whether answers for an operation depend on scalars, which are not part of a cell.
+    pub fn reads_scalars(&self, operation: &OperationInfo) -> bool {
+        self.0.iter().any(|loaded| loaded.table.reads_scalars(operation))
     }
 
-    /// What they say about a call, in 48 bits: the same for the same answer.
-    pub fn says(
+    /// A 48-bit digest of the answer for a call.
+    pub fn digest(
         &self,
         table: &OperationTable,
         registry: &Registry,
@@ -121,7 +121,7 @@ impl LoadedTables {
         mixed & ((1 << 48) - 1)
     }
 
-    /// What they say about a call, before policy is asked.
+    /// The answer for a call, before policy is applied.
     pub fn hint<'a>(
         &'a self,
         table: &OperationTable,
@@ -135,19 +135,19 @@ impl LoadedTables {
             return Hint::None;
         };
         match loaded.table.lookup(table.info, context) {
-            Found::Unknown => Hint::None,
+            TableAnswer::Unknown => Hint::None,
             _ if loaded.stale.is_some() => match &loaded.stale {
                 Some(reason) => Hint::Stale { loaded, reason },
                 None => Hint::None,
             },
-            Found::Outside(reason) => Hint::Outside { loaded, reason },
-            Found::Decision(decision) => {
+            TableAnswer::Outside(reason) => Hint::Outside { loaded, reason },
+            TableAnswer::Decision(decision) => {
                 Hint::Decided { loaded, positions: positions(table, registry, decision), overruled: None }
             }
         }
     }
 
-    /// What there is, for people.
+    /// The tables, for display.
     pub fn states(&self) -> Vec<TableState> {
         let state = |loaded: &LoadedTable| TableState {
             path: loaded.path.clone(),
@@ -160,31 +160,31 @@ impl LoadedTables {
     }
 }
 
-/// The decided kernel and its fallbacks as candidates; ids that are not there are left out.
+/// The decided kernel and its fallbacks as candidate positions; unknown ids are skipped.
 fn positions(table: &OperationTable, registry: &Registry, decision: &Decision) -> Vec<u16> {
     let ids = std::iter::once(&decision.kernel).chain(&decision.fallbacks);
     ids.filter_map(|id| table.position_of(registry, id)).collect()
 }
 
-/// A table in use, for people.
+/// A loaded table, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableState {
-    /// Where it came from.
+    /// The file.
     pub path: String,
-    /// What it was solved for.
+    /// The model that it was built for.
     pub model_id: String,
-    /// The hardware that it belongs to.
+    /// Its hardware signature.
     pub hardware_signature: String,
-    /// The operations that it decides for.
+    /// The operations that it decides.
     pub operations: Vec<String>,
-    /// Why it decides nothing any more; `None` while it does.
+    /// Why it is stale; `None` if it is not.
     pub stale: Option<String>,
 }
 
 impl Engine {
-    /// Reads a dispatch table and uses it from now on, instead of an earlier one for the same hardware.
+    /// Loads a dispatch table, replacing an earlier one with the same hardware signature.
     ///
-    /// A table of another machine or of other capabilities is refused, and the error says everything that differs.
+    /// A table of another machine or of other capabilities is rejected, and the error lists all differences.
     pub fn load_dispatch_table(&self, path: &Path) -> Result<TableState, Error> {
         let name = path.display().to_string();
         let text = files::read_text(path, files::MAX_TABLE_BYTES).map_err(|error| TableError {
@@ -195,9 +195,9 @@ impl Engine {
         self.use_dispatch_table(&name, &text)
     }
 
-    /// The same for a table that was read already; `path` names it in messages.
+    /// Like [`Engine::load_dispatch_table`], from text; `path` is its name in messages.
     pub fn use_dispatch_table(&self, path: &str, text: &str) -> Result<TableState, Error> {
-        let mut taken = None;
+        let mut state = None;
         self.change(|parts| {
             let operations: Vec<&'static OperationInfo> = parts.registry.operations().collect();
             let table = DispatchTable::read(path, text, &operations)?;
@@ -205,21 +205,21 @@ impl Engine {
             let ours = parts.devices.signature_like(&table.hardware_signature);
             table.verify(path, &ours, &hash)?;
             let loaded = LoadedTable { path: path.to_owned(), table: Arc::new(table), stale: None };
-            taken = LoadedTables(vec![loaded.clone()]).states().pop();
-            Ok(Some(Parts { solved: Arc::new(parts.solved.with(loaded)), ..parts }))
+            state = LoadedTables(vec![loaded.clone()]).states().pop();
+            Ok(Some(SnapshotParts { solved: Arc::new(parts.solved.with(loaded)), ..parts }))
         })?;
         let read = || Reason::new(ReasonCode::TableInvalid);
-        taken.ok_or_else(|| TableError { path: path.to_owned(), report: None, reasons: vec![read()] }.into())
+        state.ok_or_else(|| TableError { path: path.to_owned(), report: None, reasons: vec![read()] }.into())
     }
 
-    /// Goes on without dispatch tables.
+    /// Removes all dispatch tables.
     pub fn unload_dispatch_tables(&self) {
-        // Taking away cannot fail.
-        self.change(|parts| Ok(Some(Parts { solved: Arc::default(), ..parts }))).ok();
+        // Removal cannot fail.
+        self.change(|parts| Ok(Some(SnapshotParts { solved: Arc::default(), ..parts }))).ok();
     }
 
-    /// The dispatch tables in use, and those that are not used any more because kernels came or went.
+    /// The loaded dispatch tables, including stale ones.
     pub fn dispatch_tables(&self) -> Vec<TableState> {
-        self.world().solved.states()
+        self.snapshot().solved.states()
     }
 }

@@ -1,4 +1,4 @@
-//! Fixtures of wrong files: each lies beside the exact text that it gives. `LZ_BLESS=1` accepts new texts.
+//! Fixtures of invalid files: each is next to its exact diagnostic. `LZ_BLESS=1` updates the diagnostics.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use lz_core::OperationInfo;
 use lz_core::dynamic::read_operation;
 
-/// The catalogue, read from `schemas/ops` as operations of run time.
+/// The catalog, read from `schemas/ops` as run-time operations.
 pub fn operations() -> &'static [&'static OperationInfo] {
     static OPERATIONS: OnceLock<Vec<&'static OperationInfo>> = OnceLock::new();
     OPERATIONS.get_or_init(|| {
@@ -36,13 +36,13 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The operation of this name.
+/// The operation with this name.
 #[allow(dead_code, reason = "not every test needs one")]
 pub fn operation(name: &str) -> &'static OperationInfo {
     operations().iter().find(|info| info.name == name).expect("the catalogue has it")
 }
 
-/// The fixtures of a folder under `tests/`, sorted: name and text.
+/// The fixtures of a directory under `tests/`, sorted: name and text.
 #[allow(dead_code, reason = "not every test needs them")]
 pub fn fixtures(folder: &str) -> Vec<(PathBuf, String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
@@ -62,7 +62,7 @@ pub fn fixtures(folder: &str) -> Vec<(PathBuf, String, String)> {
         .collect()
 }
 
-/// Holds every fixture of a folder to its text; `refused` gives the text of a wrong file.
+/// Compares every fixture of a directory with its diagnostic; `refused` returns the diagnostic of an invalid file.
 #[allow(dead_code, reason = "not every test has any")]
 pub fn hold(folder: &str, refused: impl Fn(&str, &str) -> Option<String>) -> usize {
     let bless = std::env::var_os("LZ_BLESS").is_some();

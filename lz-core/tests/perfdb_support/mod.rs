@@ -1,4 +1,4 @@
-//! What the tests of the performance database share.
+//! Helpers of the performance-database tests.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -13,7 +13,7 @@ use lz_core::perfdb::{
 
 pub const NOW: u64 = 2_000_000_000;
 
-/// A folder of its own, removed at the end.
+/// A temporary directory.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -34,7 +34,7 @@ impl Folder {
         self.0.join("perfdb.sqlite")
     }
 
-    /// The names of the files in it that contain a text.
+    /// The names of its files that contain a text.
     pub fn names_with(&self, part: &str) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(&self.0)
             .unwrap()
@@ -102,7 +102,7 @@ pub fn health_row(name: &str, bucket: u64) -> HealthRow {
     }
 }
 
-/// The database's own verdict, by a connection of its own.
+/// The result of an integrity check on a separate connection.
 pub fn integrity(path: &Path) -> String {
     let connection = rusqlite::Connection::open(path).unwrap();
     connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap()

@@ -128,7 +128,7 @@ fn a_penalty_decays_with_successes() {
     serve(&engine, 3);
     assert_eq!(reliability(), 0.0);
     serve(&engine, 20);
-    assert!(engine.health().is_spotless());
+    assert!(engine.health().has_no_records());
 }
 
 /// An operator has replaced the library and resets the kernel: it is selected immediately, without probes.
