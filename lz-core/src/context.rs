@@ -181,13 +181,13 @@ impl Context {
 
     /// Numeric params.
     #[inline(always)]
-    pub(crate) fn numbers(&self) -> &[u64] {
+    pub fn numbers(&self) -> &[u64] {
         self.three().2
     }
 
     /// Flags and axes: all that tells cells apart.
     #[inline(always)]
-    pub(crate) fn sized(&self) -> &[u64] {
+    pub fn sized(&self) -> &[u64] {
         let length = self.extent.flags() + self.extent.axes();
         // SAFETY: as in `three`: flags and axes are the first of the words that are written.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), length) }
@@ -343,7 +343,7 @@ pub fn stride_class(view: &TensorView<'_>) -> u64 {
 pub const FRESH_OUTPUT: u64 = 1 | 1 << 1 | 1 << 2 | FRESH_ALIGNMENT << 3;
 
 /// The alignment of [`FRESH_OUTPUT`].
-pub(crate) const FRESH_ALIGNMENT: u64 = 7;
+pub const FRESH_ALIGNMENT: u64 = 7;
 
 /// A place in eleven bits: platform and device number.
 #[inline]

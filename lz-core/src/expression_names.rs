@@ -15,7 +15,7 @@ use crate::operation::OperationInfo;
 use crate::spec::KernelSpec;
 
 /// The most values that an expression of the engine may see.
-pub(crate) const MAX_VALUES: usize = 128;
+pub const MAX_VALUES: usize = 128;
 
 /// Names that conditions of policy may use besides an operation's own, in order.
 pub const DEVICE_NAMES: [&str; DEVICE.len()] = {
@@ -79,7 +79,7 @@ const SYNONYMS: [(&str, &[&str]); 8] = [
 ];
 
 /// A set of fields by index.
-pub(crate) type FieldSet = u128;
+pub type FieldSet = u128;
 
 /// Names and what they stand for.
 #[derive(Debug, Clone, Default)]
@@ -176,7 +176,7 @@ fn dtype_type() -> Type {
 
 /// The values of a call, in the order of variables, each read where it is when an expression asks for it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Values<'a> {
+pub struct Values<'a> {
     fields: &'a [Field],
     context: &'a Context,
     device: Option<&'a DeviceSpec>,
@@ -217,7 +217,7 @@ impl Slots for Values<'_> {
 }
 
 /// The values of a kernel's own properties.
-pub(crate) fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
+pub fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
     [
         Value::Bool(spec.deterministic),
         Value::Bool(spec.cuda_graph_safe),
@@ -231,7 +231,7 @@ pub(crate) fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
 }
 
 /// How the values that an expression reads are shown: `head_dim = 100, causal = true`.
-pub(crate) fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> String {
+pub fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> String {
     let mut text = String::new();
     for (index, field) in fields.iter().enumerate().take(MAX_VALUES) {
         if reads & (1 << index) == 0 {
@@ -246,7 +246,7 @@ pub(crate) fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> 
 }
 
 /// One field's value for people.
-pub(crate) fn show(field: &Field, context: &Context) -> String {
+pub fn show(field: &Field, context: &Context) -> String {
     let raw = context.raw(field.store);
     match &field.kind {
         FieldKind::Enum(cases) => {

@@ -5,9 +5,6 @@
 
 use std::fmt;
 
-pub(crate) use crate::thread_scope::of_thread;
-pub use crate::thread_scope::{ModeScope, scope};
-
 /// One thing that a call may ask for or allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -107,7 +104,7 @@ const KV_MASK: u64 = 0b111 << KV_SHIFT;
 /// One less than the tensor-parallel size, so that nothing said means one rank.
 const TP_SHIFT: u32 = 12;
 const TP_MASK: u64 = (u16::MAX as u64) << TP_SHIFT;
-/// The upper half numbers what the thread lays over policies; see [`crate::thread_scope`].
+/// The upper half numbers what the thread lays over policies; the engine keeps what each number stands for.
 const LAID_SHIFT: u32 = 32;
 const LAID_MASK: u64 = (u32::MAX as u64) << LAID_SHIFT;
 
@@ -159,13 +156,13 @@ impl Mode {
 
     /// What it asks for, without the number of what is laid over policy: decisions of a scope are kept apart by their world.
     #[inline]
-    pub(crate) const fn asks(self) -> u32 {
+    pub const fn asks(self) -> u32 {
         self.0 as u32
     }
 
     /// The number of what the thread lays over policies; 0 for nothing.
     #[inline]
-    pub(crate) const fn laid(self) -> u32 {
+    pub const fn laid(self) -> u32 {
         (self.0 >> LAID_SHIFT) as u32
     }
 }
@@ -241,45 +238,18 @@ impl ModeChange {
     }
 
     /// Says what the thread lays over policies.
-    pub(crate) const fn laying(self, number: u32) -> ModeChange {
+    pub const fn laying(self, number: u32) -> ModeChange {
         ModeChange { on: self.on & !LAID_MASK | (number as u64) << LAID_SHIFT, off: self.off | LAID_MASK }
     }
 
+    /// The mode of a call under this change of `ground`.
     #[inline(always)]
-    pub(crate) const fn apply(self, ground: Mode) -> Mode {
+    pub const fn apply(self, ground: Mode) -> Mode {
         Mode(ground.0 & !self.off | self.on)
     }
 
-    pub(crate) const fn then(self, later: ModeChange) -> ModeChange {
+    /// This change and a later one as one change.
+    pub const fn then(self, later: ModeChange) -> ModeChange {
         ModeChange { on: self.on & !later.off | later.on, off: self.off & !later.on | later.off }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scopes_nest_and_end() {
-        let ground = Mode::PLAIN.set(Ask::Strict, true);
-        let outer = scope(ModeChange::NONE.set(Ask::Deterministic, true).kv(KvStrategy::Paged));
-        assert!(of_thread().apply(ground).has(Ask::Deterministic));
-        {
-            let _inner = scope(
-                ModeChange::NONE
-                    .set(Ask::Deterministic, false)
-                    .set(Ask::Strict, false)
-                    .kv(KvStrategy::Virtual)
-                    .tp(8),
-            );
-            let mode = of_thread().apply(ground);
-            assert_eq!((mode.tp_size(), mode.to_string().as_str()), (8, "virtual, 8 ranks"));
-            assert!(!mode.has(Ask::Deterministic) && !mode.has(Ask::Strict));
-            assert_eq!(mode.kv_strategy(), Some(KvStrategy::Virtual));
-        }
-        let mode = of_thread().apply(ground);
-        assert_eq!((mode.tp_size(), mode.to_string().as_str()), (1, "deterministic, strict, paged"));
-        drop(outer);
-        assert_eq!(of_thread().apply(ground), ground);
     }
 }

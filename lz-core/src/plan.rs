@@ -6,8 +6,6 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::split::Split;
-
 /// Something that a kernel's adapter can convert before the kernel proper runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -128,4 +126,24 @@ pub struct Plan {
     /// How the call is cut, where it is too large for every kernel; then the rest is about one part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
+}
+
+/// How a call is cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Split {
+    /// The axis.
+    pub axis: String,
+    /// Its size.
+    pub size: i64,
+    /// The largest size that a part has.
+    pub part: i64,
+    /// How many parts there are.
+    pub parts: i64,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Split { axis, size, part, parts } = self;
+        write!(f, "{axis} {size} is cut into {parts} parts of up to {part}")
+    }
 }

@@ -3,7 +3,8 @@
 use std::error::Error;
 
 use lz_core::device::Platform;
-use lz_core::{Context, DType, Engine, KernelError, KernelSpec, OperationInfo, ReasonCode, Run, TensorView};
+use lz_core::{Context, DType, KernelError, KernelSpec, OperationInfo, ReasonCode, Run, TensorView};
+use lz_engine::Engine;
 use lz_ops::{
     ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut,
     OPERATIONS, SAMPLING_TOPP, SamplingTopp, attention_gqa_prefill, norm_rms, norm_rms_kernel,

@@ -10,7 +10,7 @@ pub use generated::*;
 pub mod reference;
 pub mod tokenizer;
 
-use lz_core::Engine;
+use lz_engine::Engine;
 
 /// An engine that knows the reference of every operation.
 pub fn reference_engine() -> Engine {

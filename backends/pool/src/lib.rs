@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use lz_core::device::{DeviceDetail, detect_cpu};
+use lz_core::device::DeviceDetail;
+use lz_device::detect_cpu;
 
 /// How long a worker waits actively after a call for the next one, before it sleeps.
 const AWAKE: Duration = Duration::from_micros(30);

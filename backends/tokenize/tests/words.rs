@@ -1,6 +1,7 @@
 //! Tokenizers of words on texts that nobody writes: what combines, vanishes, grows or means something to the tokenizer itself.
 
-use lz_core::{Engine, Tensor};
+use lz_core::Tensor;
+use lz_engine::Engine;
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{TokenizeDecode, TokenizeEncode, tokenize_decode, tokenize_encode};
 use proptest::prelude::*;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use lz_core::descriptor::{self, Catalogue};
-use lz_core::{DType, Engine, Error, KernelEntry, KernelSpec, OperationInfo, Reason, ReasonCode};
+use lz_core::{DType, Error, KernelEntry, KernelSpec, OperationInfo, Reason, ReasonCode};
+use lz_engine::Engine;
 
 use crate::failure::{garbage, unavailable};
 use crate::fork;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use lz_core::built_in::reserved_name;
-use lz_core::{Engine, Error, Reason, ReasonCode};
+use lz_core::{Error, Reason, ReasonCode};
+use lz_engine::Engine;
 use lz_plugin::loader::{self, Loaded, Trust};
 use lz_schema::policy::SettingValue;
 

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lz_core::files;
-use lz_core::policy::Sourced;
-use lz_core::{Engine, Reason, ReasonCode};
+use lz_core::{Reason, ReasonCode};
+use lz_engine::Engine;
+use lz_engine::policy::Sourced;
+use lz_files as files;
 use lz_schema::policy::SettingValue;
 
 use crate::options::WorkerOptions;

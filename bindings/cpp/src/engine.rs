@@ -4,15 +4,15 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use lz_core::policy::PolicyScope;
 use lz_core::{Error, KernelEntry, Reason, ReasonCode, descriptor};
+use lz_engine::PolicyScope;
 
 use crate::generated::bridge::ffi;
 
 /// An engine. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    pub(crate) inner: lz_core::Engine,
+    pub(crate) inner: lz_engine::Engine,
 }
 
 /// Something laid over the policy for this thread's calls until it is dropped; empty until then.

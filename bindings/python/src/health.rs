@@ -1,6 +1,6 @@
 //! The circuits of the engine, listed and reset.
 
-use lz_core::health::CircuitReport;
+use lz_engine::health::CircuitReport;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

@@ -73,7 +73,7 @@ pub(crate) fn scope(operation: &Operation) -> VariableTable {
 }
 
 /// Whether an input is a tensor of a cache of keys and values, by the name that all schemas give to such.
-pub(crate) fn is_cache(operation: &Operation, input: usize) -> bool {
+pub fn is_cache(operation: &Operation, input: usize) -> bool {
     operation
         .inputs
         .get(input)

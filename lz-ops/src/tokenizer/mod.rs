@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub use contained::contained;
 use lz_core::context::digest_bits;
-use lz_core::files::RegularFile;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};
+use lz_files::RegularFile;
 use meaning::Meaning;
 
 /// A tokenizer, as `tokenize.encode` and `tokenize.decode` take it. A clone is the same tokenizer.

@@ -6,7 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use lz_core::{Engine, TensorMut, TensorView};
+use lz_core::{TensorMut, TensorView};
+use lz_engine::Engine;
 use lz_ops::{NormRms, norm_rms, norm_rms_into};
 
 // What the C++ half calls comes with this crate.

@@ -5,8 +5,9 @@ use lz_conformance::call::{OwnedArg, OwnedCall, OwnedOut};
 use lz_conformance::memory::OwnedTensor;
 use lz_conformance::suite::{Checked, Subject};
 use lz_conformance::workload::{call, filled};
+use lz_core::KernelEntry;
 use lz_core::run::Scratch;
-use lz_core::{Engine, KernelEntry};
+use lz_engine::Engine;
 use lz_schema::model::{Constant, Operation, ParamType, Workload};
 use serde_json::{Map, Value, json};
 

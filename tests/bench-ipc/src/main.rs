@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use lz_core::{Arg, DType, Engine, Error, Kernel, KernelEntry, KernelError, OutArg, Run, Tensor, TensorView};
+use lz_core::{Arg, DType, Error, Kernel, KernelEntry, KernelError, OutArg, Run, Tensor, TensorView};
+use lz_engine::Engine;
 use lz_ops::{NORM_RMS, NormRms, norm_rms_into};
 use lz_worker::serve::{Offer, serve};
 use lz_worker::{Worker, WorkerOptions};

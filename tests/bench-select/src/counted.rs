@@ -2,9 +2,10 @@
 
 use std::hint::black_box;
 
-use lz_core::policy::{CacheConfig, Policy, Sourced};
 use lz_core::run::Scratch;
-use lz_core::{Engine, Error, Run, TensorMut};
+use lz_core::{Error, Run, TensorMut};
+use lz_engine::Engine;
+use lz_engine::policy::{CacheConfig, Policy, Sourced};
 use lz_ops::{NormRms, NormRmsCall, NormRmsKernel};
 
 use crate::{decide, whole_call};

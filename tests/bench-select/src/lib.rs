@@ -8,14 +8,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lz_core::bucket::Bucket;
-use lz_core::device::{DeviceSpec, Environment, Platform, detect_cpu};
-use lz_core::evidence::dtypes_text;
-use lz_core::perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
-use lz_core::policy::{Action, Pattern, Policy, Provenance, Rule};
+use lz_core::device::{DeviceSpec, Platform};
 use lz_core::spec::StrideNeeds;
-use lz_core::{Context, DType, Engine, KernelError, KernelSpec, ReasonCode, Run, TensorMut, TensorView};
+use lz_core::{Context, DType, KernelError, KernelSpec, ReasonCode, Run, TensorMut, TensorView};
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_engine::bucket::Bucket;
+use lz_engine::evidence::dtypes_text;
+use lz_engine::policy::{Action, Pattern, Policy, Provenance, Rule};
 use lz_ops::{NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut, norm_rms_into, norm_rms_kernel};
+use lz_perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
 
 /// A kernel that does nothing: what is left is the decision.
 #[derive(Debug)]
@@ -72,7 +74,7 @@ fn row(spec: &KernelSpec, context: &Context, device: &DeviceSpec, median_ns: f64
             dtypes: dtypes_text(&NORM_RMS, context),
             bucket: Bucket::of(&NORM_RMS, context).words().into(),
             capabilities_hash: spec.capabilities_hash.clone(),
-            environment: Environment::read(device),
+            environment: lz_device::read_environment(device),
         },
         timing: Timing {
             median_ns,

@@ -11,8 +11,9 @@ use bench_select::counted::{
     static_calls, whole_calls,
 };
 use bench_select::{Nothing, Tensors, call, context, decide, full_house, instructions, time, whole_call};
-use lz_core::policy::Policy;
-use lz_core::{Engine, Error};
+use lz_core::Error;
+use lz_engine::Engine;
+use lz_engine::policy::Policy;
 use lz_ops::{NORM_RMS, NormRms};
 
 struct Report {

@@ -1,6 +1,7 @@
 //! Who encodes: selection first, then the others, each called as its own documentation says.
 
-use lz_core::{Engine, Tensor};
+use lz_core::Tensor;
+use lz_engine::Engine;
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{TokenizeEncode, tokenize_encode};
 use tokenizers_next::pipeline::{EncodeOptions, PipelineToken};

@@ -3,7 +3,8 @@
 //! Each operation alone may be right and the composition still wrong: where both take the same random numbers, the draft decides
 //! what is accepted.
 
-use lz_core::{Engine, KernelEntry, TensorView};
+use lz_core::{KernelEntry, TensorView};
+use lz_engine::Engine;
 use lz_ops::{
     SamplingSpeculative, SamplingTopk, SamplingTopp, sampling_speculative, sampling_topk, sampling_topp,
 };

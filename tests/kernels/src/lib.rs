@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use lz_core::KernelEntry;
-use lz_core::device::{DeviceDetail, Isa, detect_cpu};
+use lz_core::device::{DeviceDetail, Isa};
+use lz_device::detect_cpu;
 
 /// Every kernel of every backend in this repository, those included that this machine cannot run.
 pub fn all() -> &'static [KernelEntry] {

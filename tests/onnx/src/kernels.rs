@@ -1,6 +1,7 @@
 //! Which kernels the suite is held against. The list itself is `lz_test_kernels`.
 
-use lz_core::{Engine, Error, KernelEntry};
+use lz_core::{Error, KernelEntry};
+use lz_engine::Engine;
 
 /// The backend whose kernels must answer every stated case; the others may decline one.
 pub const REFERENCE_BACKEND: &str = "reference";

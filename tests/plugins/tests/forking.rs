@@ -1,7 +1,8 @@
 //! A forked child starts a worker of its own and leaves the parent's alone. One test: a process that forks is best alone.
 
 use lz_core::device::Platform;
-use lz_core::{Engine, KernelSpec, TensorView};
+use lz_core::{KernelSpec, TensorView};
+use lz_engine::Engine;
 use lz_ops::{NORM_RMS, NormRms, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
 

@@ -1,7 +1,8 @@
 //! Calls as an operator would describe them: a model's shape and what is special about it. Each becomes a real typed call,
 //! is checked as one, and is asked about or served through the engine.
 
-use lz_core::{Context, DType, Engine, Error, Explanation, OperationInfo, Plan};
+use lz_core::{Context, DType, Error, OperationInfo, Plan};
+use lz_engine::{Engine, Explanation};
 use lz_ops::{
     ATTENTION_GQA_DECODE_PAGED, ATTENTION_GQA_PREFILL, AttentionGqaDecodePaged,
     AttentionGqaDecodePagedLayout, AttentionGqaPrefill, AttentionGqaPrefillLayout, NORM_RMS, NormRms,

@@ -4,7 +4,6 @@
 //! The scenarios themselves are in `tests/`, one test each; `performance` has those that are measured instead of asserted.
 
 pub mod calls;
-pub mod folder;
 pub mod house;
 pub mod kernels;
 pub mod measured;

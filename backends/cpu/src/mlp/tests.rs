@@ -1,6 +1,7 @@
 //! Sizes that the drawn calls of the conformance suite do not reach: several blocks, panels and steps, and more than a few rows.
 
-use lz_core::{Engine, Tensor, TensorView};
+use lz_core::{Tensor, TensorView};
+use lz_engine::Engine;
 use lz_ops::*;
 
 use crate::pool;

@@ -1,6 +1,7 @@
 //! Vocabularies of real sizes, beside the reference: the same tokens, also where the fast ways must give up.
 
-use lz_core::{DType, Engine, TensorView};
+use lz_core::{DType, TensorView};
+use lz_engine::Engine;
 use lz_ops::*;
 
 use crate::pool;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use lz_core::descriptor::{self, Catalogue, Descriptor};
-use lz_core::{Engine, Error, KernelEntry, OperationInfo, Reason, ReasonCode};
+use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
+use lz_engine::Engine;
 
 use super::refusal;
 use super::trust::Checked;
@@ -193,7 +194,7 @@ impl Plugin {
     unsafe fn kernel(
         self: &Arc<Plugin>,
         descriptor: &Descriptor,
-        registry: &lz_core::registry::Registry,
+        registry: &lz_engine::registry::Registry,
         at: usize,
     ) -> Result<KernelEntry, Reason> {
         // The stride between records is what the plugin's header said, which the first record states.

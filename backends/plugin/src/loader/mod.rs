@@ -10,7 +10,8 @@ pub mod trust;
 use std::path::Path;
 
 use lz_core::built_in::reserved_name;
-use lz_core::{Engine, Error, Reason};
+use lz_core::{Error, Reason};
+use lz_engine::Engine;
 
 pub use library::Plugin;
 pub use trust::Trust;
@@ -44,7 +45,7 @@ pub unsafe fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<Loaded
 
 /// One line a try: who, which file, which hash, accepted or why not.
 pub fn audit(path: &Path, sha256: &str, outcome: Result<&Loaded, &Error>) {
-    let user = lz_core::files::user();
+    let user = lz_files::user();
     match outcome {
         Ok(loaded) => tracing::info!(
             target: "lz::audit",

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ed25519_dalek::{Signature, VerifyingKey};
-use lz_core::files::{self, RegularFile, Untrusted};
 use lz_core::{Reason, ReasonCode};
+use lz_files as files;
+use lz_files::{RegularFile, Untrusted};
 use sha2::{Digest, Sha256};
 
 /// The most bytes of a plugin; all of it is hashed.

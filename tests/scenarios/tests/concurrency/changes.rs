@@ -6,9 +6,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use lz_core::device::DeviceSpec;
-use lz_core::evidence::{Evidence, Finding, Measured, MemoryProbe, Question};
-use lz_core::policy::Policy;
 use lz_core::{KernelError, Reason, ReasonCode};
+use lz_engine::evidence::{Evidence, Finding, Measured, MemoryProbe, Question};
+use lz_engine::policy::Policy;
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Ask, Norm, Prefill};
 use lz_scenarios::house::{host_house, host_spec, house_on, register};

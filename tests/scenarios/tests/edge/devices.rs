@@ -1,9 +1,9 @@
 //! Devices that nobody knew when the kernels were written, second devices, kernels that are never warm.
 
-use lz_core::Engine;
 use lz_core::device::{
     CudaSpec, DeviceDetail, DeviceSpec, Generation, GenerationEntry, GenerationTable, Vendor,
 };
+use lz_engine::Engine;
 use lz_ops::QuantizeFormat;
 use lz_scenarios::calls::{Ask, Norm, Prefill, Quantized};
 use lz_scenarios::house::{device, govern, house, house_on};

@@ -1,12 +1,13 @@
 //! Figures that must not count: of another version, driver, dtype or descriptor, too old, too few, from a clock that is wrong.
 
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::{Invalidation, Measurement, PerfDb, unix_now};
-use lz_core::{DType, Engine};
+use lz_core::DType;
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_perfdb::{Invalidation, Measurement, PerfDb, unix_now};
 use lz_scenarios::calls::{Ask, Norm};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::measured::{evidence, measurement, spec_of};
 use lz_scenarios::process::rank;
+use lz_test_support::Folder;
 
 /// What is chosen when the only figure there is makes `gamma`, the last on paper, the fastest.
 fn chosen_with(change: impl FnOnce(&mut Measurement)) -> String {
@@ -109,6 +110,6 @@ fn invalidated_figures_end_and_stay_visible() {
     assert_eq!(Norm::default().chosen(&with(&database)).unwrap(), "gamma.norm.rms");
     assert_eq!(database.invalidate(&Invalidation::Kernel("gamma.norm.rms".to_owned())), Ok(1));
     assert_eq!(Norm::default().chosen(&with(&database)).unwrap(), "alpha.norm.rms");
-    let rows = database.show(&lz_core::perfdb::Filter::default(), 9);
+    let rows = database.show(&lz_perfdb::Filter::default(), 9);
     assert_eq!((rows.len(), rows[0].valid), (1, false));
 }

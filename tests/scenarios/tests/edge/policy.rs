@@ -1,9 +1,9 @@
 //! Policies that contradict, overshoot, say nothing, or speak of what is not there.
 
 use lz_core::ReasonCode;
-use lz_core::policy::env;
-use lz_core::policy::file::Document;
-use lz_core::policy::layer::Given;
+use lz_engine::policy::env;
+use lz_engine::policy::file::Document;
+use lz_engine::policy::layer::Given;
 use lz_scenarios::calls::{Ask, DecodePaged, Norm, Prefill};
 use lz_scenarios::house::{govern, house_on, stack, vocabulary};
 

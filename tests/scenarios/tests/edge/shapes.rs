@@ -1,10 +1,10 @@
 //! Shapes at the ends: empty, enormous, misaligned, on two devices at once.
 
 use lz_core::device::Platform;
-use lz_core::explain::CacheState;
 use lz_core::spec::StrideNeeds;
 use lz_core::tensor::{Dims, Layout};
 use lz_core::{DType, Error, ReasonCode, TensorView};
+use lz_engine::explain::CacheState;
 use lz_ops::{ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms};
 use lz_scenarios::calls::{Ask, Norm, Prefill};
 use lz_scenarios::house::{govern, host_house, host_spec, house_on, register};

@@ -1,11 +1,12 @@
 //! One call on which a kernel breaks: who steps in, what is said, what is remembered.
 
-use lz_core::device::detect_cpu;
 use lz_core::kernel::Severity;
-use lz_core::mode::{self, Ask as Asked, ModeChange};
-use lz_core::policy::{Policy, Sourced};
-use lz_core::registry::BackendState;
-use lz_core::{DType, Engine, Error, KernelError, Reason, ReasonCode, Tensor, TensorView};
+use lz_core::{DType, Error, KernelError, Reason, ReasonCode, Tensor, TensorView};
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_engine::mode::{self, Ask as Asked, ModeChange};
+use lz_engine::policy::{Policy, Sourced};
+use lz_engine::registry::BackendState;
 use lz_ops::{KV_APPEND, KvAppend, NORM_RMS, NormRms, kv_append, norm_rms, reference_engine};
 use lz_scenarios::calls::{Ask, Norm, Prefill};
 use lz_scenarios::house::{govern, host_spec, house, house_on, register};

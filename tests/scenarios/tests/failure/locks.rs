@@ -1,12 +1,12 @@
 //! Locks, lockfiles and tables that do not fit: refused by name, never silently replaced.
 
-use lz_core::table::{DispatchTable, Lockfile};
 use lz_core::{DType, Error, ReasonCode};
+use lz_engine::table::{DispatchTable, Lockfile};
 use lz_ops::OPERATIONS;
 use lz_scenarios::calls::{Ask, DecodePaged, Prefill};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{device, govern, house_on};
 use lz_scenarios::process::{Freeze, ask, freeze, freeze_rank, rank};
+use lz_test_support::Folder;
 
 use super::OTHER;
 

@@ -1,14 +1,14 @@
 //! What survives the end of a process, and what must not.
 
 use lz_core::KernelError;
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::{Filter, HealthState, PerfDb};
+use lz_device::detect_cpu;
 use lz_ops::NORM_RMS;
+use lz_perfdb::{Filter, HealthState, PerfDb};
 use lz_scenarios::calls::{Ask, Norm};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{host_spec, register};
 use lz_scenarios::kernels::doing;
 use lz_scenarios::process::{ask, broken_rank, rank, restore, start};
+use lz_test_support::Folder;
 
 use super::OTHER;
 

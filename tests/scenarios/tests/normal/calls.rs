@@ -1,16 +1,17 @@
 //! Calls with real values, new operations and kernels, decisions made beforehand.
 
 use lz_core::descriptor::{self, Catalogue};
-use lz_core::device::detect_cpu;
-use lz_core::dynamic::{self, Output};
-use lz_core::table::{DispatchTable, Found, Lockfile};
-use lz_core::{Arg, Engine, OutArg, TensorView};
+use lz_core::{Arg, OutArg, TensorView};
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_engine::dynamic::{self, Output};
+use lz_engine::table::{DispatchTable, Found, Lockfile};
 use lz_ops::{NORM_RMS, NormRms, OPERATIONS, norm_rms, reference_engine};
 use lz_scenarios::calls::{Ask, Prefill};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{house, house_on, register};
 use lz_scenarios::kernels::{doing_with, quiet};
 use lz_scenarios::process::{ask, freeze_rank, rank};
+use lz_test_support::Folder;
 
 use super::OTHER;
 

@@ -6,13 +6,15 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lz_core::jit::{Compiled, JitConfig, JitQueue};
-use lz_core::{Engine, ReasonCode};
+use lz_core::ReasonCode;
+use lz_core::kernel::Compiled;
+use lz_engine::Engine;
+use lz_engine::jit::{JitConfig, JitQueue};
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Ask, Norm};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{govern, host_house, host_spec, register};
 use lz_scenarios::kernels::quiet;
+use lz_test_support::Folder;
 
 /// Longer than any machine takes.
 const LONG: Duration = Duration::from_secs(120);
@@ -29,7 +31,7 @@ fn house_whose_compiler_waits(wait: impl Fn() + Send + Sync + 'static) -> (Engin
     let mut fast = host_spec("jit.x").priority(90);
     fast.jit = true;
     let counted = Arc::clone(&count);
-    let compiled = quiet(fast, &NORM_RMS).compiled_by(move |_: &lz_core::jit::CompileRequest<'_>| {
+    let compiled = quiet(fast, &NORM_RMS).compiled_by(move |_: &lz_core::kernel::CompileRequest<'_>| {
         wait();
         counted.fetch_add(1, Ordering::SeqCst);
         Ok(Compiled::default())

@@ -117,7 +117,7 @@ fn an_imagined_device_can_be_asked_and_not_used() {
 
 trait ByChoice: Ask {
     /// The decision of a dispatch, without running the kernel.
-    fn serve_by_choice(&self, engine: &lz_core::Engine) -> String {
+    fn serve_by_choice(&self, engine: &lz_engine::Engine) -> String {
         engine.decide(self.operation(), &self.context().unwrap()).unwrap()
     }
 }

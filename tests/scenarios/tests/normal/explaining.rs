@@ -1,7 +1,7 @@
 //! Which kernel, and why: what an operator reads.
 
-use lz_core::explain::CacheState;
-use lz_core::registry::BackendState;
+use lz_engine::explain::CacheState;
+use lz_engine::registry::BackendState;
 use lz_scenarios::calls::{Ask, Norm, Prefill};
 use lz_scenarios::house::{govern, host_house, host_spec, house, house_on};
 

@@ -1,7 +1,7 @@
 //! How a call is to be made: deterministically, inside a capture, alike for every batch, without conversions.
 
 use lz_core::device::Platform;
-use lz_core::mode::{self, Ask as Asked, KvStrategy, ModeChange};
+use lz_engine::mode::{self, Ask as Asked, KvStrategy, ModeChange};
 use lz_ops::ATTENTION_GQA_DECODE_PAGED;
 use lz_scenarios::calls::{Ask, DecodePaged, Prefill};
 use lz_scenarios::house::{govern, house_on, register};

@@ -1,0 +1,274 @@
+//! Host processors: instruction sets, cores that may really be used, caches.
+//!
+//! Everything but the instruction sets of x86 is read from files below a root (`/` on a real machine), so that tests lay out
+//! machines in folders. A file that is missing or odd leaves a default; detection cannot fail.
+
+use std::fs;
+use std::path::Path;
+
+use lz_core::device::{CpuSpec, DeviceDetail, DeviceSpec, Isa, IsaSet, Vendor};
+use sha2::{Digest, Sha256};
+
+use crate::cgroup::processor_quota;
+
+/// The processor of this machine.
+pub fn detect_cpu() -> DeviceSpec {
+    let mut device = detect_cpu_at(Path::new("/"));
+    if let DeviceDetail::Cpu(spec) = &mut device.detail {
+        for isa in instructions_by_processor().iter() {
+            spec.isa = spec.isa.with(isa);
+        }
+        // Without /proc (another operating system) the standard library still knows what may run at once.
+        if !Path::new("/proc/self/status").exists()
+            && let Ok(count) = std::thread::available_parallelism()
+        {
+            spec.logical_cores = u32::try_from(count.get()).unwrap_or(u32::MAX);
+            spec.cores = spec.logical_cores;
+        }
+        device.uuid = identity(spec);
+    }
+    device
+}
+
+/// The processor of the machine whose `proc` and `sys` lie below `root`.
+pub fn detect_cpu_at(root: &Path) -> DeviceSpec {
+    let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
+    let allowed = allowed_processors(root);
+    let online = allowed.clone().unwrap_or_else(|| counted_processors(&info));
+    let quota = processor_quota(root);
+    let logical = online.len().max(1) as u32;
+    let logical_cores = quota.map_or(logical, |quota| quota.min(logical));
+    let first = online.first().copied().unwrap_or(0);
+    let cache = |level: u32, data: bool| cache_bytes(root, first, level, data).unwrap_or(0);
+    let vendor_id = field(&info, &["vendor_id", "CPU implementer"]).unwrap_or_default();
+    let model = field(&info, &["model name", "Model", "Hardware"]).unwrap_or_default();
+    let spec = CpuSpec {
+        architecture: std::env::consts::ARCH.to_owned(),
+        isa: instructions_by_flags(&info),
+        cores: physical_cores(root, &online).min(logical_cores).max(1),
+        logical_cores,
+        l1d_bytes: cache(1, true),
+        l2_bytes: cache(2, false),
+        l3_bytes: cache(3, false),
+        memory_bytes: memory_total(root),
+        vendor_id,
+        model,
+    };
+    DeviceSpec {
+        name: if spec.model.is_empty() { spec.architecture.clone() } else { spec.model.clone() },
+        vendor: vendor(&spec.vendor_id),
+        uuid: identity(&spec),
+        index: 0,
+        detail: DeviceDetail::Cpu(spec),
+    }
+}
+
+/// Equal processors share measurements, so the identity is a digest of all that changes speed and of nothing else.
+fn identity(spec: &CpuSpec) -> String {
+    let text = format!(
+        "{}|{}|{}|{}|{}|{}|{}|{}|{}",
+        spec.architecture,
+        spec.vendor_id,
+        spec.model,
+        spec.isa,
+        spec.cores,
+        spec.logical_cores,
+        spec.l1d_bytes,
+        spec.l2_bytes,
+        spec.l3_bytes
+    );
+    let digest = Sha256::digest(text.as_bytes());
+    let mut uuid = String::from("cpu-");
+    for byte in digest.iter().take(8) {
+        uuid.push_str(&format!("{byte:02x}"));
+    }
+    uuid
+}
+
+fn vendor(vendor_id: &str) -> Vendor {
+    match vendor_id {
+        "GenuineIntel" => Vendor::Intel,
+        "AuthenticAMD" | "HygonGenuine" => Vendor::Amd,
+        "0x61" => Vendor::Apple,
+        "0x4e" => Vendor::Nvidia,
+        "0x41" | "0xc0" | "0x51" | "0x46" => Vendor::Arm,
+        _ if cfg!(target_vendor = "apple") => Vendor::Apple,
+        _ => Vendor::Other,
+    }
+}
+
+fn field(info: &str, names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| {
+        info.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == *name).then(|| value.trim().to_owned())
+        })
+    })
+}
+
+/// The operating system's own list: it leaves out what the kernel does not support, which a processor's answer does not.
+fn instructions_by_flags(info: &str) -> IsaSet {
+    let flags = field(info, &["flags", "Features"]).unwrap_or_default();
+    flags
+        .split_whitespace()
+        .filter_map(|flag| {
+            Some(match flag {
+                "sse4_2" => Isa::Sse42,
+                "asimd" => Isa::Neon,
+                "asimdhp" => Isa::Fp16,
+                "asimddp" => Isa::DotProd,
+                other => Isa::from_name(other)?,
+            })
+        })
+        .collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn instructions_by_processor() -> IsaSet {
+    let mut isa = IsaSet::EMPTY;
+    isa.set(Isa::Sse42, std::is_x86_feature_detected!("sse4.2"));
+    isa.set(Isa::Avx, std::is_x86_feature_detected!("avx"));
+    isa.set(Isa::Avx2, std::is_x86_feature_detected!("avx2"));
+    isa.set(Isa::Fma, std::is_x86_feature_detected!("fma"));
+    isa.set(Isa::F16c, std::is_x86_feature_detected!("f16c"));
+    isa.set(Isa::AvxVnni, std::is_x86_feature_detected!("avxvnni"));
+    isa.set(Isa::Avx512F, std::is_x86_feature_detected!("avx512f"));
+    isa.set(Isa::Avx512Bw, std::is_x86_feature_detected!("avx512bw"));
+    isa.set(Isa::Avx512Dq, std::is_x86_feature_detected!("avx512dq"));
+    isa.set(Isa::Avx512Vl, std::is_x86_feature_detected!("avx512vl"));
+    isa.set(Isa::Avx512Vbmi, std::is_x86_feature_detected!("avx512vbmi"));
+    isa.set(Isa::Avx512Vnni, std::is_x86_feature_detected!("avx512vnni"));
+    isa.set(Isa::Avx512Bf16, std::is_x86_feature_detected!("avx512bf16"));
+    isa.set(Isa::Avx512Fp16, std::is_x86_feature_detected!("avx512fp16"));
+    isa
+}
+
+#[cfg(target_arch = "aarch64")]
+fn instructions_by_processor() -> IsaSet {
+    use std::arch::is_aarch64_feature_detected;
+    let mut isa = IsaSet::EMPTY;
+    isa.set(Isa::Neon, is_aarch64_feature_detected!("neon"));
+    isa.set(Isa::Fp16, is_aarch64_feature_detected!("fp16"));
+    isa.set(Isa::DotProd, is_aarch64_feature_detected!("dotprod"));
+    isa.set(Isa::Bf16, is_aarch64_feature_detected!("bf16"));
+    isa.set(Isa::I8mm, is_aarch64_feature_detected!("i8mm"));
+    isa.set(Isa::Sve, is_aarch64_feature_detected!("sve"));
+    isa.set(Isa::Sve2, is_aarch64_feature_detected!("sve2"));
+    isa
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn instructions_by_processor() -> IsaSet {
+    IsaSet::EMPTY
+}
+
+/// The processors that the scheduler may put this process on.
+fn allowed_processors(root: &Path) -> Option<Vec<u32>> {
+    let status = fs::read_to_string(root.join("proc/self/status")).ok()?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let processors = processor_list(list.trim());
+    (!processors.is_empty()).then_some(processors)
+}
+
+/// `0-3,8,10-11` as numbers; what cannot be read is left out, and absurd ranges are cut.
+fn processor_list(text: &str) -> Vec<u32> {
+    const MOST: u32 = 65_536;
+    let mut processors = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) else {
+            continue;
+        };
+        processors.extend(first..=last.min(MOST));
+    }
+    processors
+}
+
+fn counted_processors(info: &str) -> Vec<u32> {
+    let count =
+        info.lines().filter(|line| line.split(':').next().map(str::trim) == Some("processor")).count();
+    (0..count as u32).collect()
+}
+
+/// Distinct (package, core) pairs among the usable threads; every thread is its own core where topology cannot be read.
+fn physical_cores(root: &Path, processors: &[u32]) -> u32 {
+    let mut cores: Vec<(String, String)> = processors
+        .iter()
+        .filter_map(|processor| {
+            let folder = root.join(format!("sys/devices/system/cpu/cpu{processor}/topology"));
+            let read = |name| fs::read_to_string(folder.join(name)).ok();
+            Some((read("physical_package_id")?, read("core_id")?))
+        })
+        .collect();
+    if cores.len() != processors.len() {
+        return processors.len().max(1) as u32;
+    }
+    cores.sort();
+    cores.dedup();
+    cores.len().max(1) as u32
+}
+
+fn cache_bytes(root: &Path, processor: u32, level: u32, data_only: bool) -> Option<u64> {
+    (0..8).find_map(|index| {
+        let folder = root.join(format!("sys/devices/system/cpu/cpu{processor}/cache/index{index}"));
+        let read = |name| fs::read_to_string(folder.join(name)).ok();
+        let kind = read("type")?;
+        let wanted = if data_only { kind.trim() == "Data" } else { kind.trim() != "Instruction" };
+        (wanted && read("level")?.trim().parse() == Ok(level)).then(|| size(read("size")?.trim())).flatten()
+    })
+}
+
+/// `48K`, `2M` or plain bytes.
+fn size(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'K' => (text.strip_suffix('K')?, 1 << 10),
+        b'M' => (text.strip_suffix('M')?, 1 << 20),
+        b'G' => (text.strip_suffix('G')?, 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+fn memory_total(root: &Path) -> Option<u64> {
+    let info = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let value = field(&info, &["MemTotal"])?;
+    value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_read_with_care() {
+        assert_eq!(processor_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(processor_list("x,5-4,7"), [7]);
+        assert!(processor_list("0-4294967295").len() <= 65_537);
+    }
+
+    #[test]
+    fn cache_sizes_have_units() {
+        assert_eq!((size("48K"), size("2M"), size("77")), (Some(49_152), Some(2 << 20), Some(77)));
+        assert_eq!((size(""), size("K"), size("99999999999999999999K")), (None, None, None));
+    }
+
+    #[test]
+    fn nothing_below_the_root_is_still_a_processor() {
+        let device = detect_cpu_at(Path::new("/nonexistent/root"));
+        let spec = device.cpu().unwrap();
+        assert_eq!((spec.cores, spec.logical_cores, spec.l1d_bytes), (1, 1, 0));
+        assert_eq!(device.vendor == Vendor::Apple, cfg!(target_vendor = "apple"));
+    }
+
+    #[test]
+    fn this_machine_agrees_with_the_standard_library() {
+        let device = detect_cpu();
+        let spec = device.cpu().unwrap();
+        let at_once = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(spec.logical_cores as usize, at_once);
+        assert!(spec.cores >= 1 && spec.cores <= spec.logical_cores);
+        #[cfg(target_arch = "x86_64")]
+        assert_eq!(spec.isa.has(Isa::Avx2), std::is_x86_feature_detected!("avx2"));
+        assert_eq!(device.uuid, detect_cpu().uuid);
+    }
+}

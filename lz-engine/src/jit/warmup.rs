@@ -1,0 +1,98 @@
+//! Compiling before the first request: blocking, with progress, and it can be called off.
+
+use std::ops::ControlFlow;
+
+use super::compile_one::{self, Outcome};
+use crate::bucket::Bucket;
+use crate::engine::Engine;
+use crate::selection::call::Call;
+use crate::selection::filter;
+use crate::selection::thread_scope;
+use lz_core::context::Context;
+use lz_core::operation::OperationInfo;
+use lz_core::reason::{Reason, ReasonCode};
+
+/// One kernel for one shape.
+#[derive(Debug, Clone)]
+pub struct WarmupItem {
+    /// The kernel's id.
+    pub kernel: String,
+    /// Its operation.
+    pub operation: &'static OperationInfo,
+    /// A call that it is wanted for.
+    pub context: Context,
+}
+
+/// How far a warm-up is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WarmupProgress<'a> {
+    /// Items that are behind it.
+    pub done: usize,
+    /// All items.
+    pub total: usize,
+    /// The kernel that comes next.
+    pub next: &'a str,
+}
+
+/// What a warm-up did.
+#[derive(Debug, Clone, Default)]
+pub struct WarmupReport {
+    /// Kernels that were compiled, and the keys of what that left behind.
+    pub compiled: Vec<(WarmupItem, Vec<String>)>,
+    /// Items that were warm already.
+    pub already_warm: usize,
+    /// Kernels that failed or could not be compiled, and why.
+    pub failed: Vec<(String, Reason)>,
+    /// Whether it was called off; what was compiled until then stays warm.
+    pub cancelled: bool,
+}
+
+impl Engine {
+    /// Compiles these kernels now, one after the other. `progress` is told before each and may call the rest off.
+    pub fn warmup(
+        &self,
+        items: &[WarmupItem],
+        progress: &mut dyn FnMut(&WarmupProgress<'_>) -> ControlFlow<()>,
+    ) -> WarmupReport {
+        let mut report = WarmupReport::default();
+        for (done, item) in items.iter().enumerate() {
+            let about = WarmupProgress { done, total: items.len(), next: &item.kernel };
+            if progress(&about).is_break() {
+                report.cancelled = true;
+                break;
+            }
+            match compile_one::compile(self, &item.kernel, item.operation, &item.context) {
+                Outcome::Done(compiled) => report.compiled.push((item.clone(), compiled.artifacts)),
+                Outcome::Warm => report.already_warm += 1,
+                Outcome::Failed(reason) | Outcome::Resting(reason) | Outcome::Impossible(reason) => {
+                    report.failed.push((item.kernel.clone(), reason));
+                }
+            }
+        }
+        report
+    }
+
+    /// The kernels that only have to be compiled to be possible for these calls, each bucket once.
+    pub fn cold_kernels(&self, calls: &[(&'static OperationInfo, Context)]) -> Vec<WarmupItem> {
+        let world = self.world();
+        let mut seen: Vec<(&str, u32, Bucket)> = Vec::new();
+        let mut items = Vec::new();
+        for (operation, context) in calls {
+            let Some(table) = world.table(operation) else { continue };
+            let call = Call::new(&world, table, context, thread_scope::of_thread().apply(world.mode));
+            for (position, candidate) in table.candidates.iter().enumerate() {
+                let Some(kernel) = world.registry.compiled(candidate.kernel) else { continue };
+                let mut reasons: Vec<Reason> = Vec::new();
+                filter::examine(&call, position as u16, &mut reasons);
+                let only_cold = matches!(reasons.as_slice(), [one] if one.code == ReasonCode::JitCold);
+                let place = (kernel.spec().id.as_str(), operation.slot(), call.bucket);
+                if only_cold && !seen.contains(&place) {
+                    seen.push(place);
+                    let kernel = kernel.spec().id.clone();
+                    items.push(WarmupItem { kernel, operation, context: *context });
+                }
+            }
+        }
+        items
+    }
+}

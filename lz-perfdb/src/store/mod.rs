@@ -1,0 +1,318 @@
+//! The handle: one connection behind a lock, and the rule that nothing which goes wrong below gets out as a panic or an error
+//! that a caller must handle to go on.
+
+mod open;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+
+use crate::records::Rejection;
+use open::open_backing;
+pub use open::{ClosedReason, OpenStatus, Opened, Options};
+
+/// Seconds since 1970; 0 on a machine whose clock is before that.
+pub fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+/// Why a write was not stored. Nobody has to act on it: it is counted and kept in [`Status`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DropReason {
+    /// The file can only be read.
+    ReadOnly,
+    /// The disk, or the growth limit, is full. Later writes try again.
+    DiskFull,
+    /// Another process held the file for longer than the busy timeout.
+    Busy,
+    /// The file was found damaged during the call; it has been set aside, and later writes go to a new one.
+    Damaged {
+        /// What the database said.
+        message: String,
+    },
+    /// There is no database.
+    Closed(ClosedReason),
+    /// The record itself is wrong.
+    Rejected(Rejection),
+    /// Anything else.
+    Failed {
+        /// What the database said.
+        message: String,
+    },
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReadOnly => f.write_str("the performance database is read-only"),
+            Self::DiskFull => f.write_str("no space is left for the performance database"),
+            Self::Busy => f.write_str("another process held the performance database for too long"),
+            Self::Damaged { message } => write!(f, "the performance database is damaged: {message}"),
+            Self::Closed(reason) => write!(f, "there is no performance database: {reason}"),
+            Self::Rejected(rejection) => write!(f, "the record is wrong: {rejection}"),
+            Self::Failed { message } => write!(f, "the performance database failed: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for DropReason {}
+
+impl From<Rejection> for DropReason {
+    fn from(rejection: Rejection) -> Self {
+        DropReason::Rejected(rejection)
+    }
+}
+
+impl From<rusqlite::Error> for DropReason {
+    fn from(error: rusqlite::Error) -> Self {
+        let message = error.to_string();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => DropReason::ReadOnly,
+            Some(ErrorCode::DiskFull) => DropReason::DiskFull,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => DropReason::Busy,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => DropReason::Damaged { message },
+            _ => DropReason::Failed { message },
+        }
+    }
+}
+
+/// What the database can do now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// Reads and writes.
+    Writable,
+    /// Reads only.
+    ReadOnly,
+    /// Nothing.
+    Closed(ClosedReason),
+}
+
+/// What the database can do now, and what it has dropped so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// What it can do.
+    pub mode: Mode,
+    /// How many writes were dropped since it was opened.
+    pub dropped_writes: u64,
+    /// How many reads failed, and answered nothing, since it was opened.
+    pub failed_reads: u64,
+    /// Why the latest of them was.
+    pub last_failure: Option<DropReason>,
+    /// The latest damaged file that was set aside after opening.
+    pub quarantined: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+pub(super) enum Backing {
+    Writable(Connection),
+    ReadOnly(Connection),
+    Closed(ClosedReason),
+}
+
+#[derive(Debug)]
+struct Inner {
+    backing: Backing,
+    /// The process that opened it.
+    process: u32,
+    dropped_writes: u64,
+    failed_reads: u64,
+    last_failure: Option<DropReason>,
+    quarantined: Option<PathBuf>,
+    /// When a database that another process holds is tried again.
+    retry_at: Instant,
+}
+
+/// How often a database that another process holds is tried again by those who read.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The performance database. Shared between threads by reference; calls queue for its one connection.
+#[derive(Debug)]
+pub struct PerfDb {
+    path: PathBuf,
+    options: Options,
+    inner: Mutex<Inner>,
+}
+
+impl PerfDb {
+    pub(super) fn new(path: PathBuf, options: Options, backing: Backing) -> PerfDb {
+        let inner = Inner {
+            backing,
+            process: std::process::id(),
+            dropped_writes: 0,
+            failed_reads: 0,
+            last_failure: None,
+            quarantined: None,
+            retry_at: Instant::now() + RETRY,
+        };
+        PerfDb { path, options, inner: Mutex::new(inner) }
+    }
+
+    /// A database that is not there: reads answer nothing, writes are dropped.
+    pub fn disabled() -> PerfDb {
+        let reason = ClosedReason::Unavailable { message: "switched off".to_owned() };
+        PerfDb::new(PathBuf::new(), Options::default(), Backing::Closed(reason))
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it can do now, and what it has dropped so far.
+    pub fn status(&self) -> Status {
+        let inner = self.inner();
+        Status {
+            mode: match &inner.backing {
+                Backing::Writable(_) => Mode::Writable,
+                Backing::ReadOnly(_) => Mode::ReadOnly,
+                Backing::Closed(reason) => Mode::Closed(reason.clone()),
+            },
+            dropped_writes: inner.dropped_writes,
+            failed_reads: inner.failed_reads,
+            last_failure: inner.last_failure.clone(),
+            quarantined: inner.quarantined.clone(),
+        }
+    }
+
+    /// A panic elsewhere while the lock was held leaves the connection whole: SQLite rolled the transaction back.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if inner.process != process {
+            inner.process = process;
+            if !matches!(inner.backing, Backing::Closed(_)) {
+                let (own, _) = open_backing(&self.path, self.options);
+                // A connection must not be used in the child of a fork, nor closed there: that would end the parent's locks.
+                std::mem::forget(std::mem::replace(&mut inner.backing, own));
+            }
+        }
+        inner
+    }
+
+    /// Opens a database again that another process held, if it did; says whether another process still holds it.
+    pub fn retry(&self) -> bool {
+        self.reopen(&mut self.inner())
+    }
+
+    /// Whether it is closed because another process holds it.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.inner().backing, Backing::Closed(ClosedReason::Busy))
+    }
+
+    fn reopen(&self, inner: &mut Inner) -> bool {
+        if matches!(inner.backing, Backing::Closed(ClosedReason::Busy)) {
+            (inner.backing, _) = open_backing(&self.path, self.options);
+            inner.retry_at = Instant::now() + RETRY;
+        }
+        matches!(inner.backing, Backing::Closed(ClosedReason::Busy))
+    }
+
+    /// Runs a question. A closed database answers nothing; a failing one answers nothing and is counted.
+    pub(super) fn read<T: Default>(&self, question: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> T {
+        let mut inner = self.inner();
+        if Instant::now() >= inner.retry_at {
+            self.reopen(&mut inner);
+        }
+        let result = match &inner.backing {
+            Backing::Writable(connection) | Backing::ReadOnly(connection) => question(connection),
+            Backing::Closed(_) => return T::default(),
+        };
+        result.unwrap_or_else(|error| {
+            inner.failed_reads += 1;
+            let reason = DropReason::from(error);
+            if reason == DropReason::Busy {
+                // The next question must not wait as well.
+                inner.backing = Backing::Closed(ClosedReason::Busy);
+                inner.retry_at = Instant::now() + RETRY;
+            }
+            self.note(&mut inner, reason);
+            T::default()
+        })
+    }
+
+    /// Runs a change in a transaction of its own that takes the write lock first, so that reading and writing back is atomic
+    /// over all processes. Waits for other processes without keeping readers of this one waiting.
+    pub(super) fn write<T>(
+        &self,
+        change: impl Fn(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, DropReason> {
+        let deadline = Instant::now() + self.options.write_timeout.max(self.options.busy_timeout);
+        loop {
+            let mut inner = self.inner();
+            self.reopen(&mut inner);
+            let result = attempt(&mut inner.backing, &change);
+            let busy = matches!(result, Err(DropReason::Busy | DropReason::Closed(ClosedReason::Busy)));
+            if busy && Instant::now() < deadline {
+                drop(inner);
+                std::thread::sleep(Duration::from_millis(2));
+                continue;
+            }
+            if let Err(reason) = &result {
+                inner.dropped_writes += 1;
+                self.note(&mut inner, reason.clone());
+            }
+            return result;
+        }
+    }
+
+    /// Counts a record that was refused before it reached the database.
+    pub(super) fn refuse(&self, rejection: Rejection) -> DropReason {
+        let reason = DropReason::from(rejection);
+        let mut inner = self.inner();
+        inner.dropped_writes += 1;
+        self.note(&mut inner, reason.clone());
+        reason
+    }
+
+    /// Remembers a failure; says it once, not for each of a thousand writes; opens anew when the file turned out damaged.
+    fn note(&self, inner: &mut Inner, reason: DropReason) {
+        let path = self.path.display();
+        let waits =
+            matches!(reason, DropReason::Closed(_)) && reason != DropReason::Closed(ClosedReason::Busy);
+        if inner.last_failure.as_ref() != Some(&reason) && !waits {
+            tracing::warn!(%path, %reason, "performance database call failed; selection goes on without it");
+        }
+        if matches!(reason, DropReason::Damaged { .. }) {
+            // The connection must be gone before the file is moved.
+            inner.backing = Backing::Closed(ClosedReason::Damaged { message: reason.to_string() });
+            let (backing, status) = open_backing(&self.path, self.options);
+            if let OpenStatus::Quarantined { kept_as, why } = status {
+                let kept = kept_as.display();
+                tracing::warn!(%path, kept_as = %kept, %why, "performance database was damaged: kept aside, a new one started");
+                inner.quarantined = Some(kept_as);
+            }
+            inner.backing = backing;
+        }
+        inner.last_failure = Some(reason);
+    }
+}
+
+/// One try of a change.
+fn attempt<T>(
+    backing: &mut Backing,
+    change: impl Fn(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> Result<T, DropReason> {
+    match backing {
+        Backing::Writable(connection) => {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = change(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        }
+        Backing::ReadOnly(_) => Err(DropReason::ReadOnly),
+        Backing::Closed(reason) => Err(DropReason::Closed(reason.clone())),
+    }
+}
+
+impl Drop for PerfDb {
+    /// Folds the log into the file, so that a copy of the file alone is whole. Best effort: others may still be reading.
+    fn drop(&mut self) {
+        if let Backing::Writable(connection) = &self.inner().backing {
+            let _ = connection.busy_timeout(Duration::ZERO);
+            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+    }
+}
