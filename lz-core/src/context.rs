@@ -206,12 +206,14 @@ impl Context {
     }
 
     /// Writes a field's raw bits; one that the context has no word for is not written.
+    #[inline]
     pub fn set(&mut self, store: Store, raw: u64) {
         let _ = self.replace(store, raw);
     }
 
     /// Replaces a field's raw bits; `false` if they do not fit or there is no word for them.
     #[must_use]
+    #[inline]
     pub fn replace(&mut self, store: Store, raw: u64) -> bool {
         let Some(place) = self.extent.position(store).and_then(|position| self.words.get_mut(position))
         else {
@@ -352,6 +354,7 @@ pub fn place_bits(place: Place) -> u64 {
 }
 
 /// The dtype of a [`FieldKind::DType`] field's raw bits.
+#[inline]
 pub fn dtype_of(raw: u64) -> Option<DType> {
     DType::from_number(u8::try_from(raw).ok()?)
 }

@@ -139,16 +139,19 @@ impl Mode {
     }
 
     /// How many ranks the tensor-parallel group has, this one among them.
+    #[inline]
     pub const fn tp_size(self) -> u32 {
         ((self.0 & TP_MASK) >> TP_SHIFT) as u32 + 1
     }
 
     /// Whether it asks for this.
+    #[inline]
     pub const fn has(self, ask: Ask) -> bool {
         self.0 & ask.bit() != 0
     }
 
     /// The strategy of the cache of keys and values, where one is stated.
+    #[inline]
     pub fn kv_strategy(self) -> Option<KvStrategy> {
         let number = (self.0 & KV_MASK) >> KV_SHIFT;
         KvStrategy::ALL.into_iter().find(|strategy| *strategy as u64 == number)

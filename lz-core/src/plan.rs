@@ -64,6 +64,7 @@ impl Transforms {
     }
 
     /// Whether it is in the set.
+    #[inline]
     pub const fn contains(self, kind: TransformKind) -> bool {
         self.0 & kind as u8 != 0
     }
@@ -74,6 +75,7 @@ impl Transforms {
     }
 
     /// Whether there are none.
+    #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -4,6 +4,7 @@ mod codegen;
 mod command;
 mod cpp;
 mod definition;
+mod files;
 mod format;
 mod gpu_bundle;
 mod instructions;

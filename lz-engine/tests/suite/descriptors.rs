@@ -3,8 +3,11 @@
 use lz_core::descriptor::{self, Catalogue};
 use lz_core::{Arg, Kernel, KernelEntry, KernelError, OutArg, Run};
 use lz_engine::Engine;
+use lz_schema::diagnostics::Code;
 use lz_test_support::{fixtures, operation, operations};
 
+const FAIL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../lz-core/tests/descriptors/fail");
+const TABLES_FAIL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tables/fail");
 const PASS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../lz-core/tests/descriptors/pass");
 
 struct Nothing;
@@ -33,5 +36,14 @@ fn the_engine_takes_every_spec_that_a_descriptor_gives() {
                 panic!("{name}: {id} of {}: {error}", of.name);
             }
         }
+    }
+}
+
+#[test]
+fn each_code_of_contracts_has_a_fixture() {
+    let names: Vec<String> =
+        [FAIL, TABLES_FAIL].into_iter().flat_map(fixtures).map(|(_, name, _)| name).collect();
+    for code in Code::ALL.iter().filter(|code| **code >= Code::JsonSyntax) {
+        assert!(names.iter().any(|name| name.starts_with(code.id())), "{code} has no fixture");
     }
 }

@@ -9,12 +9,7 @@ use lz_device::detect_cpu;
 /// Every kernel of every backend in this repository, those included that this machine cannot run.
 pub fn all() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
-    KERNELS.get_or_init(|| {
-        let mut kernels = lz_ops::reference_kernels::kernels();
-        kernels.extend(lz_cpu::kernels());
-        kernels.extend(lz_tokenize::kernels());
-        kernels
-    })
+    KERNELS.get_or_init(layerzero::kernels)
 }
 
 /// Those whose instructions this machine has: what a suite can hold to the reference here.

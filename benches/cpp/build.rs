@@ -5,7 +5,7 @@ fn main() {
         .cpp(true)
         .std("c++20")
         .include("../../bindings/cpp/include")
-        .include("../../backends/plugin/include")
+        .include("../../runtime/plugin/include")
         .file("src/calls.cpp")
         .compile("bench_cpp_calls");
     println!("cargo::rerun-if-changed=src/calls.cpp");

@@ -2,10 +2,10 @@
 
 use std::error::Error;
 
-use lz_core::device::Platform;
-use lz_core::{Context, DType, KernelError, KernelSpec, OperationInfo, ReasonCode, Run, TensorView};
-use lz_engine::Engine;
-use lz_ops::{
+use layerzero::core::device::Platform;
+use layerzero::core::{Context, DType, KernelError, KernelSpec, OperationInfo, ReasonCode, Run, TensorView};
+use layerzero::engine::Engine;
+use layerzero::ops::{
     ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut,
     OPERATIONS, SAMPLING_TOPP, SamplingTopp, attention_gqa_prefill, norm_rms, norm_rms_kernel,
     reference_engine, sampling_topp,
@@ -78,7 +78,7 @@ fn show_choice(
     engine: &Engine,
     operation: &'static OperationInfo,
     context: &Context,
-) -> Result<(), lz_core::Error> {
+) -> Result<(), layerzero::core::Error> {
     let plan = engine.which(operation, context)?;
     println!("   chosen    {}", plan.kernel);
     match plan.fallbacks.as_slice() {
