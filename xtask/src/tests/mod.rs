@@ -2,6 +2,6 @@
 
 mod documents;
 mod freshness;
-mod house;
+mod layers;
 mod macros;
 mod scenarios;
