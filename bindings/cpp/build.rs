@@ -6,10 +6,10 @@ fn main() {
         .cpp(true)
         .std("c++20")
         .include("include")
-        .include("../../backends/plugin/include")
+        .include("../../runtime/plugin/include")
         .file("src/generated/bridge.cc")
         .warnings(false)
         .compile("lz_cpp_bridge");
     println!("cargo::rerun-if-changed=src/generated/bridge.cc");
-    println!("cargo::rerun-if-changed=../../backends/plugin/include/layerzero/lz_plugin.h");
+    println!("cargo::rerun-if-changed=../../runtime/plugin/include/layerzero/lz_plugin.h");
 }

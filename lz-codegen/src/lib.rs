@@ -90,7 +90,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
             ),
         );
         files.insert(
-            format!("backends/plugin/src/generated/{}.rs", source.operation.flat_name()),
+            format!("runtime/plugin/src/generated/{}.rs", source.operation.flat_name()),
             rust_file(source.path, emit::plugin::tokens(source.operation)),
         );
         files.insert(
@@ -132,11 +132,11 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
         rust_file(every, emit::python::index(&operations)),
     );
     files.insert(
-        "backends/plugin/src/generated/mod.rs".to_owned(),
+        "runtime/plugin/src/generated/mod.rs".to_owned(),
         rust_file(every, emit::plugin::index(&operations)),
     );
     files.insert(
-        "backends/plugin/include/layerzero/lz_plugin.h".to_owned(),
+        "runtime/plugin/include/layerzero/lz_plugin.h".to_owned(),
         emit::plugin_header::file(&operations),
     );
     files.insert(

@@ -181,13 +181,13 @@ impl Context {
 
     /// Numeric params.
     #[inline(always)]
-    pub(crate) fn scalars(&self) -> &[u64] {
+    pub fn scalars(&self) -> &[u64] {
         self.parts().2
     }
 
     /// Flags and axes: the words that determine the cell.
     #[inline(always)]
-    pub(crate) fn cell_words(&self) -> &[u64] {
+    pub fn cell_words(&self) -> &[u64] {
         let length = self.extent.flags() + self.extent.axes();
         // SAFETY: as in `parts`: flags and axes are the first of the written words.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), length) }
@@ -206,12 +206,14 @@ impl Context {
     }
 
     /// Writes a field's raw bits; ignored if it is outside the extent.
+    #[inline]
     pub fn set(&mut self, store: Store, raw: u64) {
         let _ = self.replace(store, raw);
     }
 
     /// Replaces a field's raw bits; `false` if they do not fit or the field is outside the extent.
     #[must_use]
+    #[inline]
     pub fn replace(&mut self, store: Store, raw: u64) -> bool {
         let Some(slot) = self.extent.position(store).and_then(|position| self.words.get_mut(position)) else {
             return false;
@@ -342,7 +344,7 @@ pub fn stride_class(view: &TensorView<'_>) -> u64 {
 pub const FRESH_OUTPUT: u64 = 1 | 1 << 1 | 1 << 2 | FRESH_ALIGNMENT << 3;
 
 /// The alignment of [`FRESH_OUTPUT`].
-pub(crate) const FRESH_ALIGNMENT: u64 = 7;
+pub const FRESH_ALIGNMENT: u64 = 7;
 
 /// A device in eleven bits: platform and device index.
 #[inline]
@@ -351,6 +353,7 @@ pub fn place_bits(device: Place) -> u64 {
 }
 
 /// The dtype of a [`FieldKind::DType`] field's raw bits.
+#[inline]
 pub fn dtype_of(raw: u64) -> Option<DType> {
     DType::from_number(u8::try_from(raw).ok()?)
 }

@@ -12,7 +12,8 @@ use serde_json::Value as Json;
 
 /// A file that was checked.
 #[derive(Debug)]
-pub(crate) struct Checked {
+pub struct Checked {
+    /// The text that was checked.
     pub source: Arc<Source>,
     /// The tree with spans.
     pub root: Node,
@@ -21,7 +22,7 @@ pub(crate) struct Checked {
 }
 
 /// Reads and checks a file; problems are in the sink. `None` if the text cannot be parsed.
-pub(crate) fn read(contract: &str, path: &str, text: &str) -> (Sink, Option<Checked>) {
+pub fn read(contract: &str, path: &str, text: &str) -> (Sink, Option<Checked>) {
     let source = Arc::new(Source::new(path, text));
     let mut sink = Sink::new(Arc::clone(&source));
     let json: Json = match serde_json::from_str(&source.text) {
@@ -49,7 +50,7 @@ pub(crate) fn read(contract: &str, path: &str, text: &str) -> (Sink, Option<Chec
 }
 
 /// The report of a sink with diagnostics.
-pub(crate) fn report(sink: Sink) -> Report {
+pub fn report(sink: Sink) -> Report {
     let path = sink.source.path.clone();
     Report::of_one(sink.diagnostics, &path)
 }
@@ -66,12 +67,12 @@ fn span(text: &str, line: usize, column: usize) -> Span {
 }
 
 /// The value of a key in a mapping.
-pub(crate) fn get<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
+pub fn get<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
     entries(node).find(|(name, _, _)| *name == key).map(|(_, _, value)| value)
 }
 
 /// The entries of a mapping: name, span of the name, value.
-pub(crate) fn entries(node: &Node) -> impl Iterator<Item = (&str, Span, &Node)> {
+pub fn entries(node: &Node) -> impl Iterator<Item = (&str, Span, &Node)> {
     let pairs = match &node.value {
         Value::Mapping(pairs) => pairs.as_slice(),
         _ => &[],
@@ -83,7 +84,7 @@ pub(crate) fn entries(node: &Node) -> impl Iterator<Item = (&str, Span, &Node)> 
 }
 
 /// The items of a list.
-pub(crate) fn items(node: &Node) -> &[Node] {
+pub fn items(node: &Node) -> &[Node] {
     match &node.value {
         Value::Sequence(items) => items,
         _ => &[],
@@ -91,7 +92,7 @@ pub(crate) fn items(node: &Node) -> &[Node] {
 }
 
 /// The text of a scalar.
-pub(crate) fn text(node: &Node) -> Option<&str> {
+pub fn text(node: &Node) -> Option<&str> {
     match &node.value {
         Value::Scalar(scalar) => Some(&scalar.text),
         _ => None,
@@ -99,7 +100,7 @@ pub(crate) fn text(node: &Node) -> Option<&str> {
 }
 
 /// The offset of a string's content, if the file contains it without escapes.
-pub(crate) fn verbatim(node: &Node) -> Option<usize> {
+pub fn verbatim(node: &Node) -> Option<usize> {
     match &node.value {
         Value::Scalar(scalar) => scalar.verbatim_at,
         _ => None,
@@ -337,7 +338,7 @@ impl Checker<'_> {
 }
 
 /// The first line of a span, so that a whole file is not underlined.
-pub(crate) fn first_line(source: &Source, span: Span) -> Span {
+pub fn first_line(source: &Source, span: Span) -> Span {
     let length = source.slice(span).lines().next().map_or(0, str::len);
     Span::new(span.start, span.start + length)
 }
@@ -386,7 +387,10 @@ mod tests {
 
     #[test]
     fn contracts_use_only_supported_keywords() {
-        for contract in [crate::descriptor::CONTRACT, crate::table::CONTRACT] {
+        for contract in [
+            crate::descriptor::CONTRACT,
+            include_str!("../../schemas/contracts/dispatch_table.v1.schema.json"),
+        ] {
             let schema: Json = serde_json::from_str(contract).unwrap();
             let mut found = Vec::new();
             unknown(&schema, &mut found);

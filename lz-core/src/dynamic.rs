@@ -1,4 +1,4 @@
-//! Operations that are defined at run time, and calls with dynamic arguments.
+//! Operations that are defined at run time, and the contexts of calls with dynamic arguments.
 //!
 //! Same language, checks and selection as generated code, without its types: [`crate::check`] binds the call, and the context is
 //! packed by the schema's layout instead of generated stores.
@@ -9,13 +9,12 @@ use lz_schema::layout::{self, FieldKind as LayoutKind, context_layout};
 use lz_schema::model::{Kind, Operation, ParamType, Select};
 
 use crate::args::{Arg, OutArg};
-use crate::check::{self, Bound, OutputSpec};
+use crate::check::Bound;
 use crate::context::{self, Context, Extent, Field, FieldKind, Store};
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
-use crate::tensor::{Place, Tensor};
+use crate::tensor::Place;
 
 /// Reads an operation from its schema's text; `path` is its name in messages.
 ///
@@ -122,79 +121,4 @@ pub fn context(
         context.set(store(field.store), bits);
     }
     Ok(context)
-}
-
-/// Calls an operation with dynamic arguments (inputs, then params) and the caller's outputs.
-pub fn call_into(
-    engine: &Engine,
-    operation: &'static OperationInfo,
-    args: &mut [Arg<'_>],
-    outputs: &mut [OutArg<'_>],
-) -> Result<(), Error> {
-    let schema = operation.schema();
-    let bound = check::check_call(schema, args, Some(outputs))?;
-    let context = context(schema, &bound, args, Some(outputs))?;
-    // Kernels receive every param, so that none computes its own default.
-    for (param, arg) in args.iter_mut().skip(schema.inputs.len()).enumerate() {
-        if let Some(value) = bound.values.get(schema.axes.len() + param) {
-            *arg = Arg::Value(*value);
-        }
-    }
-    engine
-        .dispatch(operation, &context, &mut |entry, run| entry.kernel.run(args, outputs, run))
-        .or_else(|error| crate::split::or_split(engine, operation, error, args, outputs))
-}
-
-/// A result of a dynamic call.
-#[derive(Debug)]
-pub enum Output {
-    /// This call does not produce it.
-    Absent,
-    /// A host tensor.
-    Tensor(Tensor),
-    /// Strings.
-    Text(Vec<String>),
-}
-
-/// Calls an operation with dynamic arguments; results are allocated in host memory.
-pub fn call(
-    engine: &Engine,
-    operation: &'static OperationInfo,
-    args: &mut [Arg<'_>],
-) -> Result<Vec<Output>, Error> {
-    let schema = operation.schema();
-    let bound = check::check_call(schema, args, None)?;
-    let specs = check::infer_outputs(schema, &bound)
-        .map_err(|reason| Error::Validation { operation: schema.name.clone(), reasons: vec![reason] })?;
-    let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(specs.len());
-    for spec in &specs {
-        tensors.push(match spec {
-            OutputSpec::Tensor(sizes, dtype) => Some(check::allocate(operation, Some((*sizes, *dtype)))?),
-            _ => None,
-        });
-    }
-    let mut texts: Vec<Option<Vec<String>>> = specs.iter().map(|_| None).collect();
-    let mut out_args: Vec<OutArg<'_>> = specs
-        .iter()
-        .zip(tensors.iter_mut().zip(&mut texts))
-        .map(|(spec, (tensor, text))| match (spec, tensor) {
-            (OutputSpec::Absent, _) => OutArg::Absent,
-            (OutputSpec::Text, _) => OutArg::Text(text),
-            (OutputSpec::Tensor(..), Some(tensor)) => OutArg::Tensor(tensor.view_mut()),
-            (_, tensor) => OutArg::Dynamic(tensor),
-        })
-        .collect();
-    call_into(engine, operation, args, &mut out_args)?;
-    drop(out_args);
-    let mut results = Vec::with_capacity(specs.len());
-    for ((spec, output), (tensor, text)) in
-        specs.iter().zip(&schema.outputs).zip(tensors.into_iter().zip(texts))
-    {
-        results.push(match spec {
-            OutputSpec::Absent => Output::Absent,
-            OutputSpec::Text => Output::Text(check::produced(operation, &output.name, text)?),
-            _ => Output::Tensor(check::produced(operation, &output.name, tensor)?),
-        });
-    }
-    Ok(results)
 }

@@ -14,7 +14,7 @@ use crate::operation::OperationInfo;
 use crate::spec::KernelSpec;
 
 /// Maximum number of values of an expression.
-pub(crate) const MAX_VALUES: usize = 128;
+pub const MAX_VALUES: usize = 128;
 
 /// Names that policy conditions may use besides an operation's own, in order.
 pub const DEVICE_NAMES: [&str; DEVICE.len()] = {
@@ -78,7 +78,7 @@ const SYNONYMS: [(&str, &[&str]); 8] = [
 ];
 
 /// A set of fields by index.
-pub(crate) type FieldSet = u128;
+pub type FieldSet = u128;
 
 /// Names and their variables.
 #[derive(Debug, Clone, Default)]
@@ -175,7 +175,7 @@ fn dtype_type() -> Type {
 
 /// The values of a call, in the order of variables, read lazily.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Values<'a> {
+pub struct Values<'a> {
     fields: &'a [Field],
     context: &'a Context,
     device: Option<&'a DeviceSpec>,
@@ -216,7 +216,7 @@ impl Slots for Values<'_> {
 }
 
 /// The values of a kernel's properties.
-pub(crate) fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
+pub fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
     [
         Value::Bool(spec.deterministic),
         Value::Bool(spec.cuda_graph_safe),
@@ -230,7 +230,7 @@ pub(crate) fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
 }
 
 /// Formats the values that an expression reads: `head_dim = 100, causal = true`.
-pub(crate) fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> String {
+pub fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> String {
     let mut text = String::new();
     for (index, field) in fields.iter().enumerate().take(MAX_VALUES) {
         if reads & (1 << index) == 0 {
@@ -245,7 +245,7 @@ pub(crate) fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> 
 }
 
 /// Formats the value of a field.
-pub(crate) fn show(field: &Field, context: &Context) -> String {
+pub fn show(field: &Field, context: &Context) -> String {
     let raw = context.raw(field.store);
     match &field.kind {
         FieldKind::Enum(cases) => {

@@ -1,72 +1,43 @@
-//! The selection engine: which kernel runs this call, on this device, under this policy, and why.
+//! What kernel authors and generated code need: tensors, elements, devices as data, the context of a call, reasons, errors,
+//! arguments, kernel and operation traits, kernel specs, plans, validation, and the contracts of descriptors.
 //!
-//! Nothing here depends on a particular operation. Generated code passes packed contexts and typed kernels; operations
-//! that are defined at run time use dynamic arguments and go through the same modules.
+//! Never depends on the engine, on SQLite, on file watching, or on threads. Detection of devices is `lz-device`, selection is
+//! `lz-engine`.
 
 pub mod args;
-pub mod bucket;
 pub mod built_in;
-mod cache;
 pub mod check;
-mod compiled;
 pub mod context;
-mod contract;
+pub mod contract;
 pub mod descriptor;
 pub mod device;
 pub mod dynamic;
 pub mod element;
-pub mod engine;
 pub mod error;
-pub mod evidence;
-pub mod explain;
 pub mod expression_names;
+pub mod expression_spelling;
 pub mod failure;
-pub mod files;
-mod filter;
-pub mod freeze;
 mod generated;
-pub mod health;
-pub mod jit;
 pub mod kernel;
-mod known;
 pub mod mode;
 pub mod operation;
-mod part;
-pub mod perfdb;
 pub mod plan;
-pub mod planner;
-pub mod policy;
-pub mod quant;
 pub mod reason;
-pub mod registry;
-pub mod reload;
-pub mod run;
-pub mod score;
-pub mod solver;
 pub mod spec;
-pub mod speculative;
-pub mod split;
-pub mod table;
-pub mod telemetry;
 pub mod tensor;
-mod thread;
-mod thread_scope;
-pub mod tune;
 
 pub use lz_schema::DType;
 pub use lz_schema::expr;
 
 pub use args::{Arg, Handle, OutArg};
 pub use context::Context;
-pub use engine::{Engine, EngineBuilder, Moment, Pinned};
 pub use error::Error;
-pub use explain::Explanation;
 pub use failure::{Cause, Severity};
+pub use generated::contracts;
+pub use kernel::run::{self, Run};
 pub use kernel::{FusedKernel, FusedPart, Judge, Kernel, KernelEntry, KernelError};
 pub use operation::OperationInfo;
 pub use plan::Plan;
-pub use policy::Policy;
 pub use reason::{Reason, ReasonCode};
-pub use run::Run;
 pub use spec::KernelSpec;
 pub use tensor::{Tensor, TensorMut, TensorView};

@@ -5,9 +5,6 @@
 
 use std::fmt;
 
-pub(crate) use crate::thread_scope::of_thread;
-pub use crate::thread_scope::{ModeScope, scope};
-
 /// A requirement or permission of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -107,7 +104,7 @@ const KV_MASK: u64 = 0b111 << KV_SHIFT;
 /// Tensor-parallel size minus one, so that 0 means one rank.
 const TP_SHIFT: u32 = 12;
 const TP_MASK: u64 = (u16::MAX as u64) << TP_SHIFT;
-/// The upper half is the id of the thread's policy overlay; see [`crate::thread_scope`].
+/// The upper half is the id of the thread's policy overlay; the engine keeps what each number stands for.
 const OVERLAY_SHIFT: u32 = 32;
 const OVERLAY_MASK: u64 = (u32::MAX as u64) << OVERLAY_SHIFT;
 
@@ -142,16 +139,19 @@ impl Mode {
     }
 
     /// The tensor-parallel size: number of ranks including this one.
+    #[inline]
     pub const fn tp_size(self) -> u32 {
         ((self.0 & TP_MASK) >> TP_SHIFT) as u32 + 1
     }
 
     /// Whether a flag is set.
+    #[inline]
     pub const fn has(self, ask: Ask) -> bool {
         self.0 & ask.bit() != 0
     }
 
     /// The KV-cache strategy, if one is set.
+    #[inline]
     pub fn kv_strategy(self) -> Option<KvStrategy> {
         let number = (self.0 & KV_MASK) >> KV_SHIFT;
         KvStrategy::ALL.into_iter().find(|strategy| *strategy as u64 == number)
@@ -159,13 +159,13 @@ impl Mode {
 
     /// The flags without the overlay id: scoped decisions are separated by their snapshot.
     #[inline]
-    pub(crate) const fn flags(self) -> u32 {
+    pub const fn flags(self) -> u32 {
         self.0 as u32
     }
 
     /// The id of the thread's policy overlay; 0 for none.
     #[inline]
-    pub(crate) const fn overlay_id(self) -> u32 {
+    pub const fn overlay_id(self) -> u32 {
         (self.0 >> OVERLAY_SHIFT) as u32
     }
 }
@@ -241,48 +241,21 @@ impl ModeChange {
     }
 
     /// Sets the id of the thread's policy overlay.
-    pub(crate) const fn with_overlay(self, number: u32) -> ModeChange {
+    pub const fn with_overlay(self, number: u32) -> ModeChange {
         ModeChange {
             on: self.on & !OVERLAY_MASK | (number as u64) << OVERLAY_SHIFT,
             off: self.off | OVERLAY_MASK,
         }
     }
 
+    /// The mode of a call under this change of `ground`.
     #[inline(always)]
-    pub(crate) const fn apply(self, base: Mode) -> Mode {
+    pub const fn apply(self, base: Mode) -> Mode {
         Mode(base.0 & !self.off | self.on)
     }
 
-    pub(crate) const fn then(self, later: ModeChange) -> ModeChange {
+    /// This change and a later one as one change.
+    pub const fn then(self, later: ModeChange) -> ModeChange {
         ModeChange { on: self.on & !later.off | later.on, off: self.off & !later.on | later.off }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scopes_nest_and_end() {
-        let base = Mode::PLAIN.set(Ask::Strict, true);
-        let outer = scope(ModeChange::NONE.set(Ask::Deterministic, true).kv(KvStrategy::Paged));
-        assert!(of_thread().apply(base).has(Ask::Deterministic));
-        {
-            let _inner = scope(
-                ModeChange::NONE
-                    .set(Ask::Deterministic, false)
-                    .set(Ask::Strict, false)
-                    .kv(KvStrategy::Virtual)
-                    .tp(8),
-            );
-            let mode = of_thread().apply(base);
-            assert_eq!((mode.tp_size(), mode.to_string().as_str()), (8, "virtual, 8 ranks"));
-            assert!(!mode.has(Ask::Deterministic) && !mode.has(Ask::Strict));
-            assert_eq!(mode.kv_strategy(), Some(KvStrategy::Virtual));
-        }
-        let mode = of_thread().apply(base);
-        assert_eq!((mode.tp_size(), mode.to_string().as_str()), (1, "deterministic, strict, paged"));
-        drop(outer);
-        assert_eq!(of_thread().apply(base), base);
     }
 }

@@ -6,8 +6,6 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::split::Split;
-
 /// A conversion that a kernel's adapter can do before the kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -66,6 +64,7 @@ impl Transforms {
     }
 
     /// Whether it is in the set.
+    #[inline]
     pub const fn contains(self, kind: TransformKind) -> bool {
         self.0 & kind as u8 != 0
     }
@@ -76,6 +75,7 @@ impl Transforms {
     }
 
     /// Whether there are none.
+    #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -128,4 +128,24 @@ pub struct Plan {
     /// How the call is split if it is too large for every kernel; the other fields then describe one part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
+}
+
+/// How a call is cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Split {
+    /// The axis.
+    pub axis: String,
+    /// Its size.
+    pub size: i64,
+    /// The largest size that a part has.
+    pub part: i64,
+    /// How many parts there are.
+    pub parts: i64,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Split { axis, size, part, parts } = self;
+        write!(f, "{axis} {size} is cut into {parts} parts of up to {part}")
+    }
 }

@@ -44,7 +44,7 @@ pub use generated::*;
 pub mod reference;
 pub mod tokenizer;
 
-use lz_core::Engine;
+use lz_engine::Engine;
 
 /// An engine with the reference kernels of all operations.
 pub fn reference_engine() -> Engine {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lz_core::dynamic::{self, Output};
 use lz_core::plan::TransformKind;
-use lz_core::planner::BlockCall;
-use lz_core::policy::layer::Given;
 use lz_core::{
-    Arg, DType, Engine, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Run, Tensor,
-    TensorView,
+    Arg, DType, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Run, Tensor, TensorView,
 };
+use lz_engine::Engine;
+use lz_engine::dynamic::{self, Output};
+use lz_engine::planner::BlockCall;
+use lz_engine::policy::layer::Given;
 use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
 
 /// Wraps a reference kernel under another spec; it fails on request.

@@ -3,11 +3,10 @@
 use std::any::Any;
 
 use lz_core::device::Platform;
-use lz_core::dynamic::{self, Output};
 use lz_core::expr::Value;
-use lz_core::{
-    Arg, Engine, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, ReasonCode, Run, TensorView,
-};
+use lz_core::{Arg, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, ReasonCode, Run, TensorView};
+use lz_engine::Engine;
+use lz_engine::dynamic::{self, Output};
 
 const SCALE: &str = "
 operation: demo.scale

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +10,7 @@ use lz_codegen::Source;
 use lz_codegen::emit::contracts::Contract;
 use lz_schema::{Reasons, SchemaSet};
 
+pub use crate::files::{relative, walk, write};
 use crate::scenarios;
 
 /// What to do with files that differ.
@@ -25,7 +26,7 @@ pub enum Mode {
 
 /// Folders with generated files: a file here that has the generator's header and is no longer generated is stale.
 const GENERATED_FOLDERS: [&str; 10] = [
-    "backends/plugin/src/generated",
+    "runtime/plugin/src/generated",
     "bindings/cpp/include/layerzero",
     "bindings/cpp/src/generated",
     "lz-ops/src/generated",
@@ -219,33 +220,4 @@ fn print_diff(path: &str, old: &str, new: &str) {
 
 fn read(root: &Path, path: &str) -> Result<String> {
     fs::read_to_string(root.join(path)).with_context(|| format!("reading {path}"))
-}
-
-/// Writes a file and creates its parent folders.
-pub fn write(path: &Path, text: &str) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
-}
-
-/// A path from the root, with forward slashes.
-pub fn relative(root: &Path, path: &Path) -> Result<String> {
-    Ok(path.strip_prefix(root)?.to_string_lossy().replace('\\', "/"))
-}
-
-/// Lists all files below a folder, sorted; empty if the folder does not exist.
-pub fn walk(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let Ok(entries) = fs::read_dir(folder) else { return Ok(found) };
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(walk(&path)?);
-        } else {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
 }

@@ -163,7 +163,7 @@ impl Build<'_> {
     }
 
     fn arguments(&self) -> Vec<&str> {
-        let mut arguments = vec!["-std=c++20", "-I", "bindings/cpp/include", "-I", "backends/plugin/include"];
+        let mut arguments = vec!["-std=c++20", "-I", "bindings/cpp/include", "-I", "runtime/plugin/include"];
         arguments.extend(WARNINGS);
         arguments.extend(self.flags);
         arguments
@@ -174,7 +174,7 @@ impl Build<'_> {
 pub fn compile_program(checkout: &Path, source: &Path, archive: &Path, program: &Path) -> Result<()> {
     let (source, archive, program) = (text(source), text(archive), text(program));
     let mut arguments =
-        vec!["-std=c++20", "-O0", "-I", "bindings/cpp/include", "-I", "backends/plugin/include"];
+        vec!["-std=c++20", "-O0", "-I", "bindings/cpp/include", "-I", "runtime/plugin/include"];
     arguments.extend([source.as_str(), archive.as_str(), "-o", &program]);
     arguments.extend(SYSTEM_LIBRARIES);
     command::run(checkout, "g++", &arguments)
@@ -231,7 +231,7 @@ fn install(root: &Path, folder: &Path) -> Result<()> {
     let outside = folder.join("outside");
     fs::create_dir_all(&outside)?;
     for name in ["CMakeLists.txt", "decode_step.cpp", "isolated.cpp", "vendor.cpp"] {
-        fs::copy(root.join("tests/cpp-example").join(name), outside.join(name))?;
+        fs::copy(root.join("examples/cpp").join(name), outside.join(name))?;
     }
     let prefix_path = format!("-DCMAKE_PREFIX_PATH={prefix_text}");
     run(&["-S", &text(&outside), "-B", &example, &prefix_path])?;

@@ -5,6 +5,7 @@ mod command;
 mod cpp;
 mod definition;
 mod deny;
+mod files;
 mod format;
 mod gpu_bundle;
 mod instructions;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::codegen::{relative, walk};
+use crate::files::{relative, walk};
 
 /// Path of the index.
 pub const INDEX: &str = "tests/scenarios/INDEX.md";

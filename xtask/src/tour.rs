@@ -11,5 +11,5 @@ use crate::{command, python};
 pub fn run(root: &Path) -> Result<()> {
     codegen::run(root, Mode::Write)?;
     let interpreter = python::install(root)?;
-    command::run(&root.join("bindings/python"), &interpreter.to_string_lossy(), &["examples/tour.py"])
+    command::run(root, &interpreter.to_string_lossy(), &["examples/python/tour.py"])
 }

@@ -5,7 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lz_core::{Engine, KernelEntry};
+use lz_core::KernelEntry;
+use lz_engine::Engine;
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
 use lz_ops::{TokenizeEncode, tokenize_encode};
 use proptest::prelude::*;

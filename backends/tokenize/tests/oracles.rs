@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use lz_core::{Engine, KernelEntry, Tensor};
+use lz_core::{KernelEntry, Tensor};
+use lz_engine::Engine;
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{TokenizeEncode, tokenize_decode, tokenize_encode};
 

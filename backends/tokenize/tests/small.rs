@@ -1,6 +1,7 @@
 //! A small tokenizer that every byte-level candidate supports, and definitions that some reject.
 
-use lz_core::{Engine, ReasonCode, Tensor};
+use lz_core::{ReasonCode, Tensor};
+use lz_engine::Engine;
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{TOKENIZE_ENCODE, TokenizeDecode, TokenizeEncode, tokenize_decode, tokenize_encode};
 use serde_json::{Value, json};

@@ -1,7 +1,8 @@
 //! Native WordPiece, unigram and SentencePiece BPE on adversarial texts: characters that combine, are removed, grow in normalization, or
 //! have a meaning for the tokenizer.
 
-use lz_core::{Engine, Tensor};
+use lz_core::Tensor;
+use lz_engine::Engine;
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{TokenizeDecode, TokenizeEncode, tokenize_decode, tokenize_encode};
 use proptest::prelude::*;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lz_core::policy::layer::Given;
 use lz_core::{Error, Reason, ReasonCode};
+use lz_engine::policy::layer::Given;
 use lz_ops::tokenizer;
 use lz_plugin::abi::{ABI_MAJOR, ABI_MINOR, Tokenizer};
 
@@ -35,7 +35,7 @@ pub fn engine_new() -> Box<Engine> {
 /// file named by the environment, or `layerzero.yaml` if it exists.
 pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
     guarded(|| {
-        let builder = lz_core::Engine::builder().from_environment().operations(lz_ops::OPERATIONS);
+        let builder = lz_engine::Engine::builder().from_environment().operations(lz_ops::OPERATIONS);
         let builder = if config.is_empty() { builder } else { builder.config(config) };
         let opened = builder.open()?;
         opened.register(lz_ops::reference_kernels::kernels())?;

@@ -4,15 +4,15 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use lz_core::policy::PolicyScope;
 use lz_core::{Error, KernelEntry, Reason, ReasonCode, descriptor};
+use lz_engine::PolicyScope;
 
 use crate::generated::bridge::ffi;
 
 /// An engine handle. Clones refer to the same engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    pub(crate) inner: lz_core::Engine,
+    pub(crate) inner: lz_engine::Engine,
 }
 
 /// A policy overlay for this thread's calls, which is removed on drop; initially empty.

@@ -1,7 +1,8 @@
 //! Explanations of selections as plain data for C++.
 
-use lz_core::explain::ReasonLine;
-use lz_core::{Context, Engine, Error, OperationInfo};
+use lz_core::{Context, Error, OperationInfo};
+use lz_engine::Engine;
+use lz_engine::explain::ReasonLine;
 
 use crate::generated::bridge::ffi;
 

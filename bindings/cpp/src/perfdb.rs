@@ -6,11 +6,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use lz_core::perfdb::{Filter, Mode, PerfDb};
-use lz_core::tune::{Outcome, TuneOptions};
-use lz_core::{
-    Context, Engine as Inner, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run,
-};
+use lz_core::{Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run};
+use lz_engine::Engine as Inner;
+use lz_engine::tune::{Outcome, TuneOptions};
+use lz_perfdb::{Filter, Mode, PerfDb};
 
 use crate::call::{Failure, guarded, reason};
 use crate::engine::Engine;

@@ -3,9 +3,10 @@
 use lz_core::run::{CallStream, Scratch};
 use lz_core::tensor::Place as Device;
 use lz_core::{
-    Cause, Context, Error, KernelEntry, KernelError, Moment, OperationInfo, Reason, ReasonCode, Run,
-    TensorMut, TensorView,
+    Cause, Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, TensorMut,
+    TensorView,
 };
+use lz_engine::Moment;
 use pyo3::Borrowed;
 use pyo3::exceptions::{PyException, PyMemoryError, PyNotImplementedError, PyRuntimeError};
 use pyo3::ffi;

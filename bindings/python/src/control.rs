@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use lz_core::policy::layer::Given;
-use lz_core::policy::overlay::Overlay;
+use lz_engine::policy::layer::Given;
+use lz_engine::policy::overlay::Overlay;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
+use lz_core::KernelError;
 use lz_core::device::{DeviceSpec, Platform};
-use lz_core::evidence::MemoryProbe;
-use lz_core::mode::{self, Ask, ModeChange, ModeScope};
-use lz_core::telemetry::Synchronise;
 use lz_core::tensor::Place;
-use lz_core::{KernelError, Moment};
+use lz_engine::Moment;
+use lz_engine::evidence::MemoryProbe;
+use lz_engine::mode::{self, Ask, ModeChange, ModeScope};
+use lz_engine::telemetry::Synchronise;
 use lz_schema::policy::SettingValue;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use lz_core::solver::{Problem, SolveProgress, Work};
 use lz_core::tensor::Place;
 use lz_core::{Context, OperationInfo};
+use lz_engine::solver::{Problem, SolveProgress, Work};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};

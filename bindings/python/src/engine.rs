@@ -3,8 +3,9 @@
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use lz_core::perfdb::Mode;
-use lz_core::{Engine, EngineBuilder, Error};
+use lz_core::Error;
+use lz_engine::{Engine, EngineBuilder};
+use lz_perfdb::Mode;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::sync::OnceLockExt;
@@ -126,7 +127,7 @@ fn operations_without_kernel(platform: &str) -> PyResult<Vec<&'static str>> {
 /// The devices of this machine and the health of the engine, as JSON.
 #[pyfunction]
 fn state() -> PyResult<String> {
-    let found = lz_core::device::discover();
+    let found = lz_device::discover();
     let engine = engine()?;
     let health = engine.health().summary();
     let mut problems = problems().clone();

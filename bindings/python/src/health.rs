@@ -1,6 +1,6 @@
 //! Circuit breakers of the engine: listing and resetting them.
 
-use lz_core::health::CircuitReport;
+use lz_engine::health::CircuitReport;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use lz_core::jit::{Compile, CompileRequest, Compiled, JitConfig, JitQueue, WarmupItem, WarmupReport};
-use lz_core::{Context, Engine, KernelError, OperationInfo};
+use lz_core::kernel::{Compile, CompileRequest, Compiled};
+use lz_core::{Context, KernelError, OperationInfo};
+use lz_engine::Engine;
+use lz_engine::jit::{JitConfig, JitQueue, WarmupItem, WarmupReport};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -200,7 +202,7 @@ fn explain_on<'py>(
     keywords: &Bound<'py, PyDict>,
 ) -> PyResult<String> {
     let wrong = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
-    let device = lz_core::device::DeviceSpec::preset(preset).map_err(|error| wrong(&error))?;
+    let device = lz_device::preset(preset).map_err(|error| wrong(&error))?;
     let info = operation(operation_name)?;
     let context = context(py, info, arguments, Some(keywords))?;
     let explanation = engine()?.with_device(device).explain(info, &context);

@@ -6,7 +6,7 @@
 use std::cell::OnceCell;
 
 use lz_core::OperationInfo;
-use lz_core::engine::Pinned;
+use lz_engine::engine::Pinned;
 use pyo3::Borrowed;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;

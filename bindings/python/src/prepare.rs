@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lz_core::perfdb::{Filter, Mode, PerfDb};
-use lz_core::tune::{Outcome, Progress, TuneOptions};
+use lz_engine::tune::{Outcome, Progress, TuneOptions};
+use lz_perfdb::{Filter, Mode, PerfDb};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};

@@ -174,11 +174,11 @@ fn backends(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         let count = registry.kernels().filter(|entry| entry.spec.backend == name).count();
         one.set_item("kernels", count)?;
         match &backend.state {
-            lz_core::registry::BackendState::Available => {
+            lz_engine::registry::BackendState::Available => {
                 one.set_item("available", true)?;
                 one.set_item("reason", py.None())?;
             }
-            lz_core::registry::BackendState::Disabled(reason) => {
+            lz_engine::registry::BackendState::Disabled(reason) => {
                 one.set_item("available", false)?;
                 one.set_item("reason", reason.to_string())?;
             }

@@ -245,7 +245,7 @@ fn read_operation(path: &str, yaml: &str) -> PyResult<PyOperation> {
 /// The text of a regular file of bounded size.
 #[pyfunction]
 fn read_text_file(path: PathBuf) -> PyResult<String> {
-    Ok(lz_core::files::read_text(&path, lz_core::files::MAX_TEXT_BYTES)?)
+    Ok(lz_files::read_text(&path, lz_files::MAX_TEXT_BYTES)?)
 }
 
 /// A complete example schema, the one that `cargo xtask new-op` writes.

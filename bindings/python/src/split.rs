@@ -3,8 +3,8 @@
 
 use std::ffi::CString;
 
-use lz_core::split::{self, Cut};
 use lz_core::{OperationInfo, TensorMut, check};
+use lz_engine::split::{self, Cut};
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyTuple};

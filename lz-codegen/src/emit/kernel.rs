@@ -306,7 +306,7 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
             #[inline]
             #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
             pub fn #function_into<'a>(
-                engine: &::lz_core::Engine,
+                engine: &::lz_engine::Engine,
                 args: #borrow #args<'a>,
                 #(#params),*
             ) -> Result<(), ::lz_core::Error> {
@@ -362,7 +362,7 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
         #[doc = #summary]
         ///
         /// Results come in host memory of their own.
-        pub fn #function(engine: &::lz_core::Engine, args: #args<'_>) -> Result<#output, ::lz_core::Error> {
+        pub fn #function(engine: &::lz_engine::Engine, args: #args<'_>) -> Result<#output, ::lz_core::Error> {
             let (mut checked, mut places) = (None, None);
             let call = args.check_in(&mut checked)?;
             #(#declare)*
@@ -373,19 +373,19 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
         impl #call<'_> {
             /// Runs it with the kernel that the engine chooses.
             #[inline]
-            pub fn run(&self, engine: &::lz_core::Engine, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
+            pub fn run(&self, engine: &::lz_engine::Engine, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
                 self.run_in(engine, &mut out)
             }
 
             /// The same with places that stay where they are.
             #[inline]
-            pub fn run_in(&self, engine: &::lz_core::Engine, out: &mut #out<'_>) -> Result<(), ::lz_core::Error> {
+            pub fn run_in(&self, engine: &::lz_engine::Engine, out: &mut #out<'_>) -> Result<(), ::lz_core::Error> {
                 let outcome = engine.dispatch(&#info, &self.context_with(out), &mut |entry, run| {
                     self.run_kernel(entry, out.reborrow(), run)
                 });
                 match outcome {
                     Ok(()) => Ok(()),
-                    Err(error) => ::lz_core::split::or_split(engine, &#info, error, &mut self.to_args(), &mut out.to_args()),
+                    Err(error) => ::lz_engine::split::or_split(engine, &#info, error, &mut self.to_args(), &mut out.to_args()),
                 }
             }
 

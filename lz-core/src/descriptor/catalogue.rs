@@ -73,7 +73,7 @@ pub(crate) fn scope(operation: &Operation) -> VariableTable {
 }
 
 /// Whether an input is a KV-cache tensor, by the naming convention of the schemas.
-pub(crate) fn is_cache(operation: &Operation, input: usize) -> bool {
+pub fn is_cache(operation: &Operation, input: usize) -> bool {
     operation
         .inputs
         .get(input)

@@ -519,8 +519,8 @@ impl Reader<'_, '_> {
                 Some(at) => Span::new(at + error.span.start, at + error.span.end),
                 None => node.span,
             };
-            let code = crate::policy::expressions::code_of(&error.kind);
-            let message = crate::policy::expressions::message_of(&error.kind);
+            let code = crate::expression_spelling::code_of(&error.kind);
+            let message = crate::expression_spelling::message_of(&error.kind);
             self.sink
                 .error(code, span, message)
                 .suggest(error.kind.suggestion())

@@ -12,7 +12,7 @@ use std::fmt;
 use lz_schema::diagnostics::{Code, Diagnostic, Report, Sink};
 use sha2::{Digest, Sha256};
 
-pub(crate) use catalogue::is_cache;
+pub use catalogue::is_cache;
 pub use catalogue::{Catalogue, Target};
 
 use crate::contract;

@@ -290,40 +290,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_name_architecture_and_toolkit() {
-        let signatures: Vec<String> = DeviceSpec::PRESETS
-            .iter()
-            .filter_map(|name| DeviceSpec::preset(name).ok())
-            .map(|device| device.hardware_signature())
-            .collect();
-        assert_eq!(
-            signatures,
-            [
-                "cuda_sm90_cu130",
-                "cuda_sm90_cu130",
-                "cuda_sm100_cu130",
-                "cuda_sm80_cu130",
-                "cuda_sm86_cu130",
-                "rocm_gfx942_rocm70",
-                "hpu_gaudi3_synapse122",
-                "cpu_x86_64_avx2_16t",
-            ]
-        );
-    }
-
-    #[test]
-    fn unknown_version_is_omitted_from_the_signature() {
+    fn a_version_that_is_unknown_is_left_out_of_the_signature() {
         assert_eq!(joined("cuda_sm", "90", "cu", ""), "cuda_sm90");
         assert_eq!(joined("cuda_sm", "90", "cu", "12.8.1"), "cuda_sm90_cu128");
-    }
-
-    #[test]
-    fn every_preset_round_trips_through_json() {
-        for name in DeviceSpec::PRESETS {
-            let device = DeviceSpec::preset(name).unwrap();
-            let text = serde_json::to_string(&device).unwrap();
-            assert_eq!(serde_json::from_str::<DeviceSpec>(&text).unwrap(), device, "{name}");
-        }
     }
 
     #[test]

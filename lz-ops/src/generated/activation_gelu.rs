@@ -528,7 +528,7 @@ impl<'c> ActivationGeluCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn activation_gelu_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a ActivationGelu<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -540,7 +540,7 @@ pub fn activation_gelu_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn activation_gelu(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: ActivationGelu<'_>,
 ) -> Result<ActivationGeluOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -559,7 +559,7 @@ impl ActivationGeluCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: ActivationGeluOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -568,7 +568,7 @@ impl ActivationGeluCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut ActivationGeluOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -580,7 +580,7 @@ impl ActivationGeluCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ACTIVATION_GELU,
                     error,

@@ -579,7 +579,7 @@ impl<'c> ActivationGeluMulCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn activation_gelu_mul_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a ActivationGeluMul<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -591,7 +591,7 @@ pub fn activation_gelu_mul_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn activation_gelu_mul(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: ActivationGeluMul<'_>,
 ) -> Result<ActivationGeluMulOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -610,7 +610,7 @@ impl ActivationGeluMulCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: ActivationGeluMulOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -619,7 +619,7 @@ impl ActivationGeluMulCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut ActivationGeluMulOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -631,7 +631,7 @@ impl ActivationGeluMulCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ACTIVATION_GELU_MUL,
                     error,

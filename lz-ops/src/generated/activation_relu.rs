@@ -448,7 +448,7 @@ impl<'c> ActivationReluCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn activation_relu_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a ActivationRelu<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -460,7 +460,7 @@ pub fn activation_relu_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn activation_relu(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: ActivationRelu<'_>,
 ) -> Result<ActivationReluOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -479,7 +479,7 @@ impl ActivationReluCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: ActivationReluOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -488,7 +488,7 @@ impl ActivationReluCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut ActivationReluOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -500,7 +500,7 @@ impl ActivationReluCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ACTIVATION_RELU,
                     error,

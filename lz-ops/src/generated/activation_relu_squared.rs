@@ -453,7 +453,7 @@ impl<'c> ActivationReluSquaredCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn activation_relu_squared_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a ActivationReluSquared<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -465,7 +465,7 @@ pub fn activation_relu_squared_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn activation_relu_squared(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: ActivationReluSquared<'_>,
 ) -> Result<ActivationReluSquaredOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -484,7 +484,7 @@ impl ActivationReluSquaredCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: ActivationReluSquaredOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -493,7 +493,7 @@ impl ActivationReluSquaredCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut ActivationReluSquaredOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -505,7 +505,7 @@ impl ActivationReluSquaredCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ACTIVATION_RELU_SQUARED,
                     error,

@@ -503,7 +503,7 @@ impl<'c> ActivationSiluCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn activation_silu_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a ActivationSilu<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -515,7 +515,7 @@ pub fn activation_silu_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn activation_silu(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: ActivationSilu<'_>,
 ) -> Result<ActivationSiluOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -534,7 +534,7 @@ impl ActivationSiluCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: ActivationSiluOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -543,7 +543,7 @@ impl ActivationSiluCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut ActivationSiluOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -555,7 +555,7 @@ impl ActivationSiluCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ACTIVATION_SILU,
                     error,

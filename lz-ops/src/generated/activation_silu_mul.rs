@@ -494,7 +494,7 @@ impl<'c> ActivationSiluMulCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn activation_silu_mul_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a ActivationSiluMul<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -506,7 +506,7 @@ pub fn activation_silu_mul_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn activation_silu_mul(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: ActivationSiluMul<'_>,
 ) -> Result<ActivationSiluMulOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -525,7 +525,7 @@ impl ActivationSiluMulCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: ActivationSiluMulOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -534,7 +534,7 @@ impl ActivationSiluMulCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut ActivationSiluMulOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -546,7 +546,7 @@ impl ActivationSiluMulCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ACTIVATION_SILU_MUL,
                     error,

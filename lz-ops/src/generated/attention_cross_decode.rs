@@ -1274,7 +1274,7 @@ impl<'c> AttentionCrossDecodeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_cross_decode_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionCrossDecode<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1287,7 +1287,7 @@ pub fn attention_cross_decode_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_cross_decode(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionCrossDecode<'_>,
 ) -> Result<AttentionCrossDecodeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1321,7 +1321,7 @@ impl AttentionCrossDecodeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionCrossDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1330,7 +1330,7 @@ impl AttentionCrossDecodeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionCrossDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1342,7 +1342,7 @@ impl AttentionCrossDecodeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_CROSS_DECODE,
                     error,

@@ -1396,7 +1396,7 @@ impl<'c> AttentionCrossPrefillCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_cross_prefill_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionCrossPrefill<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1409,7 +1409,7 @@ pub fn attention_cross_prefill_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_cross_prefill(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionCrossPrefill<'_>,
 ) -> Result<AttentionCrossPrefillOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1443,7 +1443,7 @@ impl AttentionCrossPrefillCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionCrossPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1452,7 +1452,7 @@ impl AttentionCrossPrefillCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionCrossPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1464,7 +1464,7 @@ impl AttentionCrossPrefillCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_CROSS_PREFILL,
                     error,

@@ -1372,7 +1372,7 @@ impl<'c> AttentionGqaDecodeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_gqa_decode_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionGqaDecode<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1385,7 +1385,7 @@ pub fn attention_gqa_decode_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_gqa_decode(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionGqaDecode<'_>,
 ) -> Result<AttentionGqaDecodeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1419,7 +1419,7 @@ impl AttentionGqaDecodeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionGqaDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1428,7 +1428,7 @@ impl AttentionGqaDecodeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionGqaDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1440,7 +1440,7 @@ impl AttentionGqaDecodeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_GQA_DECODE,
                     error,

@@ -1536,7 +1536,7 @@ impl<'c> AttentionGqaDecodePagedCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_gqa_decode_paged_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionGqaDecodePaged<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1549,7 +1549,7 @@ pub fn attention_gqa_decode_paged_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_gqa_decode_paged(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionGqaDecodePaged<'_>,
 ) -> Result<AttentionGqaDecodePagedOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1583,7 +1583,7 @@ impl AttentionGqaDecodePagedCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionGqaDecodePagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1592,7 +1592,7 @@ impl AttentionGqaDecodePagedCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionGqaDecodePagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1604,7 +1604,7 @@ impl AttentionGqaDecodePagedCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_GQA_DECODE_PAGED,
                     error,

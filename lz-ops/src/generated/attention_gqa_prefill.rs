@@ -1653,7 +1653,7 @@ impl<'c> AttentionGqaPrefillCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_gqa_prefill_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionGqaPrefill<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1666,7 +1666,7 @@ pub fn attention_gqa_prefill_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_gqa_prefill(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionGqaPrefill<'_>,
 ) -> Result<AttentionGqaPrefillOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1700,7 +1700,7 @@ impl AttentionGqaPrefillCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionGqaPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1709,7 +1709,7 @@ impl AttentionGqaPrefillCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionGqaPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1721,7 +1721,7 @@ impl AttentionGqaPrefillCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_GQA_PREFILL,
                     error,

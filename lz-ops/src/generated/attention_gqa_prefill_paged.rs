@@ -1741,7 +1741,7 @@ impl<'c> AttentionGqaPrefillPagedCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_gqa_prefill_paged_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionGqaPrefillPaged<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1754,7 +1754,7 @@ pub fn attention_gqa_prefill_paged_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_gqa_prefill_paged(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionGqaPrefillPaged<'_>,
 ) -> Result<AttentionGqaPrefillPagedOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1788,7 +1788,7 @@ impl AttentionGqaPrefillPagedCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionGqaPrefillPagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1797,7 +1797,7 @@ impl AttentionGqaPrefillPagedCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionGqaPrefillPagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1809,7 +1809,7 @@ impl AttentionGqaPrefillPagedCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_GQA_PREFILL_PAGED,
                     error,

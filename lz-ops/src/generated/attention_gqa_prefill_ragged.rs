@@ -1422,7 +1422,7 @@ impl<'c> AttentionGqaPrefillRaggedCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_gqa_prefill_ragged_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionGqaPrefillRagged<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1435,7 +1435,7 @@ pub fn attention_gqa_prefill_ragged_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_gqa_prefill_ragged(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionGqaPrefillRagged<'_>,
 ) -> Result<AttentionGqaPrefillRaggedOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1469,7 +1469,7 @@ impl AttentionGqaPrefillRaggedCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionGqaPrefillRaggedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1478,7 +1478,7 @@ impl AttentionGqaPrefillRaggedCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionGqaPrefillRaggedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1490,7 +1490,7 @@ impl AttentionGqaPrefillRaggedCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_GQA_PREFILL_RAGGED,
                     error,

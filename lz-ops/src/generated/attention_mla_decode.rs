@@ -926,7 +926,7 @@ impl<'c> AttentionMlaDecodeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_mla_decode_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionMlaDecode<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -939,7 +939,7 @@ pub fn attention_mla_decode_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_mla_decode(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionMlaDecode<'_>,
 ) -> Result<AttentionMlaDecodeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -973,7 +973,7 @@ impl AttentionMlaDecodeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionMlaDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -982,7 +982,7 @@ impl AttentionMlaDecodeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionMlaDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -994,7 +994,7 @@ impl AttentionMlaDecodeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_MLA_DECODE,
                     error,

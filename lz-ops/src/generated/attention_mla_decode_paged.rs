@@ -1189,7 +1189,7 @@ impl<'c> AttentionMlaDecodePagedCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_mla_decode_paged_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionMlaDecodePaged<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1202,7 +1202,7 @@ pub fn attention_mla_decode_paged_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_mla_decode_paged(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionMlaDecodePaged<'_>,
 ) -> Result<AttentionMlaDecodePagedOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1236,7 +1236,7 @@ impl AttentionMlaDecodePagedCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionMlaDecodePagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1245,7 +1245,7 @@ impl AttentionMlaDecodePagedCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionMlaDecodePagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1257,7 +1257,7 @@ impl AttentionMlaDecodePagedCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_MLA_DECODE_PAGED,
                     error,

@@ -1030,7 +1030,7 @@ impl<'c> AttentionMlaPrefillCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_mla_prefill_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionMlaPrefill<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1043,7 +1043,7 @@ pub fn attention_mla_prefill_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_mla_prefill(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionMlaPrefill<'_>,
 ) -> Result<AttentionMlaPrefillOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1077,7 +1077,7 @@ impl AttentionMlaPrefillCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionMlaPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1086,7 +1086,7 @@ impl AttentionMlaPrefillCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionMlaPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1098,7 +1098,7 @@ impl AttentionMlaPrefillCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_MLA_PREFILL,
                     error,

@@ -1214,7 +1214,7 @@ impl<'c> AttentionSparseBlockCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_sparse_block_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionSparseBlock<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1227,7 +1227,7 @@ pub fn attention_sparse_block_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_sparse_block(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionSparseBlock<'_>,
 ) -> Result<AttentionSparseBlockOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1261,7 +1261,7 @@ impl AttentionSparseBlockCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionSparseBlockOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1270,7 +1270,7 @@ impl AttentionSparseBlockCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionSparseBlockOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1282,7 +1282,7 @@ impl AttentionSparseBlockCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_SPARSE_BLOCK,
                     error,

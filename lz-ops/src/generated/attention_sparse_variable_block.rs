@@ -1241,7 +1241,7 @@ impl<'c> AttentionSparseVariableBlockCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_sparse_variable_block_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionSparseVariableBlock<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1254,7 +1254,7 @@ pub fn attention_sparse_variable_block_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_sparse_variable_block(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionSparseVariableBlock<'_>,
 ) -> Result<AttentionSparseVariableBlockOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1290,7 +1290,7 @@ impl AttentionSparseVariableBlockCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionSparseVariableBlockOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1299,7 +1299,7 @@ impl AttentionSparseVariableBlockCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionSparseVariableBlockOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1311,7 +1311,7 @@ impl AttentionSparseVariableBlockCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_SPARSE_VARIABLE_BLOCK,
                     error,

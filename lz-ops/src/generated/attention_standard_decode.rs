@@ -1340,7 +1340,7 @@ impl<'c> AttentionStandardDecodeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_standard_decode_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionStandardDecode<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1353,7 +1353,7 @@ pub fn attention_standard_decode_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_standard_decode(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionStandardDecode<'_>,
 ) -> Result<AttentionStandardDecodeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1387,7 +1387,7 @@ impl AttentionStandardDecodeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionStandardDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1396,7 +1396,7 @@ impl AttentionStandardDecodeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionStandardDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1408,7 +1408,7 @@ impl AttentionStandardDecodeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_STANDARD_DECODE,
                     error,

@@ -1512,7 +1512,7 @@ impl<'c> AttentionStandardDecodePagedCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_standard_decode_paged_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionStandardDecodePaged<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1525,7 +1525,7 @@ pub fn attention_standard_decode_paged_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_standard_decode_paged(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionStandardDecodePaged<'_>,
 ) -> Result<AttentionStandardDecodePagedOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1561,7 +1561,7 @@ impl AttentionStandardDecodePagedCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionStandardDecodePagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1570,7 +1570,7 @@ impl AttentionStandardDecodePagedCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionStandardDecodePagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1582,7 +1582,7 @@ impl AttentionStandardDecodePagedCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_STANDARD_DECODE_PAGED,
                     error,

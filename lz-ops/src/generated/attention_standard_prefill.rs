@@ -1621,7 +1621,7 @@ impl<'c> AttentionStandardPrefillCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_standard_prefill_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionStandardPrefill<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1634,7 +1634,7 @@ pub fn attention_standard_prefill_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_standard_prefill(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionStandardPrefill<'_>,
 ) -> Result<AttentionStandardPrefillOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1668,7 +1668,7 @@ impl AttentionStandardPrefillCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionStandardPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1677,7 +1677,7 @@ impl AttentionStandardPrefillCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionStandardPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1689,7 +1689,7 @@ impl AttentionStandardPrefillCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_STANDARD_PREFILL,
                     error,

@@ -1717,7 +1717,7 @@ impl<'c> AttentionStandardPrefillPagedCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_standard_prefill_paged_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionStandardPrefillPaged<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1730,7 +1730,7 @@ pub fn attention_standard_prefill_paged_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_standard_prefill_paged(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionStandardPrefillPaged<'_>,
 ) -> Result<AttentionStandardPrefillPagedOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1769,7 +1769,7 @@ impl AttentionStandardPrefillPagedCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionStandardPrefillPagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1778,7 +1778,7 @@ impl AttentionStandardPrefillPagedCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionStandardPrefillPagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1790,7 +1790,7 @@ impl AttentionStandardPrefillPagedCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_STANDARD_PREFILL_PAGED,
                     error,

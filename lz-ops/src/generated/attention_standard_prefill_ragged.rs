@@ -1398,7 +1398,7 @@ impl<'c> AttentionStandardPrefillRaggedCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_standard_prefill_ragged_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionStandardPrefillRagged<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
@@ -1411,7 +1411,7 @@ pub fn attention_standard_prefill_ragged_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_standard_prefill_ragged(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionStandardPrefillRagged<'_>,
 ) -> Result<AttentionStandardPrefillRaggedOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1450,7 +1450,7 @@ impl AttentionStandardPrefillRaggedCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionStandardPrefillRaggedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1459,7 +1459,7 @@ impl AttentionStandardPrefillRaggedCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionStandardPrefillRaggedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1471,7 +1471,7 @@ impl AttentionStandardPrefillRaggedCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_STANDARD_PREFILL_RAGGED,
                     error,

@@ -686,7 +686,7 @@ impl<'c> AttentionStateMergeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn attention_state_merge_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a AttentionStateMerge<'a>,
     output: ::lz_core::TensorMut<'a>,
     lse: ::lz_core::TensorMut<'a>,
@@ -699,7 +699,7 @@ pub fn attention_state_merge_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn attention_state_merge(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: AttentionStateMerge<'_>,
 ) -> Result<AttentionStateMergeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -726,7 +726,7 @@ impl AttentionStateMergeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: AttentionStateMergeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -735,7 +735,7 @@ impl AttentionStateMergeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut AttentionStateMergeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -747,7 +747,7 @@ impl AttentionStateMergeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &ATTENTION_STATE_MERGE,
                     error,

@@ -1268,7 +1268,7 @@ impl<'c> DequantizeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn dequantize_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a Dequantize<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -1280,7 +1280,7 @@ pub fn dequantize_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn dequantize(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: Dequantize<'_>,
 ) -> Result<DequantizeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1296,7 +1296,7 @@ impl DequantizeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: DequantizeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1305,7 +1305,7 @@ impl DequantizeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut DequantizeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1317,7 +1317,7 @@ impl DequantizeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &DEQUANTIZE,
                     error,

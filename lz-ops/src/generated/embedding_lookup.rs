@@ -570,7 +570,7 @@ impl<'c> EmbeddingLookupCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn embedding_lookup_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a EmbeddingLookup<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -582,7 +582,7 @@ pub fn embedding_lookup_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn embedding_lookup(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: EmbeddingLookup<'_>,
 ) -> Result<EmbeddingLookupOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -601,7 +601,7 @@ impl EmbeddingLookupCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: EmbeddingLookupOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -610,7 +610,7 @@ impl EmbeddingLookupCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut EmbeddingLookupOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -622,7 +622,7 @@ impl EmbeddingLookupCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &EMBEDDING_LOOKUP,
                     error,

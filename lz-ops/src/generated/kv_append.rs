@@ -922,7 +922,7 @@ impl<'c> KvAppendCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn kv_append_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a mut KvAppend<'a>,
 ) -> Result<(), ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -933,7 +933,7 @@ pub fn kv_append_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn kv_append(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: KvAppend<'_>,
 ) -> Result<KvAppendOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -946,7 +946,7 @@ impl KvAppendCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: KvAppendOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -955,7 +955,7 @@ impl KvAppendCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut KvAppendOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -967,7 +967,7 @@ impl KvAppendCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &KV_APPEND,
                     error,

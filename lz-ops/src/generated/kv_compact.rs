@@ -836,7 +836,7 @@ impl<'c> KvCompactCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn kv_compact_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a mut KvCompact<'a>,
 ) -> Result<(), ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -847,7 +847,7 @@ pub fn kv_compact_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn kv_compact(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: KvCompact<'_>,
 ) -> Result<KvCompactOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -860,7 +860,7 @@ impl KvCompactCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: KvCompactOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -869,7 +869,7 @@ impl KvCompactCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut KvCompactOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -881,7 +881,7 @@ impl KvCompactCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &KV_COMPACT,
                     error,

@@ -776,7 +776,7 @@ impl<'c> MlpFusedCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn mlp_fused_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a MlpFused<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -788,7 +788,7 @@ pub fn mlp_fused_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn mlp_fused(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: MlpFused<'_>,
 ) -> Result<MlpFusedOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -804,7 +804,7 @@ impl MlpFusedCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: MlpFusedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -813,7 +813,7 @@ impl MlpFusedCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut MlpFusedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -825,7 +825,7 @@ impl MlpFusedCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &MLP_FUSED,
                     error,

@@ -722,7 +722,7 @@ impl<'c> MlpLinearCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn mlp_linear_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a MlpLinear<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -734,7 +734,7 @@ pub fn mlp_linear_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn mlp_linear(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: MlpLinear<'_>,
 ) -> Result<MlpLinearOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -750,7 +750,7 @@ impl MlpLinearCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: MlpLinearOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -759,7 +759,7 @@ impl MlpLinearCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut MlpLinearOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -771,7 +771,7 @@ impl MlpLinearCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &MLP_LINEAR,
                     error,

@@ -1211,7 +1211,7 @@ impl<'c> MlpLinearInt8Call<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn mlp_linear_int8_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a MlpLinearInt8<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -1223,7 +1223,7 @@ pub fn mlp_linear_int8_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn mlp_linear_int8(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: MlpLinearInt8<'_>,
 ) -> Result<MlpLinearInt8Output, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1242,7 +1242,7 @@ impl MlpLinearInt8Call<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: MlpLinearInt8Out<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1251,7 +1251,7 @@ impl MlpLinearInt8Call<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut MlpLinearInt8Out<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1263,7 +1263,7 @@ impl MlpLinearInt8Call<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &MLP_LINEAR_INT8,
                     error,

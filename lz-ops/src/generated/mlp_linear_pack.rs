@@ -490,7 +490,7 @@ impl<'c> MlpLinearPackCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn mlp_linear_pack_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a MlpLinearPack<'a>,
     packed: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -502,7 +502,7 @@ pub fn mlp_linear_pack_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn mlp_linear_pack(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: MlpLinearPack<'_>,
 ) -> Result<MlpLinearPackOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -521,7 +521,7 @@ impl MlpLinearPackCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: MlpLinearPackOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -530,7 +530,7 @@ impl MlpLinearPackCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut MlpLinearPackOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -542,7 +542,7 @@ impl MlpLinearPackCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &MLP_LINEAR_PACK,
                     error,

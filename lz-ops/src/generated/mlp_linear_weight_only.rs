@@ -1300,7 +1300,7 @@ impl<'c> MlpLinearWeightOnlyCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn mlp_linear_weight_only_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a MlpLinearWeightOnly<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -1312,7 +1312,7 @@ pub fn mlp_linear_weight_only_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn mlp_linear_weight_only(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: MlpLinearWeightOnly<'_>,
 ) -> Result<MlpLinearWeightOnlyOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1331,7 +1331,7 @@ impl MlpLinearWeightOnlyCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: MlpLinearWeightOnlyOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1340,7 +1340,7 @@ impl MlpLinearWeightOnlyCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut MlpLinearWeightOnlyOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1352,7 +1352,7 @@ impl MlpLinearWeightOnlyCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &MLP_LINEAR_WEIGHT_ONLY,
                     error,

@@ -1025,7 +1025,7 @@ impl<'c> NormLayerCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn norm_layer_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a NormLayer<'a>,
     output: ::lz_core::TensorMut<'a>,
     mean: Option<::lz_core::TensorMut<'a>>,
@@ -1039,7 +1039,7 @@ pub fn norm_layer_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn norm_layer(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: NormLayer<'_>,
 ) -> Result<NormLayerOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1074,7 +1074,7 @@ impl NormLayerCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: NormLayerOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1083,7 +1083,7 @@ impl NormLayerCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut NormLayerOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1095,7 +1095,7 @@ impl NormLayerCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &NORM_LAYER,
                     error,

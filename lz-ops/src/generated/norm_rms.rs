@@ -681,7 +681,7 @@ impl<'c> NormRmsCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn norm_rms_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a NormRms<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -693,7 +693,7 @@ pub fn norm_rms_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn norm_rms(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: NormRms<'_>,
 ) -> Result<NormRmsOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -709,7 +709,7 @@ impl NormRmsCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: NormRmsOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -718,7 +718,7 @@ impl NormRmsCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut NormRmsOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -730,7 +730,7 @@ impl NormRmsCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &NORM_RMS,
                     error,

@@ -773,7 +773,7 @@ impl<'c> NormRmsAddCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn norm_rms_add_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a mut NormRmsAdd<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -785,7 +785,7 @@ pub fn norm_rms_add_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn norm_rms_add(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: NormRmsAdd<'_>,
 ) -> Result<NormRmsAddOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -804,7 +804,7 @@ impl NormRmsAddCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: NormRmsAddOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -813,7 +813,7 @@ impl NormRmsAddCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut NormRmsAddOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -825,7 +825,7 @@ impl NormRmsAddCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &NORM_RMS_ADD,
                     error,

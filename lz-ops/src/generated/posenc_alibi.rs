@@ -624,7 +624,7 @@ impl<'c> PosencAlibiCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn posenc_alibi_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a PosencAlibi<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -636,7 +636,7 @@ pub fn posenc_alibi_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn posenc_alibi(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: PosencAlibi<'_>,
 ) -> Result<PosencAlibiOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -655,7 +655,7 @@ impl PosencAlibiCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: PosencAlibiOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -664,7 +664,7 @@ impl PosencAlibiCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut PosencAlibiOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -676,7 +676,7 @@ impl PosencAlibiCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &POSENC_ALIBI,
                     error,

@@ -974,7 +974,7 @@ impl<'c> PosencRopeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn posenc_rope_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a PosencRope<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -986,7 +986,7 @@ pub fn posenc_rope_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn posenc_rope(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: PosencRope<'_>,
 ) -> Result<PosencRopeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1002,7 +1002,7 @@ impl PosencRopeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: PosencRopeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1011,7 +1011,7 @@ impl PosencRopeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut PosencRopeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1023,7 +1023,7 @@ impl PosencRopeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &POSENC_ROPE,
                     error,

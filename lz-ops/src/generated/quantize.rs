@@ -1494,7 +1494,7 @@ impl<'c> QuantizeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn quantize_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a Quantize<'a>,
     quantized: ::lz_core::TensorMut<'a>,
     scale_out: Option<::lz_core::TensorMut<'a>>,
@@ -1507,7 +1507,7 @@ pub fn quantize_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn quantize(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: Quantize<'_>,
 ) -> Result<QuantizeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1539,7 +1539,7 @@ impl QuantizeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: QuantizeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1548,7 +1548,7 @@ impl QuantizeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut QuantizeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1560,7 +1560,7 @@ impl QuantizeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &QUANTIZE,
                     error,

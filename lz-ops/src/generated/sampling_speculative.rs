@@ -981,7 +981,7 @@ impl<'c> SamplingSpeculativeCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn sampling_speculative_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a SamplingSpeculative<'a>,
     tokens: ::lz_core::TensorMut<'a>,
     accepted: ::lz_core::TensorMut<'a>,
@@ -994,7 +994,7 @@ pub fn sampling_speculative_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn sampling_speculative(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: SamplingSpeculative<'_>,
 ) -> Result<SamplingSpeculativeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1021,7 +1021,7 @@ impl SamplingSpeculativeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: SamplingSpeculativeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1030,7 +1030,7 @@ impl SamplingSpeculativeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut SamplingSpeculativeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1042,7 +1042,7 @@ impl SamplingSpeculativeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &SAMPLING_SPECULATIVE,
                     error,

@@ -922,7 +922,7 @@ impl<'c> SamplingTopkCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn sampling_topk_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a SamplingTopk<'a>,
     tokens: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -934,7 +934,7 @@ pub fn sampling_topk_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn sampling_topk(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: SamplingTopk<'_>,
 ) -> Result<SamplingTopkOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -953,7 +953,7 @@ impl SamplingTopkCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: SamplingTopkOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -962,7 +962,7 @@ impl SamplingTopkCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut SamplingTopkOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -974,7 +974,7 @@ impl SamplingTopkCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &SAMPLING_TOPK,
                     error,

@@ -979,7 +979,7 @@ impl<'c> SamplingToppCall<'c> {
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
 pub fn sampling_topp_into<'a>(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: &'a SamplingTopp<'a>,
     tokens: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
@@ -991,7 +991,7 @@ pub fn sampling_topp_into<'a>(
 ///
 /// Results come in host memory of their own.
 pub fn sampling_topp(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: SamplingTopp<'_>,
 ) -> Result<SamplingToppOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -1010,7 +1010,7 @@ impl SamplingToppCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: SamplingToppOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -1019,7 +1019,7 @@ impl SamplingToppCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut SamplingToppOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -1031,7 +1031,7 @@ impl SamplingToppCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &SAMPLING_TOPP,
                     error,

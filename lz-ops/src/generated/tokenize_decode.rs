@@ -558,7 +558,7 @@ impl<'c> TokenizeDecodeCall<'c> {
 ///
 /// Results come in host memory of their own.
 pub fn tokenize_decode(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: TokenizeDecode<'_>,
 ) -> Result<TokenizeDecodeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -574,7 +574,7 @@ impl TokenizeDecodeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: TokenizeDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -583,7 +583,7 @@ impl TokenizeDecodeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut TokenizeDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -595,7 +595,7 @@ impl TokenizeDecodeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &TOKENIZE_DECODE,
                     error,

@@ -602,7 +602,7 @@ impl<'c> TokenizeEncodeCall<'c> {
 ///
 /// Results come in host memory of their own.
 pub fn tokenize_encode(
-    engine: &::lz_core::Engine,
+    engine: &::lz_engine::Engine,
     args: TokenizeEncode<'_>,
 ) -> Result<TokenizeEncodeOutput, ::lz_core::Error> {
     let (mut checked, mut places) = (None, None);
@@ -639,7 +639,7 @@ impl TokenizeEncodeCall<'_> {
     #[inline]
     pub fn run(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         mut out: TokenizeEncodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         self.run_in(engine, &mut out)
@@ -648,7 +648,7 @@ impl TokenizeEncodeCall<'_> {
     #[inline]
     pub fn run_in(
         &self,
-        engine: &::lz_core::Engine,
+        engine: &::lz_engine::Engine,
         out: &mut TokenizeEncodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
@@ -660,7 +660,7 @@ impl TokenizeEncodeCall<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
-                ::lz_core::split::or_split(
+                ::lz_engine::split::or_split(
                     engine,
                     &TOKENIZE_ENCODE,
                     error,

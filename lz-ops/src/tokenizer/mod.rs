@@ -23,8 +23,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use lz_core::context::digest_bits;
-use lz_core::files::RegularFile;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};
+use lz_files::RegularFile;
 use model::Model;
 pub use panics::catch_panic;
 

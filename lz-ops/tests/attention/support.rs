@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use lz_core::element::Bool;
 use lz_core::tensor::{Dims, Indices, Layout, Place};
-use lz_core::{DType, Engine, Tensor, TensorView};
+use lz_core::{DType, Tensor, TensorView};
+use lz_engine::Engine;
 use lz_ops::{AttentionGqaPrefill, attention_gqa_prefill, reference_engine};
 
 /// An engine with only the reference kernels.

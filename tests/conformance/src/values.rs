@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use lz_core::run::{Run, Scratch};
-use lz_core::{Context, Engine, KernelEntry};
+use lz_core::{Context, KernelEntry};
+use lz_engine::Engine;
 use lz_schema::model::Operation;
 
 use crate::assign::Prepared;

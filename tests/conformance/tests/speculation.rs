@@ -3,7 +3,8 @@
 //! Each operation may be correct and the composition still wrong: if both used the same random numbers,
 //! acceptance would depend on the draft.
 
-use lz_core::{Engine, KernelEntry, TensorView};
+use lz_core::{KernelEntry, TensorView};
+use lz_engine::Engine;
 use lz_ops::{
     SamplingSpeculative, SamplingTopk, SamplingTopp, sampling_speculative, sampling_topk, sampling_topp,
 };

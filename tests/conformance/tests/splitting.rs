@@ -8,8 +8,9 @@ use lz_conformance::generated::SUBJECTS;
 use lz_conformance::suite::{focus_of, for_each_case};
 use lz_conformance::valid::{Drawing, draw_valid};
 use lz_conformance::values::same;
-use lz_core::policy::{Policy, Sourced};
-use lz_core::{Engine, Error, KernelEntry, dynamic};
+use lz_core::{Error, KernelEntry};
+use lz_engine::policy::{Policy, Sourced};
+use lz_engine::{Engine, dynamic};
 
 /// Workspace that a kernel declares per unit of the batch.
 const UNIT: u64 = 1 << 20;
@@ -29,7 +30,7 @@ fn split_calls_match_whole_calls() {
     let mut operations = 0;
     for subject in SUBJECTS {
         let (info, operation) = (subject.info(), subject.info().schema());
-        let Some(axis) = lz_core::split::batch_axis(info) else { continue };
+        let Some(axis) = lz_engine::split::batch_axis(info) else { continue };
         let prepared = Prepared::new(operation).tame();
         let mut splits = 0;
         let of_operation =

@@ -9,9 +9,10 @@ use lz_conformance::call::{OwnedArg, OwnedCall, OwnedOut};
 use lz_conformance::generated::SUBJECTS;
 use lz_conformance::suite::Checked;
 use lz_conformance::workload::filled;
+use lz_core::KernelEntry;
 use lz_core::run::{Run, Scratch};
-use lz_core::{Engine, KernelEntry};
 use lz_cpu::pool;
+use lz_engine::Engine;
 
 /// Larger workloads would only take longer.
 const MAX_BYTES: usize = 24 << 20;

@@ -12,9 +12,10 @@ use lz_conformance::fill::Numbers;
 use lz_conformance::memory::OwnedTensor;
 use lz_conformance::random::{Random, case_seed};
 use lz_conformance::valid::{Drawing, draw_valid};
+use lz_core::OperationInfo;
 use lz_core::expr::Value;
 use lz_core::tensor::{Indices, TensorView};
-use lz_core::{OperationInfo, dynamic};
+use lz_engine::dynamic;
 use lz_ops::tokenizer::Tokenizer;
 use lz_schema::model::Operation;
 

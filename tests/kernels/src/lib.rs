@@ -4,17 +4,13 @@
 use std::sync::OnceLock;
 
 use lz_core::KernelEntry;
-use lz_core::device::{DeviceDetail, Isa, detect_cpu};
+use lz_core::device::{DeviceDetail, Isa};
+use lz_device::detect_cpu;
 
 /// Every kernel of every backend in this repository, including those that this machine cannot run.
 pub fn all() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
-    KERNELS.get_or_init(|| {
-        let mut kernels = lz_ops::reference_kernels::kernels();
-        kernels.extend(lz_cpu::kernels());
-        kernels.extend(lz_tokenize::kernels());
-        kernels
-    })
+    KERNELS.get_or_init(layerzero::kernels)
 }
 
 /// Kernels whose instruction sets this machine supports: those that a suite can check against the reference

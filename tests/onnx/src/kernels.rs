@@ -1,6 +1,7 @@
 //! The kernels under test. The list itself is `lz_test_kernels`.
 
-use lz_core::{Engine, Error, KernelEntry};
+use lz_core::{Error, KernelEntry};
+use lz_engine::Engine;
 
 /// The backend whose kernels must support every mapped case; others may reject one.
 pub const REFERENCE_BACKEND: &str = "reference";

@@ -5,6 +5,7 @@ use lz_onnx_conformance::model::read_model;
 use lz_onnx_conformance::tensor::read_tensor;
 use lz_onnx_conformance::wire::Chunk;
 use lz_onnx_conformance::{AttributeValue, DataType, LoadedCase, NamedTensor, SkipReason, load_case};
+use lz_test_support::Folder;
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -90,28 +91,19 @@ fn model(nodes: &[Message]) -> Message {
     Message::default().int(1, 10).nested(8, opset).nested(7, graph)
 }
 
-/// A folder that is removed when the test ends.
-struct Folder(PathBuf);
+/// A node test in a folder of its own.
+struct Case(PathBuf, #[expect(dead_code, reason = "removed when dropped")] Folder);
 
-impl Folder {
-    fn with_case(name: &str, model: &Message, files: &[(&str, &[u8])]) -> Self {
-        let folder = std::env::temp_dir().join(format!("lz-onnx-{}-{name}", std::process::id()));
-        let case = Self(folder.join(name));
-        std::fs::create_dir_all(case.0.join("test_data_set_0")).unwrap();
-        std::fs::write(case.0.join("model.onnx"), &model.0).unwrap();
+impl Case {
+    fn new(name: &str, model: &Message, files: &[(&str, &[u8])]) -> Self {
+        let folder = Folder::new();
+        let case = folder.file(name);
+        std::fs::create_dir_all(case.join("test_data_set_0")).unwrap();
+        std::fs::write(case.join("model.onnx"), &model.0).unwrap();
         for (file, bytes) in files {
-            std::fs::write(case.0.join("test_data_set_0").join(file), bytes).unwrap();
+            std::fs::write(case.join("test_data_set_0").join(file), bytes).unwrap();
         }
-        case
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Some(parent) = self.0.parent() {
-            // A leftover folder is harmless; a panic while unwinding would abort.
-            let _ = std::fs::remove_dir_all(parent);
-        }
+        Case(case, folder)
     }
 }
 
@@ -215,7 +207,7 @@ fn case_tensors_follow_the_order_of_the_node() {
     let tensor = |value: u8| tensor_header(&[1], 2).bytes(9, &[value]).0;
     let files = [("input_0.pb", tensor(1)), ("input_1.pb", tensor(2)), ("output_0.pb", tensor(3))];
     let files = files.each_ref().map(|(file, bytes)| (*file, bytes.as_slice()));
-    let folder = Folder::with_case("test_whole", &model(&[node()]), &files);
+    let folder = Case::new("test_whole", &model(&[node()]), &files);
     let LoadedCase::Loaded(case) = load_case(&folder.0).unwrap() else { panic!("a case of one node") };
     assert_eq!((case.name.as_str(), case.opset_version), ("test_whole", 23));
     let data_set = &case.data_sets[0];
@@ -239,7 +231,7 @@ fn case_tensors_follow_the_order_of_the_node() {
 #[test]
 fn unsupported_models_are_skipped_with_a_reason() {
     let check = |name: &str, model: &Message, expected: SkipReason| {
-        let folder = Folder::with_case(name, model, &[]);
+        let folder = Case::new(name, model, &[]);
         match load_case(&folder.0).unwrap() {
             LoadedCase::Skipped { reason, .. } => assert_eq!(reason, expected),
             LoadedCase::Loaded(case) => panic!("{case:?} was not skipped"),

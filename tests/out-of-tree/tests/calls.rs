@@ -5,7 +5,8 @@ use lz_core::device::Platform;
 use lz_core::mode::ReductionOrder;
 use lz_core::plan::TransformKind;
 use lz_core::spec::{DeviceNeeds, StrideNeeds};
-use lz_core::{DType, Engine, ReasonCode, TensorView};
+use lz_core::{DType, ReasonCode, TensorView};
+use lz_engine::Engine;
 use lz_out_of_tree::scale_add::{DEMO_SCALE_ADD, DemoScaleAdd, demo_scale_add};
 use lz_out_of_tree::{Blocked, Copies, EveryAttribute, Plain};
 

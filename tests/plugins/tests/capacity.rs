@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lz_core::device::Platform;
-use lz_core::policy::layer::Given;
-use lz_core::{Engine, Error, KernelSpec, ReasonCode, TensorView};
+use lz_core::{Error, KernelSpec, ReasonCode, TensorView};
+use lz_engine::Engine;
+use lz_engine::policy::layer::Given;
 use lz_ops::{NORM_RMS, NormRms, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
 

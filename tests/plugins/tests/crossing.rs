@@ -6,7 +6,8 @@ use lz_conformance::fill::Numbers;
 use lz_conformance::random::{Random, case_seed};
 use lz_conformance::valid::{Drawing, draw_valid};
 use lz_core::device::Platform;
-use lz_core::{DType, Engine, KernelSpec, OperationInfo, dynamic};
+use lz_core::{DType, KernelSpec, OperationInfo};
+use lz_engine::{Engine, dynamic};
 use lz_ops::{NORM_RMS, NormRms, norm_rms_into};
 use lz_worker::{Worker, WorkerOptions};
 

@@ -1,7 +1,8 @@
 //! A forked child starts its own worker and does not affect the parent's. Only one test, because it forks the test process.
 
 use lz_core::device::Platform;
-use lz_core::{Engine, KernelSpec, TensorView};
+use lz_core::{KernelSpec, TensorView};
+use lz_engine::Engine;
 use lz_ops::{NORM_RMS, NormRms, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
 

@@ -9,8 +9,9 @@ use lz_conformance::fill::Numbers;
 use lz_conformance::random::{Random, case_seed};
 use lz_conformance::valid::{Drawing, draw_valid};
 use lz_core::device::Platform;
-use lz_core::policy::layer::Given;
-use lz_core::{Engine, Error, KernelSpec, OperationInfo, ReasonCode, TensorView, dynamic};
+use lz_core::{Error, KernelSpec, OperationInfo, ReasonCode, TensorView};
+use lz_engine::policy::layer::Given;
+use lz_engine::{Engine, dynamic};
 use lz_ops::{NORM_RMS, NormRms, TOKENIZE_ENCODE, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
 

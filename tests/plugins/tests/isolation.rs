@@ -5,8 +5,9 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
-use lz_core::policy::layer::Given;
-use lz_core::{Engine, Error, ReasonCode, TensorMut, TensorView};
+use lz_core::{Error, ReasonCode, TensorMut, TensorView};
+use lz_engine::Engine;
+use lz_engine::policy::layer::Given;
 use lz_ops::{NormRms, norm_rms, norm_rms_into};
 use lz_worker::{Worker, WorkerOptions};
 use support::{compile, folder, worker_program};

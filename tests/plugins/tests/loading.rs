@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use ed25519_dalek::{Signer, SigningKey};
-use lz_core::{Engine, Error, ReasonCode, TensorView};
+use lz_core::{Error, ReasonCode, TensorView};
+use lz_engine::Engine;
 use lz_ops::{NormRms, norm_rms};
 use lz_plugin::loader::{self, LoadedPlugin, Trust};
 use support::{compile, folder};
@@ -93,7 +94,9 @@ fn an_exception_fails_only_its_call() {
     load(&engine, &compile("plugin.cpp", ""), &trust()).unwrap();
     assert_eq!(call(&engine, 0.25).unwrap(), call(&lz_ops::reference_engine(), 0.25).unwrap());
     assert_eq!(engine.fallbacks(), 1, "fell back to the reference kernel");
-    engine.configure([("fallback_enabled".to_owned(), lz_core::policy::layer::Given::Bool(false))]).unwrap();
+    engine
+        .configure([("fallback_enabled".to_owned(), lz_engine::policy::layer::Given::Bool(false))])
+        .unwrap();
     let error = call(&engine, 0.25).unwrap_err();
     assert!(matches!(error, Error::KernelExecution { .. }), "{error}");
     assert!(error.to_string().contains("eps 0.25 is rejected"), "{error}");
@@ -109,7 +112,7 @@ fn run_failures_contain_the_error_message_of_the_plugin() {
     ] {
         let engine = lz_ops::reference_engine();
         load(&engine, &compile("plugin.c", fault), &trust()).unwrap();
-        let off = lz_core::policy::layer::Given::Bool(false);
+        let off = lz_engine::policy::layer::Given::Bool(false);
         engine.configure([("fallback_enabled".to_owned(), off)]).unwrap();
         let error = call(&engine, 1e-5).unwrap_err();
         assert!(error.to_string().contains(message), "{fault}: {error}");

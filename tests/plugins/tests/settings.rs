@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use lz_core::policy::layer::Given;
-use lz_core::{Engine, Error, ReasonCode, TensorView};
+use lz_core::{Error, ReasonCode, TensorView};
+use lz_engine::Engine;
+use lz_engine::policy::layer::Given;
 use lz_ops::{NormRms, norm_rms};
 use lz_plugin::loader::LoadedPlugin;
 use lz_worker::plugins;

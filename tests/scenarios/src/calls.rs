@@ -1,7 +1,8 @@
 //! Typed calls of the scenarios: model shapes and options. Each is validated as a real call and passed to the
 //! engine's `which`, `explain` or `dispatch`.
 
-use lz_core::{Context, DType, Engine, Error, Explanation, OperationInfo, Plan};
+use lz_core::{Context, DType, Error, OperationInfo, Plan};
+use lz_engine::{Engine, Explanation};
 use lz_ops::{
     ATTENTION_GQA_DECODE_PAGED, ATTENTION_GQA_PREFILL, AttentionGqaDecodePaged,
     AttentionGqaDecodePagedLayout, AttentionGqaPrefill, AttentionGqaPrefillLayout, NORM_RMS, NormRms,

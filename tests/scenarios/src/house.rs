@@ -4,10 +4,11 @@
 use lz_core::device::{DeviceSpec, Platform};
 use lz_core::mode::KvStrategy;
 use lz_core::plan::TransformKind;
-use lz_core::policy::file::Vocabulary;
-use lz_core::policy::stack::PolicyStack;
 use lz_core::spec::StrideNeeds;
-use lz_core::{DType, Engine, KernelEntry, KernelSpec, OperationInfo, ReasonCode};
+use lz_core::{DType, KernelEntry, KernelSpec, OperationInfo, ReasonCode};
+use lz_engine::Engine;
+use lz_engine::policy::file::Vocabulary;
+use lz_engine::policy::stack::PolicyStack;
 use lz_ops::{ATTENTION_GQA_DECODE_PAGED, ATTENTION_GQA_PREFILL, NORM_RMS, OPERATIONS, QUANTIZE};
 
 use crate::kernels::{noop_kernel, spec};
@@ -189,7 +190,7 @@ pub fn engine_on(preset: &str) -> Engine {
 /// # Panics
 /// If the preset does not exist.
 pub fn device(preset: &str) -> DeviceSpec {
-    DeviceSpec::preset(preset).unwrap_or_else(|error| panic!("{error}"))
+    lz_device::preset(preset).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A host engine with these `norm.rms` specs as no-op kernels.

@@ -5,7 +5,6 @@
 //! asserted.
 
 pub mod calls;
-pub mod folder;
 pub mod house;
 pub mod kernels;
 pub mod measured;

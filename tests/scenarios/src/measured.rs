@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use lz_core::bucket::Bucket;
+use lz_core::KernelSpec;
 use lz_core::device::{DeviceSpec, Environment};
-use lz_core::evidence::{Evidence, StoredEvidence, dtypes_text};
-use lz_core::perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
-use lz_core::{Engine, KernelSpec};
+use lz_engine::Engine;
+use lz_engine::bucket::Bucket;
+use lz_engine::evidence::{Evidence, StoredEvidence, dtypes_text};
+use lz_perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
 
 use crate::calls::ScenarioCall;
 

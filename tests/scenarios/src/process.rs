@@ -7,13 +7,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use lz_core::KernelError;
 use lz_core::descriptor::combined_hash;
-use lz_core::device::{DeviceSpec, detect_cpu};
-use lz_core::perfdb::{HealthScope, Options, PerfDb};
-use lz_core::policy::env;
-use lz_core::table::{LockedDecision, Lockfile};
-use lz_core::{Engine, KernelError};
+use lz_core::device::DeviceSpec;
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_engine::policy::env;
+use lz_engine::table::{LockedDecision, Lockfile};
 use lz_ops::NORM_RMS;
+use lz_perfdb::{HealthScope, Options, PerfDb};
 
 use crate::calls::{Norm, Prefill, ScenarioCall};
 use crate::house::{self, host_engine, host_spec, stack, vocabulary};

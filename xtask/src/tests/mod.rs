@@ -2,7 +2,7 @@
 
 mod documents;
 mod freshness;
-mod house;
+mod layers;
 mod links;
 mod macros;
 mod scenarios;

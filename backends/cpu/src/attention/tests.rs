@@ -3,7 +3,8 @@
 
 use half::bf16;
 use lz_core::element::{Bool, Element};
-use lz_core::{Engine, KernelEntry, Tensor, TensorView};
+use lz_core::{KernelEntry, Tensor, TensorView};
+use lz_engine::Engine;
 use lz_ops::*;
 
 use crate::pool;

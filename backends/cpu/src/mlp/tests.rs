@@ -1,7 +1,8 @@
 //! Sizes that the random calls of the conformance suite do not reach: several blocks, panels and KC blocks,
 //! and many rows.
 
-use lz_core::{Engine, Tensor, TensorView};
+use lz_core::{Tensor, TensorView};
+use lz_engine::Engine;
 use lz_ops::*;
 
 use crate::pool;

@@ -1,7 +1,8 @@
 //! Vocabularies of realistic size, checked against the reference: the same tokens, also where the fast paths
 //! must fall back.
 
-use lz_core::{DType, Engine, TensorView};
+use lz_core::{DType, TensorView};
+use lz_engine::Engine;
 use lz_ops::*;
 
 use crate::pool;

@@ -6,8 +6,9 @@ use super::sequences::Sequences;
 use super::tensors::{bools, float, named};
 use super::{MapError, MappedCall, MappedOutput, unsupported};
 use crate::tensor::{DataType, NamedTensor};
+use lz_core::Tensor;
 use lz_core::tensor::Indices;
-use lz_core::{Engine, Tensor};
+use lz_engine::Engine;
 use lz_ops::{
     AttentionCrossPrefill, AttentionCrossPrefillLayout, AttentionGqaPrefill, AttentionGqaPrefillLayout,
     AttentionStandardPrefill, AttentionStandardPrefillLayout,

@@ -8,7 +8,8 @@ use super::arguments::Arguments;
 use super::sequences::Sequences;
 use super::tensors::{from_bytes, indices, named};
 use super::{MapError, MappedCall, MappedOutput, unsupported};
-use lz_core::{Engine, Tensor};
+use lz_core::Tensor;
+use lz_engine::Engine;
 use lz_ops::{KvAppend, KvAppendLayout};
 use std::rc::Rc;
 

@@ -20,7 +20,8 @@ use crate::case::{Case, DataSet};
 use crate::model::Node;
 use crate::tensor::NamedTensor;
 use arguments::Arguments;
-use lz_core::{Engine, Error, Reason};
+use lz_core::{Error, Reason};
+use lz_engine::Engine;
 use std::fmt;
 
 /// A run of a node, mapped to calls of one operation.

@@ -36,7 +36,7 @@ pub fn compile(source: &str, fault: &str) -> PathBuf {
         command.arg(format!("-DFAULT_{fault}"));
     }
     command.arg("-I").arg(root.join("bindings/cpp/include"));
-    command.arg("-I").arg(root.join("backends/plugin/include"));
+    command.arg("-I").arg(root.join("runtime/plugin/include"));
     command.arg(root.join("tests/plugins/native").join(source)).arg("-o").arg(&output).arg("-lm");
     let compiler_output = command.output().unwrap();
     assert!(compiler_output.status.success(), "{}", String::from_utf8_lossy(&compiler_output.stderr));

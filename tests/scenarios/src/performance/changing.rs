@@ -2,9 +2,9 @@
 
 use std::hint::black_box;
 
-use lz_core::policy::Policy;
-use lz_core::policy::file::Document;
-use lz_core::table::{LockedDecision, Lockfile};
+use lz_engine::policy::Policy;
+use lz_engine::policy::file::Document;
+use lz_engine::table::{LockedDecision, Lockfile};
 use lz_ops::NORM_RMS;
 
 use super::Bench;

@@ -2,19 +2,20 @@
 
 use std::hint::black_box;
 
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::PerfDb;
-use lz_core::policy::{CacheConfig, Policy, Sourced};
-use lz_core::{Engine, ReasonCode};
+use lz_core::ReasonCode;
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_engine::policy::{CacheConfig, Policy, Sourced};
 use lz_ops::NORM_RMS;
+use lz_perfdb::PerfDb;
 
 use super::Bench;
 use super::naive::{best, checks};
 use super::repeating::{decide, kernels, norm, norms};
 use crate::calls::{Norm, ScenarioCall};
-use crate::folder::Folder;
 use crate::house::{apply_policy, host_engine, host_spec};
 use crate::measured::{evidence, measurement, spec_of};
+use lz_test_support::Folder;
 
 /// Disables the decision cache, so that every call runs selection.
 fn uncached(engine: &Engine) {
@@ -81,13 +82,13 @@ pub fn the_first_call_with_figures_from_disk(bench: &mut Bench) {
         500,
         || decide(&engine, black_box(&args)),
         || {
-            let query = lz_core::perfdb::Query {
+            let query = lz_perfdb::Query {
                 operation: &key.operation,
                 setting: &key.setting,
                 dtypes: &key.dtypes,
                 bucket: &key.bucket,
             };
-            black_box(database.lookup(query, lz_core::perfdb::unix_now()));
+            black_box(database.lookup(query, lz_perfdb::unix_now()));
         },
     );
 }

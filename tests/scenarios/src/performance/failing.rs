@@ -5,8 +5,9 @@ use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lz_core::health::{CircuitConfig, Health, HealthConfig, SystemClock};
-use lz_core::{DType, Engine, KernelError};
+use lz_core::{DType, KernelError};
+use lz_engine::Engine;
+use lz_engine::health::{CircuitConfig, Health, HealthConfig, SystemClock};
 use lz_ops::{NORM_RMS, NormRms};
 
 use super::Bench;

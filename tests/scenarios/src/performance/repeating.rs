@@ -3,9 +3,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use lz_core::evidence::{Evidence, Finding, Measured, Question};
-use lz_core::mode::{self, Ask, ModeChange};
-use lz_core::{DType, Engine, ReasonCode, Tensor};
+use lz_core::{DType, ReasonCode, Tensor};
+use lz_engine::Engine;
+use lz_engine::evidence::{Evidence, Finding, Measured, Question};
+use lz_engine::mode::{self, Ask, ModeChange};
 use lz_ops::{ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms, norm_rms_into};
 
 use super::Bench;

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
 
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::{Measurement, PerfDb, Setting, unix_now};
+use lz_device::detect_cpu;
+use lz_perfdb::{Measurement, PerfDb, Setting, unix_now};
 
 use super::Bench;
 use crate::calls::Norm;
-use crate::folder::Folder;
 use crate::measured::{measurement, spec_of};
 use crate::process::rank;
+use lz_test_support::Folder;
 
 fn rows(count: i64) -> Vec<Measurement> {
     let (spec, device) = (spec_of(&rank(), "alpha.norm.rms"), detect_cpu());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use lz_core::policy::Policy;
+use lz_engine::policy::Policy;
 use lz_ops::NormRms;
 
 use super::Bench;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use lz_core::device::DeviceSpec;
-use lz_core::evidence::{Evidence, Finding, Measured, MemoryProbe, Question};
-use lz_core::policy::Policy;
 use lz_core::{KernelError, Reason, ReasonCode};
+use lz_engine::evidence::{Evidence, Finding, Measured, MemoryProbe, Question};
+use lz_engine::policy::Policy;
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::house::{engine_on, host_engine, host_spec, register};

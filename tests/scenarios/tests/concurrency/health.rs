@@ -5,8 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use lz_core::health::{Health, HealthConfig, ManualClock};
-use lz_core::{Engine, KernelError};
+use lz_core::KernelError;
+use lz_engine::Engine;
+use lz_engine::health::{Health, HealthConfig, ManualClock};
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::house::{host_spec, register};

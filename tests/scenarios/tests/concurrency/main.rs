@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use lz_core::policy::{Listed, Pattern, Policy, Provenance};
+use lz_engine::policy::{Listed, Pattern, Policy, Provenance};
 
 /// Path of the second process.
 const OTHER_PROCESS: &str = env!("CARGO_BIN_EXE_other-process");

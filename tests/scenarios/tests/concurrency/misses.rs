@@ -5,10 +5,11 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use lz_core::engine::JitRequests;
-use lz_core::evidence::{Evidence, Finding, Question};
-use lz_core::policy::{CacheConfig, Policy, Sourced};
-use lz_core::{Context, Engine, OperationInfo, ReasonCode};
+use lz_core::{Context, OperationInfo, ReasonCode};
+use lz_engine::Engine;
+use lz_engine::engine::JitRequests;
+use lz_engine::evidence::{Evidence, Finding, Question};
+use lz_engine::policy::{CacheConfig, Policy, Sourced};
 use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::house::{host_engine, host_spec};
 

@@ -5,13 +5,13 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use lz_core::policy::file::Document;
-use lz_core::policy::layer::Given;
-use lz_core::policy::stack::PolicyStack;
-use lz_core::reload::{Outcome, watch};
+use lz_engine::policy::file::Document;
+use lz_engine::policy::layer::Given;
+use lz_engine::policy::stack::PolicyStack;
+use lz_engine::reload::{Outcome, watch};
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{host_engine, host_spec, stack, vocabulary};
+use lz_test_support::Folder;
 
 use super::run_concurrently;
 

@@ -5,12 +5,12 @@ use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::{Filter, Measurement, OpenStatus, PerfDb};
+use lz_device::detect_cpu;
+use lz_perfdb::{Filter, Measurement, OpenStatus, PerfDb};
 use lz_scenarios::calls::Norm;
-use lz_scenarios::folder::Folder;
 use lz_scenarios::measured::{measurement, spec_of};
 use lz_scenarios::process::{decisions, freeze_rank, open, rank, rank_with, run_process, start};
+use lz_test_support::Folder;
 
 use super::OTHER_PROCESS;
 

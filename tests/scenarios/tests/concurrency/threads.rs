@@ -6,8 +6,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-use lz_core::mode::{self, Ask as Asked, ModeChange};
-use lz_core::{Engine, KernelSpec};
+use lz_core::KernelSpec;
+use lz_engine::Engine;
+use lz_engine::mode::{self, Ask as Asked, ModeChange};
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::house::{host_engine, host_spec, register};

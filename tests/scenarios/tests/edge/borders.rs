@@ -2,18 +2,18 @@
 //! ties.
 
 use lz_core::ReasonCode;
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::PerfDb;
-use lz_core::policy::{Action, CacheConfig, Pattern, Policy, Provenance, Rule, Sourced};
+use lz_device::detect_cpu;
+use lz_engine::policy::{Action, CacheConfig, Pattern, Policy, Provenance, Rule, Sourced};
 use lz_ops::NORM_RMS;
+use lz_perfdb::PerfDb;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{host_engine, host_spec, register};
 use lz_scenarios::kernels::noop_kernel;
 use lz_scenarios::measured::{evidence, measurement, spec_of};
 use lz_scenarios::process::rank;
+use lz_test_support::Folder;
 
-fn served(engine: &lz_core::Engine, rows: &[i64]) -> Vec<String> {
+fn served(engine: &lz_engine::Engine, rows: &[i64]) -> Vec<String> {
     rows.iter().map(|rows| Norm::rows(*rows).serve(engine).unwrap()).collect()
 }
 
@@ -113,7 +113,7 @@ fn ties_are_broken_by_id() {
     }
 }
 
-fn with_cache(cache: CacheConfig) -> lz_core::Engine {
+fn with_cache(cache: CacheConfig) -> lz_engine::Engine {
     let engine = host_engine([
         host_spec("small.x").limit("hidden <= 100", ReasonCode::AxisLimit).priority(90),
         host_spec("large.x"),

@@ -1,9 +1,9 @@
 //! Devices that are newer than the kernels, second devices, kernels that are never warm.
 
-use lz_core::Engine;
 use lz_core::device::{
     CudaSpec, DeviceDetail, DeviceSpec, Generation, GenerationEntry, GenerationTable, Vendor,
 };
+use lz_engine::Engine;
 use lz_ops::QuantizeFormat;
 use lz_scenarios::calls::{Norm, Prefill, Quantized, ScenarioCall};
 use lz_scenarios::house::{apply_policy, device, engine_on, full_engine};

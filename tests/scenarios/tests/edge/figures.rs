@@ -1,13 +1,14 @@
 //! Measurements that must be ignored or discounted: other version, driver, dtype or descriptor, expired, too
 //! few samples, clock skew.
 
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::{Invalidation, Measurement, PerfDb, unix_now};
-use lz_core::{DType, Engine};
+use lz_core::DType;
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_perfdb::{Invalidation, Measurement, PerfDb, unix_now};
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::measured::{evidence, measurement, spec_of};
 use lz_scenarios::process::rank;
+use lz_test_support::Folder;
 
 /// The selected kernel when the only measurement makes `gamma`, the kernel with the lowest priority, the
 /// fastest.
@@ -113,6 +114,6 @@ fn invalidated_measurements_are_ignored_and_stay_visible() {
     assert_eq!(Norm::default().selected(&engine_with_database(&database)).unwrap(), "gamma.norm.rms");
     assert_eq!(database.invalidate(&Invalidation::Kernel("gamma.norm.rms".to_owned())), Ok(1));
     assert_eq!(Norm::default().selected(&engine_with_database(&database)).unwrap(), "alpha.norm.rms");
-    let rows = database.show(&lz_core::perfdb::Filter::default(), 9);
+    let rows = database.show(&lz_perfdb::Filter::default(), 9);
     assert_eq!((rows.len(), rows[0].valid), (1, false));
 }

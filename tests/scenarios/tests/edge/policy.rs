@@ -1,9 +1,9 @@
 //! Policies that contradict each other, are empty, or name missing backends.
 
 use lz_core::ReasonCode;
-use lz_core::policy::env;
-use lz_core::policy::file::Document;
-use lz_core::policy::layer::Given;
+use lz_engine::policy::env;
+use lz_engine::policy::file::Document;
+use lz_engine::policy::layer::Given;
 use lz_scenarios::calls::{DecodePaged, Norm, Prefill, ScenarioCall};
 use lz_scenarios::house::{apply_policy, engine_on, stack, vocabulary};
 

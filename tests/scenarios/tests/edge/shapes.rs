@@ -1,10 +1,10 @@
 //! Extreme shapes: empty, very large, misaligned, on two devices.
 
 use lz_core::device::Platform;
-use lz_core::explain::CacheState;
 use lz_core::spec::StrideNeeds;
 use lz_core::tensor::{Dims, Layout};
 use lz_core::{DType, Error, ReasonCode, TensorView};
+use lz_engine::explain::CacheState;
 use lz_ops::{ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::house::{apply_policy, engine_on, host_engine, host_spec, register};

@@ -1,7 +1,8 @@
 //! Calls that exceed the limits of every kernel: split into parts as a last resort, and reported.
 
 use lz_core::device::Platform;
-use lz_core::{Engine, ReasonCode, Tensor};
+use lz_core::{ReasonCode, Tensor};
+use lz_engine::Engine;
 use lz_ops::ATTENTION_GQA_PREFILL;
 use lz_ops::{NORM_RMS, NormRms, norm_rms, reference_engine};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};

@@ -1,11 +1,12 @@
 //! Kernel failures within one call: fallback, error message, health record.
 
-use lz_core::device::detect_cpu;
 use lz_core::kernel::Severity;
-use lz_core::mode::{self, Ask as Asked, ModeChange};
-use lz_core::policy::{Policy, Sourced};
-use lz_core::registry::BackendState;
-use lz_core::{DType, Engine, Error, KernelError, Reason, ReasonCode, Tensor, TensorView};
+use lz_core::{DType, Error, KernelError, Reason, ReasonCode, Tensor, TensorView};
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_engine::mode::{self, Ask as Asked, ModeChange};
+use lz_engine::policy::{Policy, Sourced};
+use lz_engine::registry::BackendState;
 use lz_ops::{KV_APPEND, KvAppend, NORM_RMS, NormRms, kv_append, norm_rms, reference_engine};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::house::{apply_policy, engine_on, full_engine, host_spec, register};

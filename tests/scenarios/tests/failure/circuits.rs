@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use lz_core::health::DegradationLevel;
+use lz_core::KernelError;
 use lz_core::kernel::Severity;
-use lz_core::{Engine, KernelError};
+use lz_engine::Engine;
+use lz_engine::health::DegradationLevel;
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::house::host_spec;
@@ -168,7 +169,7 @@ fn the_engine_degrades_by_levels() {
     assert_eq!(engine.health().level(), DegradationLevel::Full);
     Norm::default().serve(&engine).unwrap_err();
     assert_eq!(engine.health().level(), DegradationLevel::ReferencesOnly);
-    engine.health().device_recovered(&lz_core::device::detect_cpu().uuid);
+    engine.health().device_recovered(&lz_device::detect_cpu().uuid);
     assert_eq!(Norm::rows(100).selected(&engine).unwrap(), "reference.x");
     assert_eq!(Norm::rows(100).codes(&engine, "fast.x"), ["DEGRADED"]);
     // Recovers one level at a time, after 30 seconds without failures each.

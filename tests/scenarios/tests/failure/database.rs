@@ -3,16 +3,16 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::{ClosedReason, DropReason, Filter, Mode, OpenStatus, Options, PerfDb, SCHEMA_VERSION};
+use lz_device::detect_cpu;
+use lz_perfdb::{ClosedReason, DropReason, Filter, Mode, OpenStatus, Options, PerfDb, SCHEMA_VERSION};
 use lz_scenarios::calls::Norm;
-use lz_scenarios::folder::Folder;
 use lz_scenarios::measured::{measurement, spec_of};
 use lz_scenarios::process::{decisions, rank, rank_with, start};
+use lz_test_support::Folder;
 
 use super::OTHER_PROCESS;
 
-fn row(hidden: i64) -> lz_core::perfdb::Measurement {
+fn row(hidden: i64) -> lz_perfdb::Measurement {
     measurement(&Norm::hidden(hidden), &spec_of(&rank(), "gamma.norm.rms"), &detect_cpu(), 100.0)
 }
 

@@ -4,14 +4,14 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use lz_core::descriptor::{self, Catalogue};
-use lz_core::policy::env;
-use lz_core::policy::file::Document;
-use lz_core::reload::{Outcome, watch};
 use lz_core::{ReasonCode, dynamic};
+use lz_engine::policy::env;
+use lz_engine::policy::file::Document;
+use lz_engine::reload::{Outcome, watch};
 use lz_ops::OPERATIONS;
 use lz_scenarios::calls::{Prefill, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{engine_on, stack, vocabulary};
+use lz_test_support::Folder;
 
 fn descriptor_codes(json: &str) -> (Option<String>, Vec<ReasonCode>) {
     let catalogue = Catalogue::new(OPERATIONS.iter().map(|info| info.schema()));

@@ -1,12 +1,12 @@
 //! Locks, lockfiles and dispatch tables that do not match: rejected with a reason, never silently replaced.
 
-use lz_core::table::{DispatchTable, Lockfile};
 use lz_core::{DType, Error, ReasonCode};
+use lz_engine::table::{DispatchTable, Lockfile};
 use lz_ops::OPERATIONS;
 use lz_scenarios::calls::{DecodePaged, Prefill, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{apply_policy, device, engine_on};
 use lz_scenarios::process::{Freeze, freeze, freeze_rank, rank, run_process};
+use lz_test_support::Folder;
 
 use super::OTHER_PROCESS;
 

@@ -11,8 +11,9 @@ mod tuning;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lz_core::health::{Health, HealthConfig, ManualClock};
-use lz_core::{Engine, KernelEntry, KernelError, KernelSpec};
+use lz_core::{KernelEntry, KernelError, KernelSpec};
+use lz_engine::Engine;
+use lz_engine::health::{Health, HealthConfig, ManualClock};
 use lz_ops::NORM_RMS;
 use lz_scenarios::house::{host_spec, register};
 use lz_scenarios::kernels::{kernel_fn, noop_kernel};

@@ -4,16 +4,17 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lz_core::health::{Clock, ManualClock};
-use lz_core::perfdb::{Filter, PerfDb, unix_now};
-use lz_core::speculative::{Side, SpeculativeConfig};
-use lz_core::tune::{Outcome, Progress, TuneOptions, Tuned};
-use lz_core::{Engine, KernelEntry, KernelError, Reason, ReasonCode, Run};
+use lz_core::{KernelEntry, KernelError, Reason, ReasonCode, Run};
+use lz_engine::Engine;
+use lz_engine::health::{Clock, ManualClock};
+use lz_engine::speculative::{Side, SpeculativeConfig};
+use lz_engine::tune::{Outcome, Progress, TuneOptions, Tuned};
 use lz_ops::NORM_RMS;
+use lz_perfdb::{Filter, PerfDb, unix_now};
 use lz_scenarios::calls::{DecodePaged, Norm, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{engine_on, host_spec, register};
 use lz_scenarios::kernels::kernel_fn;
+use lz_test_support::Folder;
 
 /// An engine with a database, two kernels that advance the clock and one that fails; returns the clock as
 /// well.

@@ -1,14 +1,15 @@
 //! Blocks of operations whose kernels are selected jointly, and run as a plan.
 
 use lz_core::context::FieldKind;
-use lz_core::dynamic::Output;
 use lz_core::expr::Value;
 use lz_core::plan::TransformKind;
-use lz_core::planner::{BlockCall, Step};
 use lz_core::{
-    Arg, Engine, FusedKernel, FusedPart, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Run,
-    Tensor, TensorView,
+    Arg, FusedKernel, FusedPart, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Run, Tensor,
+    TensorView,
 };
+use lz_engine::Engine;
+use lz_engine::dynamic::Output;
+use lz_engine::planner::{BlockCall, Step};
 use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::house::{apply_policy, engine_on, register};

@@ -1,16 +1,17 @@
 //! Calls with real values, custom operations and kernels, precomputed decisions.
 
 use lz_core::descriptor::{self, Catalogue};
-use lz_core::device::detect_cpu;
-use lz_core::dynamic::{self, Output};
-use lz_core::table::{DispatchTable, Lockfile, TableAnswer};
-use lz_core::{Arg, Engine, OutArg, TensorView};
+use lz_core::{Arg, OutArg, TensorView};
+use lz_device::detect_cpu;
+use lz_engine::Engine;
+use lz_engine::dynamic::{self, Output};
+use lz_engine::table::{DispatchTable, Lockfile, TableAnswer};
 use lz_ops::{NORM_RMS, NormRms, OPERATIONS, norm_rms, reference_engine};
 use lz_scenarios::calls::{Prefill, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{engine_on, full_engine, register};
 use lz_scenarios::kernels::{kernel_fn_with, noop_kernel};
 use lz_scenarios::process::{freeze_rank, rank, run_process};
+use lz_test_support::Folder;
 
 use super::OTHER_PROCESS;
 

@@ -6,13 +6,15 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lz_core::jit::{Compiled, JitConfig, JitQueue};
-use lz_core::{Engine, ReasonCode};
+use lz_core::ReasonCode;
+use lz_core::kernel::Compiled;
+use lz_engine::Engine;
+use lz_engine::jit::{JitConfig, JitQueue};
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{apply_policy, host_engine, host_spec, register};
 use lz_scenarios::kernels::noop_kernel;
+use lz_test_support::Folder;
 
 /// A timeout that no test reaches.
 const LONG: Duration = Duration::from_secs(120);
@@ -29,7 +31,7 @@ fn jit_engine_with_compile_hook(wait: impl Fn() + Send + Sync + 'static) -> (Eng
     let mut fast = host_spec("jit.x").priority(90);
     fast.jit = true;
     let counted = Arc::clone(&count);
-    let compiled = noop_kernel(fast, &NORM_RMS).compiled_by(move |_: &lz_core::jit::CompileRequest<'_>| {
+    let compiled = noop_kernel(fast, &NORM_RMS).compiled_by(move |_: &lz_core::kernel::CompileRequest<'_>| {
         wait();
         counted.fetch_add(1, Ordering::SeqCst);
         Ok(Compiled::default())

@@ -124,7 +124,7 @@ fn a_simulated_device_explains_calls_but_does_not_run_them() {
 
 trait Decide: ScenarioCall {
     /// Id of the kernel that `dispatch` would run, without running it.
-    fn decide(&self, engine: &lz_core::Engine) -> String {
+    fn decide(&self, engine: &lz_engine::Engine) -> String {
         engine.decide(self.operation(), &self.context().unwrap()).unwrap()
     }
 }

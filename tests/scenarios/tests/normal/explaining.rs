@@ -1,7 +1,7 @@
 //! `which` and `explain`: which kernel runs and why.
 
-use lz_core::explain::CacheState;
-use lz_core::registry::BackendState;
+use lz_engine::explain::CacheState;
+use lz_engine::registry::BackendState;
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::house::{apply_policy, engine_on, full_engine, host_engine, host_spec};
 

@@ -1,7 +1,7 @@
 //! Call modes: deterministic, graph capture, batch-invariant, without conversions.
 
 use lz_core::device::Platform;
-use lz_core::mode::{self, Ask as Asked, KvStrategy, ModeChange};
+use lz_engine::mode::{self, Ask as Asked, KvStrategy, ModeChange};
 use lz_ops::ATTENTION_GQA_DECODE_PAGED;
 use lz_scenarios::calls::{DecodePaged, Prefill, ScenarioCall};
 use lz_scenarios::house::{apply_policy, engine_on, register};

@@ -5,18 +5,19 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lz_core::health::{Clock, ManualClock};
-use lz_core::perfdb::unix_now;
-use lz_core::policy::layer::Given;
-use lz_core::quant::{FormatCall, QuantConfig, Weighing};
-use lz_core::speculative::{Side, SpeculativeConfig};
-use lz_core::tune::TuneOptions;
-use lz_core::{Engine, KernelEntry, Run};
+use lz_core::{KernelEntry, Run};
+use lz_engine::Engine;
+use lz_engine::health::{Clock, ManualClock};
+use lz_engine::policy::layer::Given;
+use lz_engine::quant::{FormatCall, QuantConfig, Weighing};
+use lz_engine::speculative::{Side, SpeculativeConfig};
+use lz_engine::tune::TuneOptions;
 use lz_ops::{NORM_RMS, OPERATIONS, QUANTIZE, QuantizeFormat};
+use lz_perfdb::unix_now;
 use lz_scenarios::calls::{DecodePaged, Norm, Quantized, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{engine_on, host_spec, register};
 use lz_scenarios::kernels::{kernel_fn, noop_kernel};
+use lz_test_support::Folder;
 
 /// A server is opened with a file, a variable and a call: each overrides the one before, and the engine
 /// applies all of them.

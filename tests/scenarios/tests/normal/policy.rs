@@ -4,12 +4,12 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use lz_core::policy::file::Document;
-use lz_core::policy::layer::Given;
-use lz_core::reload::{Outcome, watch};
+use lz_engine::policy::file::Document;
+use lz_engine::policy::layer::Given;
+use lz_engine::reload::{Outcome, watch};
 use lz_scenarios::calls::{DecodePaged, Norm, Prefill, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{apply_policy, engine_on, full_engine, stack, vocabulary};
+use lz_test_support::Folder;
 
 use super::OTHER_PROCESS;
 
@@ -154,7 +154,7 @@ fn every_value_reports_its_source() {
         "version: 1\nstrict_mode: true\ndeterministic: false\ncache: { max_size: 500 }\n",
     );
     let variables = [("LAYERZERO_DETERMINISTIC".to_owned(), "1".to_owned())];
-    stack.set_environment(&lz_core::policy::env::read(variables, &vocabulary()).unwrap());
+    stack.set_environment(&lz_engine::policy::env::read(variables, &vocabulary()).unwrap());
     stack.configure([("cache.max_size".to_owned(), Given::Int(800))], "lz.configure").unwrap();
     let of = |key: &str| {
         let entry = stack.config().into_iter().find(|entry| entry.key == key).unwrap();

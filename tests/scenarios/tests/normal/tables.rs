@@ -3,14 +3,15 @@
 
 use std::ops::ControlFlow;
 
-use lz_core::solver::{Problem, Work};
-use lz_core::table::Lockfile;
-use lz_core::{Engine, KernelSpec, ReasonCode};
+use lz_core::{KernelSpec, ReasonCode};
+use lz_engine::Engine;
+use lz_engine::solver::{Problem, Work};
+use lz_engine::table::Lockfile;
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{apply_policy, host_engine, host_spec, register};
 use lz_scenarios::kernels::noop_kernel;
+use lz_test_support::Folder;
 
 fn kernels() -> [KernelSpec; 3] {
     [

@@ -2,13 +2,13 @@
 
 use std::io::BufReader;
 
-use lz_core::device::detect_cpu;
-use lz_core::perfdb::{Filter, PerfDb};
+use lz_device::detect_cpu;
+use lz_perfdb::{Filter, PerfDb};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
-use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{device, engine_on};
 use lz_scenarios::measured::{evidence, measurement, spec_of};
 use lz_scenarios::process::{decisions, rank, rank_with, run_process};
+use lz_test_support::Folder;
 
 use super::OTHER_PROCESS;
 
@@ -113,7 +113,7 @@ fn measurements_are_per_device() {
     }
     engine.set_evidence(Some(evidence(&database, &hopper)));
     let perf =
-        |explanation: lz_core::Explanation| explanation.candidate("torch.sdpa.cudnn").unwrap().score.perf;
+        |explanation: lz_engine::Explanation| explanation.candidate("torch.sdpa.cudnn").unwrap().score.perf;
     assert!(perf(call.explain(&engine)).is_some());
     let blackwell = engine_on("b200");
     blackwell.set_evidence(Some(evidence(&database, &device("b200"))));

@@ -1,0 +1,110 @@
+//! LayerZero for Rust programs: an [`Engine`] with every kernel that is built in, every operation ([`ops`]), and a [`prelude`].
+//!
+//! ```
+//! use layerzero::prelude::*;
+//!
+//! let engine = Engine::new();
+//! let x = [3.0f32, 4.0, 0.0, 0.0];
+//! let args = ops::NormRms::new(TensorView::from_slice(&x, &[1, 4])?);
+//! let result = ops::norm_rms(&engine, args)?;
+//! assert_eq!(result.output.view().shape(), [1, 4]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This crate adds nothing of its own: types are those of [`core`], selection is [`engine`], detection is [`device`]. The features
+//! `cpu` and `tokenize`, both on by default, say whose kernels an engine starts with; the references are always there.
+
+use std::ops::Deref;
+
+pub use lz_core as core;
+pub use lz_device as device;
+pub use lz_engine as engine;
+pub use lz_ops as ops;
+
+use lz_core::{Error, KernelEntry};
+use lz_engine::EngineBuilder;
+
+/// What most programs import.
+pub mod prelude {
+    pub use lz_core::{
+        Context, DType, Error, KernelError, OperationInfo, Reason, ReasonCode, Tensor, TensorMut, TensorView,
+    };
+    pub use lz_engine::{EngineBuilder, Explanation, Policy};
+
+    pub use crate::{Engine, ops};
+}
+
+/// Every kernel that is built in, the references among them.
+pub fn kernels() -> Vec<KernelEntry> {
+    #[allow(unused_mut, reason = "nothing is added without the features")]
+    let mut kernels = lz_ops::reference_kernels::kernels();
+    #[cfg(feature = "cpu")]
+    kernels.extend(lz_cpu::kernels());
+    #[cfg(feature = "tokenize")]
+    kernels.extend(lz_tokenize::kernels());
+    kernels
+}
+
+/// An [engine](lz_engine::Engine) that has every kernel that is built in. A clone is the same engine.
+#[derive(Debug, Clone)]
+pub struct Engine(lz_engine::Engine);
+
+impl Engine {
+    /// An engine with default settings, on this machine's devices.
+    ///
+    /// # Panics
+    /// When a kernel that is built in does not fit its operation, which the tests of this crate exclude.
+    pub fn new() -> Engine {
+        match Engine::with_kernels(lz_engine::Engine::new()) {
+            Ok(engine) => engine,
+            Err(error) => unreachable!("the kernels that are built in fit their operations: {error}"),
+        }
+    }
+
+    /// An engine as this process's environment sets it up: `LAYERZERO_CONFIG`, then the other variables.
+    pub fn open() -> Result<Engine, Error> {
+        Engine::open_with(lz_engine::Engine::builder().from_environment())
+    }
+
+    /// An engine as a builder sets it up.
+    pub fn open_with(builder: EngineBuilder) -> Result<Engine, Error> {
+        Engine::with_kernels(builder.operations(lz_ops::OPERATIONS).open()?)
+    }
+
+    fn with_kernels(engine: lz_engine::Engine) -> Result<Engine, Error> {
+        engine.register(kernels())?;
+        Ok(Engine(engine))
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Engine::new()
+    }
+}
+
+impl Deref for Engine {
+    type Target = lz_engine::Engine;
+
+    #[inline]
+    fn deref(&self) -> &lz_engine::Engine {
+        &self.0
+    }
+}
+
+impl From<Engine> for lz_engine::Engine {
+    fn from(engine: Engine) -> lz_engine::Engine {
+        engine.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_kernel_registers() {
+        let engine = Engine::new();
+        assert_eq!(engine.registry().kernels().count(), kernels().len());
+    }
+}

@@ -1,0 +1,3 @@
+//! The suite of `lz-core`.
+
+mod descriptors;

@@ -1,0 +1,4 @@
+//! The suite of `lz-device`.
+
+mod cuda_driver;
+mod machine_files;

@@ -1,0 +1,120 @@
+//! The kernels that could run a call, for measuring them one by one. Nothing here selects.
+
+use std::sync::Arc;
+
+use super::{Engine, dispatch};
+use crate::compiled::CompiledKernel;
+use crate::health::{Failure, Subject};
+use crate::selection::call::Call;
+use crate::selection::decide;
+use crate::selection::filter;
+use crate::selection::score::Findings;
+use lz_core::context::Context;
+use lz_core::device::DeviceSpec;
+use lz_core::error::Error;
+use lz_core::kernel::{KernelEntry, KernelError};
+use lz_core::operation::OperationInfo;
+use lz_core::plan::Transforms;
+use lz_core::reason::{Reason, ReasonCode};
+use lz_core::run::{Run, Scratch};
+
+/// A kernel that can be measured for a call.
+pub(crate) struct Runner {
+    kernel: Arc<CompiledKernel>,
+    transforms: Transforms,
+    workspace: u64,
+    /// Whether it must be compiled first.
+    pub cold: bool,
+}
+
+/// The kernels that can be measured for a call, and those that cannot.
+pub(crate) struct Runners {
+    pub device: DeviceSpec,
+    pub bucket: Vec<u64>,
+    pub able: Vec<Runner>,
+    pub unable: Vec<(String, Vec<Reason>)>,
+}
+
+impl Runner {
+    pub fn entry(&self) -> &KernelEntry {
+        &self.kernel.entry
+    }
+
+    /// Runs it; a panic inside it is returned as its error.
+    pub fn run(
+        &self,
+        scratch: &mut Scratch,
+        run_one: &mut dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        match dispatch::run_guarded(&self.kernel, self.workspace, self.transforms, scratch, run_one) {
+            None => Ok(()),
+            Some(error) => Err(*error),
+        }
+    }
+}
+
+impl Engine {
+    /// All kernels that could run the call, compiled or not.
+    pub(crate) fn runners(
+        &self,
+        operation: &'static OperationInfo,
+        context: &Context,
+    ) -> Result<Runners, Error> {
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        if !snapshot.devices.are_real() {
+            return Err(dispatch::simulated_device_error(operation));
+        }
+        let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
+        let call = Call::new(&snapshot, table, context, mode);
+        let Some(device) = call.device.cloned() else {
+            let reasons = vec![Reason::new(ReasonCode::DeviceAbsent)];
+            return Err(Error::Validation { operation: operation.name.to_string(), reasons });
+        };
+        let mut runners =
+            Runners { device, bucket: call.bucket.words().to_vec(), able: Vec::new(), unable: Vec::new() };
+        for ranked in decide::rank(&call, &PerfTerms::default()) {
+            let candidate = table.candidates.get(usize::from(ranked.position));
+            let Some(kernel) = candidate.and_then(|one| snapshot.registry.shared(one.kernel)) else {
+                continue;
+            };
+            let mut reasons: Vec<Reason> = Vec::new();
+            filter::examine(&call, ranked.position, &mut reasons);
+            let cold = reasons.iter().any(|reason| reason.code == ReasonCode::JitCold);
+            reasons.retain(|reason| reason.code != ReasonCode::JitCold);
+            if reasons.is_empty() {
+                let workspace = filter::workspace(&kernel, &call.values).unwrap_or(0);
+                runners.able.push(Runner { kernel, transforms: ranked.transforms, workspace, cold });
+            } else {
+                runners.unable.push((kernel.spec().id.clone(), reasons));
+            }
+        }
+        runners.able.sort_by(|a, b| a.entry().spec.id.cmp(&b.entry().spec.id));
+        Ok(runners)
+    }
+
+    /// Resets the circuit of a kernel for this bucket after a successful measurement.
+    pub(crate) fn succeeded_in_trial(&self, runners: &Runners, runner: &Runner) {
+        self.health().forgive(&subject(runners, runner));
+    }
+
+    /// Records a failure during measurement in health.
+    pub(crate) fn failed_in_trial(&self, runners: &Runners, runner: &Runner, error: &KernelError) {
+        let health = self.health();
+        if let Ok(permit) = health.admit(subject(runners, runner)) {
+            permit.failed(Failure::of(error, &super::dispatch::failure_text(error)).in_trial());
+        }
+    }
+}
+
+/// The circuit-breaker subject of a measured kernel.
+fn subject<'a>(runners: &'a Runners, runner: &'a Runner) -> Subject<'a> {
+    let spec = runner.kernel.spec();
+    Subject {
+        kernel: &spec.id,
+        kernel_version: &spec.version,
+        bucket: &runners.bucket,
+        backend: &spec.backend,
+        backend_version: &spec.version,
+        device: &runners.device.uuid,
+    }
+}

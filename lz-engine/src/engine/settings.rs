@@ -1,0 +1,210 @@
+//! Run-time control: settings, locks, and scopes of one thread.
+//!
+//! Settings come in layers, later over earlier: file, environment, calls. The overlay of a thread is on top and ends with its
+//! guard.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lz_schema::policy::SettingValue;
+
+use super::{Engine, Shared};
+use crate::health::HealthConfig;
+use crate::policy::file::{Document, PolicyText, Vocabulary, wrong};
+use crate::policy::layer::{Given, Layer, NotASetting};
+use crate::policy::overlay::Overlay;
+use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
+use crate::policy::{Sourced, generations};
+use crate::selection::devices;
+use crate::selection::snapshot::Parts;
+use crate::selection::thread_scope::{self, PolicyScope};
+use crate::telemetry::{Observation, ObserveOptions};
+use lz_core::error::Error;
+use lz_core::reason::{Reason, ReasonCode};
+
+impl From<NotASetting> for Error {
+    fn from(error: NotASetting) -> Error {
+        let reason = Reason::new(ReasonCode::PolicyInvalid).message(error.message.clone());
+        Error::Configuration { subject: error.key, message: error.message, reasons: vec![reason] }
+    }
+}
+
+impl Engine {
+    /// The layers of the policy. A policy set with [`Engine::set_policy`] is replaced by the first change of a layer.
+    pub fn settings(&self) -> &PolicyStack {
+        self.shared.operator.get_or_init(|| {
+            let shared = Arc::downgrade(&self.shared);
+            let base = self.health().config();
+            PolicyStack::new(move |layer| {
+                if let Some(shared) = shared.upgrade() {
+                    match generations::table(layer) {
+                        Some(Ok(table)) => devices::set_generation_table(table),
+                        Some(Err(error)) => tracing::warn!(%error, "gpu_generations is invalid and ignored"),
+                        None => {}
+                    }
+                    shared.apply(layer);
+                    shared.published.load().health.configure(health_of(layer, base));
+                    shared.configure_persistence(layer);
+                }
+            })
+        })
+    }
+
+    /// Sets values by key: all of them or, on error, none.
+    pub fn configure(&self, values: impl IntoIterator<Item = (String, Given)>) -> Result<(), Error> {
+        Ok(self.settings().configure(values, "lz.configure")?)
+    }
+
+    /// Loads a policy file. An invalid file changes nothing, and the error is the whole diagnostic.
+    pub fn load_config(&self, path: &Path) -> Result<(), Error> {
+        let text = PolicyText::read(path).map_err(|error| unreadable(path, &error))?;
+        self.settings().load(text.document(&self.vocabulary())?);
+        Ok(())
+    }
+
+    /// Loads a policy text; `path` is its name in messages and provenance.
+    pub fn load_config_text(&self, path: &str, text: &str) -> Result<(), Error> {
+        let document =
+            Document::read(path, text, &self.vocabulary()).map_err(|report| wrong(path, &report))?;
+        self.settings().load(document);
+        Ok(())
+    }
+
+    /// The operations that a policy may name.
+    pub fn vocabulary(&self) -> Vocabulary {
+        Vocabulary::new(self.registry().operations())
+    }
+
+    /// Locks an operation or alias to a kernel, replacing an earlier lock. An unknown operation is an error here; an unsuitable
+    /// kernel is an error of the call.
+    pub fn lock(&self, operation: &str, kernel: &str) -> Result<(), Error> {
+        self.check_operation(operation)?;
+        self.settings().lock(operation, kernel, "lz.lock");
+        Ok(())
+    }
+
+    /// Removes a lock, whatever its source.
+    pub fn unlock(&self, operation: &str) -> Result<(), Error> {
+        self.check_operation(operation)?;
+        self.settings().unlock(operation);
+        Ok(())
+    }
+
+    fn check_operation(&self, operation: &str) -> Result<(), Error> {
+        let registry = self.registry();
+        let pattern = crate::policy::Pattern::new(operation);
+        let known = registry.operations().any(|info| pattern.matches(&info.name))
+            || !registry.alias(operation).is_empty()
+            || registry.operations().next().is_none();
+        if known {
+            return Ok(());
+        }
+        let names = registry.operations().map(|info| info.name.as_ref());
+        let near = lz_schema::diagnostics::nearest(operation, names);
+        let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+        let message = format!("unknown operation or alias `{operation}`{tail}");
+        let reasons = vec![Reason::new(ReasonCode::OperationUnknown).message(message.clone())];
+        Err(Error::Configuration { subject: operation.to_owned(), message, reasons })
+    }
+
+    /// Applies an overlay to the policy for this thread's calls until the guard is dropped. Guards nest.
+    pub fn scope(&self, overlay: Overlay) -> Result<PolicyScope, Error> {
+        let shown = overlay.as_layer();
+        let (mode, layer) = overlay.split();
+        let engine = self.shared.published.load().observation.engine;
+        thread_scope::push_overlay(engine, mode, layer, shown).map_err(|_| {
+            let message = "this process has used up the ids for distinct scopes".to_owned();
+            let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
+            Error::Configuration { subject: "scope".to_owned(), message, reasons }
+        })
+    }
+
+    /// Prefers backends or kernels for this thread's calls until the guard is dropped.
+    pub fn prefer(&self, patterns: &[String]) -> Result<PolicyScope, Error> {
+        self.scope(Overlay::new().prefer(patterns))
+    }
+
+    /// Allows only reference kernels for this thread's calls until the guard is dropped.
+    pub fn disabled(&self) -> Result<PolicyScope, Error> {
+        self.scope(Overlay::new().disabled())
+    }
+
+    /// All settings with their sources, as this thread sees them.
+    pub fn config(&self) -> Vec<ConfigEntry> {
+        entries(&self.effective())
+    }
+
+    /// A setting and its source; `None` if there is no such setting.
+    pub fn setting(&self, key: &str) -> Option<Sourced<SettingValue>> {
+        self.effective().value(key)
+    }
+
+    fn effective(&self) -> Layer {
+        let mut layer = self.settings().effective();
+        layer.merge(&thread_scope::shown_over(self.shared.published.load().observation.engine));
+        layer
+    }
+}
+
+impl Shared {
+    /// Applies settings: the policy, and what is observed.
+    fn apply(&self, layer: &Layer) {
+        let policy = layer.policy();
+        let observe = observe_options_of(layer);
+        let change = |parts: SnapshotParts| {
+            if *parts.policy == policy && parts.observation.by_settings == observe {
+                return Ok(None);
+            }
+            let observation = Observation { by_settings: observe, ..parts.observation };
+            let policy = if *parts.policy == policy { parts.policy } else { Arc::new(policy) };
+            Ok(Some(SnapshotParts { policy, observation, ..parts }))
+        };
+        // `change` returns no error.
+        self.change(change).ok();
+    }
+}
+
+/// The circuit-breaker configuration from settings; unset values keep the base.
+fn health_of(layer: &Layer, base: HealthConfig) -> HealthConfig {
+    let mut kernel = base.kernel;
+    let number = |key: &str| match layer.stated_setting(key) {
+        Some(SettingValue::Int(value)) => Some(u64::try_from(*value).unwrap_or(0)),
+        _ => None,
+    };
+    let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    if let Some(failures) = number("circuit_breaker.failure_threshold") {
+        kernel.failure_threshold = small(failures);
+    }
+    if let Some(successes) = number("circuit_breaker.success_threshold") {
+        kernel.success_threshold = small(successes);
+    }
+    if let Some(milliseconds) = number("circuit_breaker.timeout_ms") {
+        kernel.base_backoff = Duration::from_millis(milliseconds);
+        kernel.max_backoff = kernel.max_backoff.max(kernel.base_backoff);
+    }
+    if let Some(probes) = number("circuit_breaker.half_open_max_calls") {
+        kernel.max_probes = small(probes);
+    }
+    HealthConfig { kernel, ..base }
+}
+
+fn observe_options_of(layer: &Layer) -> ObserveOptions {
+    let on =
+        |key: &str| matches!(layer.value(key).map(|sourced| sourced.value), Some(SettingValue::Bool(true)));
+    let verbose = on("verbose");
+    ObserveOptions {
+        spans: verbose,
+        log: verbose || on("log_selections"),
+        verbose,
+        synchronise: on("debug"),
+        time_every: u32::from(on("enable_profiling")),
+    }
+}
+
+pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    let message = format!("cannot be read: {error}");
+    let reasons =
+        vec![Reason::new(ReasonCode::PolicyInvalid).message(format!("{} {message}", path.display()))];
+    Error::Configuration { subject: path.display().to_string(), message, reasons }
+}

@@ -1,0 +1,35 @@
+//! The mode of calls, and how a thread changes it for a while.
+
+pub use lz_core::mode::*;
+
+pub use crate::selection::thread_scope::{ModeScope, scope};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selection::thread_scope::of_thread;
+
+    #[test]
+    fn scopes_nest_and_end() {
+        let ground = Mode::PLAIN.set(Ask::Strict, true);
+        let outer = scope(ModeChange::NONE.set(Ask::Deterministic, true).kv(KvStrategy::Paged));
+        assert!(of_thread().apply(ground).has(Ask::Deterministic));
+        {
+            let _inner = scope(
+                ModeChange::NONE
+                    .set(Ask::Deterministic, false)
+                    .set(Ask::Strict, false)
+                    .kv(KvStrategy::Virtual)
+                    .tp(8),
+            );
+            let mode = of_thread().apply(ground);
+            assert_eq!((mode.tp_size(), mode.to_string().as_str()), (8, "virtual, 8 ranks"));
+            assert!(!mode.has(Ask::Deterministic) && !mode.has(Ask::Strict));
+            assert_eq!(mode.kv_strategy(), Some(KvStrategy::Virtual));
+        }
+        let mode = of_thread().apply(ground);
+        assert_eq!((mode.tp_size(), mode.to_string().as_str()), (1, "deterministic, strict, paged"));
+        drop(outer);
+        assert_eq!(of_thread().apply(ground), ground);
+    }
+}

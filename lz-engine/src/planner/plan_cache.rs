@@ -1,0 +1,84 @@
+//! The cache of block plans. The key contains the exact calls and the generation, so a cached plan is what planning again would
+//! produce.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::graph::{Block, Fusing};
+use super::{BlockPlan, Step, explain};
+use crate::selection::snapshot::Snapshot;
+use lz_core::error::Error;
+use lz_core::mode::Mode;
+use lz_schema::DType;
+
+/// Maximum number of cached plans; when full, the cache is cleared.
+const MAX_CACHED_PLANS: usize = 512;
+
+/// How one step is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Form {
+    pub kernel: String,
+    /// Number of operations it covers, and the index of its own among them.
+    pub covers: usize,
+    pub own: usize,
+    /// The case of `layout`, if the operation has one.
+    pub layout: Option<String>,
+    /// The dtype of the incoming tensor, if it is a variable.
+    pub dtype: Option<DType>,
+}
+
+/// A plan and how to run it: a form at each operation where a kernel starts.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub plan: BlockPlan,
+    pub forms: Vec<Option<Form>>,
+}
+
+/// Everything that a plan depends on besides the snapshot: mode, operations, contexts, element types.
+type Key = Vec<u64>;
+
+/// Plans by key, for one generation.
+#[derive(Debug, Default)]
+pub(crate) struct PlanCache(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
+
+impl PlanCache {
+    /// The plan of a block to be run: cached, or a new one.
+    pub(super) fn plan(
+        &self,
+        snapshot: &Snapshot,
+        mode: Mode,
+        steps: &[Step],
+    ) -> Result<Arc<Planned>, Error> {
+        let key = key(mode, steps);
+        {
+            let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if cache.0 == snapshot.generation
+                && let Some(planned) = cache.1.get(&key)
+            {
+                return Ok(Arc::clone(planned));
+            }
+        }
+        let block = Block::of(snapshot, mode, steps, Fusing::Runnable)?;
+        let forms = block.joint().map(|path| block.forms(&path)).unwrap_or_default();
+        let planned = Arc::new(Planned { plan: explain::plan(&block), forms });
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.0 != snapshot.generation || cache.1.len() >= MAX_CACHED_PLANS {
+            cache.1.clear();
+        }
+        cache.0 = snapshot.generation;
+        cache.1.insert(key, Arc::clone(&planned));
+        Ok(planned)
+    }
+}
+
+fn key(mode: Mode, steps: &[Step]) -> Key {
+    let mut key = vec![u64::from(mode.flags()), u64::from(mode.overlay_id())];
+    for step in steps {
+        let words = step.context.words();
+        key.push(u64::from(step.operation.slot()) << 32 | words.len() as u64);
+        key.extend(words);
+        key.push(step.dtypes.len() as u64);
+        key.extend(step.dtypes.iter().map(|dtype| *dtype as u64));
+    }
+    key
+}

@@ -1,0 +1,282 @@
+//! The policy that selection reads: plain data, each value with its source.
+//!
+//! Nothing in [`Policy`] reads files or the environment; the submodules do. The engine compiles the conditions against each
+//! operation. A policy is immutable and replaced as a whole.
+
+pub mod env;
+pub mod file;
+pub(crate) mod generations;
+pub mod layer;
+pub mod overlay;
+pub mod pattern;
+mod rules;
+mod snapshot;
+pub mod stack;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use pattern::Pattern;
+
+use lz_core::mode::{Ask, KvStrategy, Mode, ReductionOrder};
+
+/// The source of a value, for display: `layerzero.yaml:14`, `LAYERZERO_PREFER`, `lz.configure`, `default`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Provenance(pub String);
+
+impl Provenance {
+    /// From a text.
+    pub fn new(text: impl Into<String>) -> Provenance {
+        Provenance(text.into())
+    }
+
+    /// The source of a default.
+    pub fn default_value() -> Provenance {
+        Provenance("default".to_owned())
+    }
+}
+
+impl fmt::Display for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A value and its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sourced<T> {
+    /// The value.
+    pub value: T,
+    /// The source.
+    pub source: Provenance,
+}
+
+impl<T> Sourced<T> {
+    /// A value with an explicit source.
+    pub fn new(value: T, source: impl Into<String>) -> Sourced<T> {
+        Sourced { value, source: Provenance::new(source) }
+    }
+
+    /// A default value.
+    pub fn default_value(value: T) -> Sourced<T> {
+        Sourced { value, source: Provenance::default_value() }
+    }
+}
+
+/// Handling of kernels that compile on first use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JitPolicy {
+    /// Never selected.
+    Never,
+    /// Selected once compiled; a cold kernel is submitted for background compilation and skipped meanwhile.
+    WhenWarm,
+    /// May compile inside a call, with a score penalty.
+    Inline,
+}
+
+/// Behavior if results must not depend on the tensor-parallel size and only the reference kernel is invariant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TpFallback {
+    /// Run the reference.
+    Reference,
+    /// Return an error.
+    Error,
+    /// Prefer invariant kernels, then use others.
+    BestEffort,
+}
+
+/// Locks an operation to a kernel while the condition holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lock {
+    /// The operation, or an alias for several operations with some params fixed.
+    pub operation: Pattern,
+    /// The kernel's id.
+    pub kernel: String,
+    /// A bool expression; none means always.
+    pub condition: Option<String>,
+    /// The source.
+    pub source: Provenance,
+}
+
+/// An entry of the allow, deny, prefer or avoid list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    /// Which kernels, by id or backend.
+    pub kernels: Pattern,
+    /// For which operations.
+    pub operations: Pattern,
+    /// The source.
+    pub source: Provenance,
+}
+
+/// A conditional rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// A name for explanations; may be empty.
+    pub name: String,
+    /// For which operations.
+    pub operations: Pattern,
+    /// A bool expression over the operation's axes, params, `given(…)` and dtypes, and over the device and mode
+    /// (see [`lz_core::expression_names::DEVICE_NAMES`]). A rule that uses a name an operation does not have does not apply to it.
+    pub condition: Option<String>,
+    /// The actions.
+    pub actions: Vec<Action>,
+    /// The source.
+    pub source: Provenance,
+}
+
+/// An action of a rule.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Adds the score of a preference.
+    Prefer(Pattern),
+    /// Subtracts the penalty of an avoidance.
+    Avoid(Pattern),
+    /// Adds to a kernel's score.
+    Boost(Pattern, f64),
+    /// Excludes matching kernels.
+    Deny(Pattern),
+    /// Excludes all other kernels.
+    Allow(Pattern),
+    /// Ranks a kernel before all others, if it can run the call.
+    Override(String),
+    /// Requires this kernel; otherwise the call is an error.
+    Lock(String),
+    /// Excludes kernels for which a bool expression over their properties (see
+    /// [`lz_core::expression_names::KERNEL_NAMES`]) is false.
+    Filter(String),
+}
+
+/// The decision cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Whether decisions are cached.
+    pub enabled: bool,
+    /// Maximum number of cached decisions.
+    pub max_entries: usize,
+    /// How long a decision is cached.
+    pub time_to_live: Duration,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        CacheConfig { enabled: true, max_entries: 10_000, time_to_live: Duration::from_secs(60) }
+    }
+}
+
+/// The operator's policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// False: reference kernels only.
+    pub enabled: Sourced<bool>,
+    /// Whether a fallback kernel runs when a kernel fails.
+    pub fallback_enabled: Sourced<bool>,
+    /// Whether the same inputs must give the same bits.
+    pub deterministic: Sourced<bool>,
+    /// Whether results must not depend on the tensor-parallel size.
+    pub require_tp_invariant: Sourced<bool>,
+    /// The tensor-parallel size, unless the caller sets it.
+    pub tp_size: Sourced<u32>,
+    /// The order in which ranks reduce.
+    pub reduction_order: Sourced<ReductionOrder>,
+    /// Behavior if only the reference kernel is invariant.
+    pub tp_fallback: Sourced<TpFallback>,
+    /// Whether explanations are available.
+    pub explain_enabled: Sourced<bool>,
+    /// Whether kernels of a block of operations are selected together.
+    pub plan_mode: Sourced<bool>,
+    /// Whether implicit conversions are forbidden.
+    pub strict_mode: Sourced<bool>,
+    /// Whether adapters may convert at all.
+    pub allow_adaptation: Sourced<bool>,
+    /// Whether TF32 and similar modes may be used.
+    pub allow_reduced_precision: Sourced<bool>,
+    /// Whether kernels must have passed a trial capture before they run in a capture.
+    pub graph_strict_mode: Sourced<bool>,
+    /// Whether kernels that do not declare graph safety are assumed to be safe.
+    pub default_graph_safe: Sourced<bool>,
+    /// Maximum workspace of a kernel in bytes; `None` means no limit.
+    pub memory_headroom: Sourced<Option<u64>>,
+    /// Whether free device memory is probed if no memory probe is set.
+    pub probe_memory: Sourced<bool>,
+    /// How long the size of the largest free block is cached.
+    pub probe_time_to_live: Sourced<Duration>,
+    /// Handling of kernels that compile on first use.
+    pub jit: Sourced<JitPolicy>,
+    /// Whether a call that only a cold kernel could run is refused; otherwise the kernel compiles inside the call.
+    pub fail_on_no_fallback: Sourced<bool>,
+    /// The KV-cache strategy, unless the caller sets it.
+    pub kv_strategy: Sourced<Option<KvStrategy>>,
+    /// The minimum driver version for a KV cache in virtual memory.
+    pub kv_min_driver: Sourced<String>,
+    /// The decision cache.
+    pub cache: Sourced<CacheConfig>,
+    /// Score of a preference.
+    pub prefer_points: f64,
+    /// Penalty of an avoidance.
+    pub avoid_points: f64,
+    /// Locks; the last active one wins.
+    pub locks: Vec<Lock>,
+    /// If any entry applies to an operation, only matching kernels may run it.
+    pub allow: Vec<Listed>,
+    /// Kernels that may not run.
+    pub deny: Vec<Listed>,
+    /// Preferred kernels.
+    pub prefer: Vec<Listed>,
+    /// Avoided kernels.
+    pub avoid: Vec<Listed>,
+    /// Conditional rules.
+    pub rules: Vec<Rule>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            enabled: Sourced::default_value(true),
+            fallback_enabled: Sourced::default_value(true),
+            deterministic: Sourced::default_value(false),
+            require_tp_invariant: Sourced::default_value(false),
+            tp_size: Sourced::default_value(1),
+            reduction_order: Sourced::default_value(ReductionOrder::Tree),
+            tp_fallback: Sourced::default_value(TpFallback::Reference),
+            explain_enabled: Sourced::default_value(true),
+            plan_mode: Sourced::default_value(false),
+            strict_mode: Sourced::default_value(false),
+            allow_adaptation: Sourced::default_value(true),
+            allow_reduced_precision: Sourced::default_value(false),
+            graph_strict_mode: Sourced::default_value(false),
+            default_graph_safe: Sourced::default_value(false),
+            memory_headroom: Sourced::default_value(Some(1 << 30)),
+            probe_memory: Sourced::default_value(false),
+            probe_time_to_live: Sourced::default_value(Duration::from_secs(60)),
+            jit: Sourced::default_value(JitPolicy::WhenWarm),
+            fail_on_no_fallback: Sourced::default_value(true),
+            kv_strategy: Sourced::default_value(None),
+            kv_min_driver: Sourced::default_value("520.0".to_owned()),
+            cache: Sourced::default_value(CacheConfig::default()),
+            prefer_points: 20.0,
+            avoid_points: 50.0,
+            locks: Vec::new(),
+            allow: Vec::new(),
+            deny: Vec::new(),
+            prefer: Vec::new(),
+            avoid: Vec::new(),
+            rules: Vec::new(),
+        }
+    }
+}
+
+impl Policy {
+    /// The base mode, before a thread's override.
+    pub fn mode(&self) -> Mode {
+        Mode::PLAIN
+            .set(Ask::Disabled, !self.enabled.value)
+            .set(Ask::Deterministic, self.deterministic.value)
+            .set(Ask::TensorParallelInvariant, self.require_tp_invariant.value)
+            .set(Ask::Strict, self.strict_mode.value)
+            .set(Ask::NotAdapting, !self.allow_adaptation.value)
+            .set(Ask::ReducedPrecision, self.allow_reduced_precision.value)
+            .kv(self.kv_strategy.value)
+            .tp(self.tp_size.value)
+    }
+}

@@ -1,0 +1,26 @@
+//! Which kernel runs a call: the immutable snapshot that decisions are made under, filter and score over the candidates of an
+//! operation, and the caches of decisions.
+//!
+//! Nothing here runs a kernel.
+
+pub(crate) mod cache;
+pub(crate) mod call;
+pub(crate) mod decide;
+pub(crate) mod devices;
+pub(crate) mod exact_cache;
+pub(crate) mod filter;
+pub(crate) mod guard;
+pub(crate) mod loaded_tables;
+pub(crate) mod operation_table;
+mod prefilter;
+pub(crate) mod prepared_evidence;
+pub(crate) mod publish;
+mod scoped_snapshots;
+pub mod score;
+pub(crate) mod snapshot;
+pub(crate) mod split;
+mod split_axis;
+mod sync;
+pub(crate) mod thread;
+pub(crate) mod thread_cache;
+pub(crate) mod thread_scope;

@@ -1,0 +1,243 @@
+//! The thread state: the thread cache, the last snapshot seen, scratch memory and unflushed counters.
+//!
+//! The thread cache is keyed by the whole call, so a lookup is a comparison of words and a hit needs no cell key, guard or
+//! workspace evaluation. Decisions that depend on anything but the call and the snapshot (free memory, circuits that are not
+//! closed) are never inserted.
+
+use std::sync::Arc;
+
+use super::operation_table::OperationTable;
+use super::publish::Published;
+use super::snapshot::Snapshot;
+use crate::compiled::CompiledKernel;
+use crate::selection::exact_cache::Settled;
+use crate::telemetry::Tally;
+use lz_core::context::{Context, Extent, MAX_WORDS};
+use lz_core::mode::ModeChange;
+use lz_core::plan::Transforms;
+use lz_core::run::Scratch;
+
+/// Entries per operation.
+const ENTRIES: usize = 4;
+/// A call that misses twice in a row is inserted at once. Otherwise only one miss in this many is inserted: for working sets
+/// larger than the cache, replacing an entry on each call costs more than it saves.
+const INSERT_AFTER_MISSES: u32 = 16;
+/// Hits of one thread between two reads of a clock.
+const HITS_BETWEEN_CLOCK_READS: u32 = 1 << 16;
+
+/// The state of a thread for one nesting level of calls.
+#[derive(Default)]
+pub(crate) struct ThreadState {
+    /// The generation of `world`.
+    pub generation: u64,
+    /// Hits since the last clock read, and the limit.
+    pub hits: u32,
+    pub hit_budget: u32,
+    /// Whether the thread's exit hook is installed.
+    pub has_exit_hook: bool,
+    pub thread_cache: ThreadCache,
+    pub scratch: Scratch,
+    pub snapshot: Option<Arc<Snapshot>>,
+    /// Counters not yet flushed to telemetry.
+    pub tally: Tally,
+    /// The next one in the list of spare states.
+    pub next_spare: Option<&'static mut ThreadState>,
+}
+
+impl ThreadState {
+    /// Loads the current snapshot if the held one is stale.
+    #[inline]
+    pub fn refresh(&mut self, published: &Published<Snapshot>) {
+        if self.generation != published.number() {
+            self.reload(published);
+        }
+    }
+
+    #[cold]
+    fn reload(&mut self, published: &Published<Snapshot>) {
+        self.flush();
+        let snapshot = published.load();
+        self.generation = snapshot.generation;
+        self.hit_budget = snapshot.observe.hit_budget(HITS_BETWEEN_CLOCK_READS);
+        self.snapshot = Some(snapshot);
+    }
+
+    /// Flushes this thread's counters to telemetry.
+    pub fn flush(&mut self) {
+        if let Some(snapshot) = &self.snapshot {
+            self.tally.flush(self.hits, &snapshot.observation.telemetry);
+        }
+    }
+
+    /// The latest entry, if it is this call's and no clock read is due. Entries are only inserted for calls that need no permit
+    /// and are not observed; entries of other snapshots do not match.
+    #[inline(always)]
+    pub fn lookup_latest(
+        &mut self,
+        slot: u32,
+        generation: u64,
+        change: ModeChange,
+        context: &Context,
+    ) -> Option<(&ThreadCacheEntry, &CompiledKernel, &mut Scratch)> {
+        // Hits are counted for the engine of the held snapshot.
+        if self.generation != generation || self.hits >= self.hit_budget {
+            return None;
+        }
+        let entry = self.thread_cache.of(slot)?.latest(generation, change, context)?;
+        self.hits += 1;
+        Some((entry, entry.kernel.as_deref()?, &mut self.scratch))
+    }
+}
+
+impl Drop for ThreadState {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// The per-thread decision cache, by operation slot.
+#[derive(Default)]
+pub(crate) struct ThreadCache(Vec<Option<Box<ThreadCacheSet>>>);
+
+/// The entries of one operation, replaced round-robin.
+pub(crate) struct ThreadCacheSet {
+    entries: [ThreadCacheEntry; ENTRIES],
+    /// Hashes of the calls, compared before the calls themselves.
+    calls: [u64; ENTRIES],
+    /// The entry hit last, which is compared first.
+    latest: usize,
+    next: usize,
+    /// Misses since the last insertion, and the hash of the last miss.
+    misses: u32,
+    last_miss: u64,
+}
+
+impl ThreadCacheSet {
+    const EMPTY: ThreadCacheSet = ThreadCacheSet {
+        entries: [const { ThreadCacheEntry::EMPTY }; ENTRIES],
+        calls: [0; ENTRIES],
+        latest: 0,
+        next: 0,
+        misses: 0,
+        last_miss: 0,
+    };
+
+    /// The entry hit last, if it is this call's.
+    #[inline(always)]
+    fn latest(&self, generation: u64, change: ModeChange, context: &Context) -> Option<&ThreadCacheEntry> {
+        let entry = &self.entries[self.latest % ENTRIES];
+        entry.matches(generation, change, context).then_some(entry)
+    }
+
+    /// The entry of a call, by its hash.
+    #[inline(always)]
+    pub fn find(
+        &mut self,
+        call: u64,
+        generation: u64,
+        change: ModeChange,
+        context: &Context,
+    ) -> Option<&ThreadCacheEntry> {
+        let found = self.calls.iter().position(|known| *known == call)?;
+        let entry = self.entries.get(found).filter(|entry| entry.matches(generation, change, context))?;
+        self.latest = found;
+        Some(entry)
+    }
+
+    /// Whether a call that missed is to be inserted.
+    #[inline(always)]
+    pub fn should_insert(&mut self, call: u64) -> bool {
+        self.misses += 1;
+        let again = std::mem::replace(&mut self.last_miss, call) == call;
+        again || self.misses >= INSERT_AFTER_MISSES
+    }
+}
+
+/// A call and its decision. Keyed by the thread's mode override; the base mode is in the snapshot.
+pub(crate) struct ThreadCacheEntry {
+    /// Of the snapshot; 0 for an empty entry.
+    generation: u64,
+    change: ModeChange,
+    extent: Extent,
+    /// Whether scalar params are part of the key.
+    keyed_on_scalars: bool,
+    /// The decision; its kernel index refers to the registry of the snapshot.
+    pub decision: CachedDecision,
+    pub kernel: Option<Arc<CompiledKernel>>,
+    words: [u64; MAX_WORDS],
+}
+
+impl ThreadCacheEntry {
+    const EMPTY: ThreadCacheEntry = ThreadCacheEntry {
+        generation: 0,
+        change: ModeChange::NONE,
+        extent: Extent::NONE,
+        keyed_on_scalars: true,
+        decision: CachedDecision { workspace: 0, kernel: 0, transforms: Transforms::NONE },
+        kernel: None,
+        words: [0; MAX_WORDS],
+    };
+
+    /// Compares word by word with early exit: a wide load would stall on store forwarding, because the context has just been
+    /// written.
+    #[inline(always)]
+    fn matches(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
+        let (sized, rest) = self.words.split_at(context.cell_words().len().min(MAX_WORDS));
+        sized.iter().zip(context.cell_words()).all(|(known, word)| known == word)
+            && (!self.keyed_on_scalars
+                || rest.iter().zip(context.scalars()).all(|(known, word)| known == word))
+            && self.generation == generation
+            && self.change == change
+            && self.extent == context.extent()
+    }
+}
+
+impl ThreadCache {
+    /// The entries of an operation.
+    #[inline(always)]
+    pub fn of(&mut self, slot: u32) -> Option<&mut ThreadCacheSet> {
+        self.0.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    /// Inserts a decision that depends on nothing but the call and the snapshot.
+    #[inline(never)]
+    pub fn insert(
+        &mut self,
+        snapshot: &Snapshot,
+        table: &OperationTable,
+        (call, context, change): (u64, &Context, ModeChange),
+        decision: CachedDecision,
+    ) {
+        let slot = table.info.slot() as usize;
+        if self.0.len() <= slot {
+            self.0.resize_with(slot + 1, || None);
+        }
+        let Some(slot) = self.0.get_mut(slot) else { return };
+        let set = slot.get_or_insert_with(|| Box::new(ThreadCacheSet::EMPTY));
+        let next = set.next % ENTRIES;
+        (set.next, set.misses, set.latest) = (next + 1, 0, next);
+        set.calls[next] = call;
+        set.entries[next].fill(snapshot, table, (context, change), decision);
+    }
+}
+
+impl ThreadCacheEntry {
+    fn fill(
+        &mut self,
+        snapshot: &Snapshot,
+        table: &OperationTable,
+        (context, change): (&Context, ModeChange),
+        decision: CachedDecision,
+    ) {
+        // Avoids touching the reference count, which all threads share, if the kernel is the same.
+        if self.generation != snapshot.generation || self.decision.kernel != decision.kernel {
+            self.kernel = snapshot.registry.shared(decision.kernel);
+        }
+        (self.generation, self.change) = (snapshot.generation, change);
+        (self.extent, self.keyed_on_scalars) = (context.extent(), table.keyed_on_scalars);
+        self.decision = decision;
+        for (slot, word) in self.words.iter_mut().zip(context.words()) {
+            *slot = *word;
+        }
+    }
+}

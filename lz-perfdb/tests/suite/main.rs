@@ -1,0 +1,5 @@
+//! The suite of `lz-perfdb`.
+
+mod faults;
+mod store;
+mod support;

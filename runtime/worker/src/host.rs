@@ -1,0 +1,142 @@
+//! The host side of a worker: the handle, and its kernels for the registry.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use lz_core::descriptor::{self, Catalogue};
+use lz_core::{DType, Error, KernelEntry, KernelSpec, OperationInfo, Reason, ReasonCode};
+use lz_engine::Engine;
+
+use crate::failure::{protocol_error, unavailable};
+use crate::fork;
+use crate::options::WorkerOptions;
+use crate::patience::WaitDeadline;
+use crate::remote::RemoteKernel;
+use crate::running::Running;
+use crate::supervisor::{NotRunning, Supervisor};
+use crate::tensor::SharedTensor;
+
+/// A worker. It is restarted after it terminates. Clones share the worker. A forked child starts its own.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub options: WorkerOptions,
+    /// The supervisor of this process, or of the parent until the first use after a fork.
+    supervisor: ArcSwap<Supervisor>,
+}
+
+impl Shared {
+    /// The supervisor of this process. After a fork, the parent's locks, channel and process are never touched: a thread that does not
+    /// exist in the child may hold the locks, and the answers belong to the parent.
+    pub fn supervisor(&self) -> Arc<Supervisor> {
+        let current = self.supervisor.load_full();
+        if current.generation() == fork::generation() {
+            return current;
+        }
+        self.supervisor.compare_and_swap(&current, Arc::new(Supervisor::new()));
+        // Leaked, not dropped: another thread may have been modifying it when the process forked.
+        std::mem::forget(current);
+        self.supervisor.load_full()
+    }
+
+    /// The running process, restarted if it has terminated and the backoff has elapsed.
+    fn running(&self) -> Result<Arc<Running>, Reason> {
+        let wait = WaitDeadline::new(self.options.start_deadline);
+        self.supervisor().running(&self.options, wait).map_err(NotRunning::reason)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Replaces a parent's supervisor, which must not be dropped in a forked child.
+        self.supervisor();
+    }
+}
+
+impl Worker {
+    /// Starts a worker.
+    pub fn start(options: WorkerOptions) -> Result<Worker, Reason> {
+        let worker = Worker::on_demand(options)?;
+        worker.shared.running()?;
+        Ok(worker)
+    }
+
+    /// Creates a worker that is started by its first call.
+    pub fn on_demand(options: WorkerOptions) -> Result<Worker, Reason> {
+        fork::watch();
+        let supervisor = Supervisor::new();
+        supervisor
+            .arena(&options)
+            .map_err(|error| unavailable(format!("cannot create shared memory for the worker: {error}")))?;
+        let supervisor = ArcSwap::from_pointee(supervisor);
+        Ok(Worker { shared: Arc::new(Shared { options, supervisor }) })
+    }
+
+    /// The capability descriptor from the handshake; empty if it has none.
+    pub fn descriptor(&self) -> Result<String, Reason> {
+        Ok(self.shared.running()?.handshake.descriptor.clone())
+    }
+
+    /// The kernels of its descriptor, for the registry.
+    pub fn kernels(&self, engine: &Engine) -> Result<Vec<KernelEntry>, Error> {
+        let subject = self.shared.options.program.display().to_string();
+        let refuse = |reason: Reason| Error::Configuration {
+            subject: subject.clone(),
+            message: reason.sentence(),
+            reasons: vec![reason],
+        };
+        let running = self.shared.running().map_err(refuse)?;
+        let registry = engine.registry();
+        let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
+        let read = descriptor::read(&subject, &running.handshake.descriptor, &catalogue)?;
+        let mut entries = Vec::new();
+        for spec in read.kernels {
+            let matches = |(id, operation): &(String, String)| *id == spec.id && *operation == spec.operation;
+            if !running.handshake.kernels.iter().any(matches) {
+                let message = format!(
+                    "the descriptor contains kernel {} of {}, but the worker does not provide it",
+                    spec.id, spec.operation
+                );
+                return Err(refuse(protocol_error(message)));
+            }
+            let info = registry.operation(&spec.operation).ok_or_else(|| {
+                refuse(Reason::new(ReasonCode::OperationUnknown).found(spec.operation.clone()))
+            })?;
+            entries.push(self.kernel(spec, info));
+        }
+        Ok(entries)
+    }
+
+    /// A kernel that the worker provides once it is started, for a spec that the host already has.
+    pub fn kernel(&self, mut spec: KernelSpec, info: &'static OperationInfo) -> KernelEntry {
+        spec.runs_in = Some(self.shared.options.runs_in.clone());
+        let kernel = RemoteKernel::new(Arc::clone(&self.shared), &spec, info);
+        KernelEntry::new(spec, kernel).of(info)
+    }
+
+    /// Allocates a tensor in the shared memory of the current worker process. It is passed to that process without a copy, and to a
+    /// restarted one with a copy. `None` if the arena is full.
+    pub fn allocate(&self, shape: &[i64], dtype: DType) -> Option<SharedTensor> {
+        let arena = self.shared.supervisor().arena(&self.shared.options).ok()?;
+        SharedTensor::new(arena, shape, dtype)
+    }
+
+    /// Its process id, while it runs.
+    pub fn process_id(&self) -> Option<i32> {
+        self.shared.supervisor().process_id()
+    }
+
+    /// How many times this process has started it.
+    pub fn starts(&self) -> u64 {
+        self.shared.supervisor().starts()
+    }
+
+    /// Free bytes of the shared memory.
+    pub fn free_bytes(&self) -> usize {
+        self.shared.supervisor().arena(&self.shared.options).map_or(0, |arena| arena.free_bytes())
+    }
+}

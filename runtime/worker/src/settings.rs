@@ -1,0 +1,159 @@
+//! The policy settings of worker processes: `backend_isolation` and the section `worker`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lz_core::{Reason, ReasonCode};
+use lz_engine::Engine;
+use lz_engine::policy::Sourced;
+use lz_files as files;
+use lz_schema::policy::SettingValue;
+
+use crate::options::WorkerOptions;
+use crate::process::CONTROL_VARIABLE;
+
+/// The policy key for where backends run.
+pub const ISOLATION: &str = "backend_isolation";
+
+/// Where a backend runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// In this process.
+    InProcess,
+    /// In a worker process.
+    Subprocess,
+}
+
+/// Whether this process is a worker. A worker never starts workers.
+pub fn is_worker() -> bool {
+    std::env::var_os(CONTROL_VARIABLE).is_some()
+}
+
+/// The origin of a backend's code, known before any of it runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin<'a> {
+    /// Built into LayerZero ([`lz_core::built_in`]).
+    BuiltIn,
+    /// A plugin file.
+    File(&'a Path),
+    /// A Python module whose functions were registered.
+    Module(&'a str),
+    /// An entry point of a Python package.
+    EntryPoint(&'a str),
+}
+
+impl Origin<'_> {
+    /// Whether a name in the policy matches this origin: a path or file name, a module or a parent package, or an entry point.
+    fn is_named(&self, name: &str) -> bool {
+        match self {
+            Origin::BuiltIn => false,
+            Origin::File(path) => {
+                *path == Path::new(name) || path.file_name().is_some_and(|file| file == name)
+            }
+            Origin::Module(module) => {
+                module.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            }
+            Origin::EntryPoint(entry) => *entry == name,
+        }
+    }
+}
+
+/// Where a backend runs, and the source of that setting. The policy for its origin applies; the policy for the name that it reports
+/// applies only if it is stricter, because untrusted code chooses its own name. `container` is rejected: it is not implemented.
+pub fn isolation(engine: &Engine, origin: Origin<'_>, backend: &str) -> Result<Sourced<Isolation>, Reason> {
+    let set = engine.setting(ISOLATION);
+    let (general, named) = match set.as_ref().map(|set| &set.value) {
+        Some(SettingValue::WordByName(word, named)) => (word.as_str(), named.as_slice()),
+        _ => ("in_process", &[][..]),
+    };
+    let by_name = named.iter().find(|(name, _)| name == backend).map(|(_, word)| word.as_str());
+    let by_origin = match origin {
+        Origin::BuiltIn => by_name,
+        _ => named.iter().find(|(name, _)| origin.is_named(name)).map(|(_, word)| word.as_str()),
+    };
+    let strictness = |word: &&str| ["in_process", "subprocess"].iter().position(|name| name == word);
+    let word = [by_origin.or(Some(general)), by_name.filter(|_| !matches!(origin, Origin::BuiltIn))];
+    // Unknown values count as the strictest.
+    let word = word.into_iter().flatten().max_by_key(|word| strictness(word).unwrap_or(usize::MAX));
+    let word = word.unwrap_or("in_process");
+    let source = set.as_ref().map_or_else(|| "default".to_owned(), |set| set.source.to_string());
+    match word {
+        _ if is_worker() => Ok(Sourced::new(Isolation::InProcess, "this process is a worker")),
+        "in_process" => Ok(Sourced::new(Isolation::InProcess, source)),
+        "subprocess" => Ok(Sourced::new(Isolation::Subprocess, source)),
+        other => Err(Reason::new(ReasonCode::PolicyInvalid).message(format!(
+            "`{ISOLATION}: {other}` for `{backend}` ({source}) is not implemented; use `subprocess`, which runs it in a worker \
+             process; `worker.program` may be a program that starts the worker in a container"
+        ))),
+    }
+}
+
+/// A warning if `backend_isolation` contains an unknown name that is similar to `backend`, which is not in it: the backend runs in this
+/// process, which may not be intended.
+pub fn misspelled(engine: &Engine, backend: &str) -> Option<String> {
+    let set = engine.setting(ISOLATION)?;
+    let SettingValue::WordByName(_, named) = &set.value else { return None };
+    if is_worker() || named.iter().any(|(name, _)| name == backend) {
+        return None;
+    }
+    let registry = engine.registry();
+    let unknown = named.iter().map(|(name, _)| name.as_str()).filter(|name| registry.backend(name).is_none());
+    let near = lz_schema::diagnostics::nearest(backend, unknown)?;
+    Some(format!(
+        "`{ISOLATION}` ({}) contains `{near}`, but no backend has that name; did you mean `{backend}`, which runs in this process?",
+        set.source
+    ))
+}
+
+/// Whether the policy isolates any backend.
+pub fn any_isolated(engine: &Engine) -> bool {
+    match engine.setting(ISOLATION).map(|set| set.value) {
+        Some(SettingValue::WordByName(word, named)) if !is_worker() => {
+            word != "in_process" || named.iter().any(|(_, word)| word != "in_process")
+        }
+        _ => false,
+    }
+}
+
+/// The worker options of the policy. `program` overrides `worker.program`, which must be writable only by this user or root.
+pub fn options(engine: &Engine, program: Option<PathBuf>) -> Result<WorkerOptions, Reason> {
+    let text = |key: &str| engine.setting(key).map(|set| set.value.to_string()).unwrap_or_default();
+    let seconds = |key: &str| match engine.setting(key).map(|set| set.value) {
+        Some(SettingValue::Float(seconds)) => Duration::try_from_secs_f64(seconds).ok(),
+        _ => None,
+    };
+    let mebibytes = |key: &str| match engine.setting(key).map(|set| set.value) {
+        Some(SettingValue::Int(count)) => {
+            u64::try_from(count).ok().and_then(|count| count.checked_mul(1 << 20))
+        }
+        _ => None,
+    };
+    let program = match program {
+        Some(program) => program,
+        None => find_program(Path::new(&text("worker.program")))?,
+    };
+    let mut options = WorkerOptions::new(program);
+    if let Some(bytes) = mebibytes("worker.arena_mb").and_then(|bytes| usize::try_from(bytes).ok()) {
+        options.arena_bytes = bytes;
+    }
+    let limit = mebibytes("worker.arena_limit_mb").and_then(|bytes| usize::try_from(bytes).ok());
+    options.arena_limit = limit.unwrap_or(options.arena_limit).max(options.arena_bytes);
+    options.deadline = seconds("worker.deadline_seconds").unwrap_or(options.deadline);
+    options.start_deadline = seconds("worker.start_deadline_seconds").unwrap_or(options.start_deadline);
+    options.memory_limit = mebibytes("worker.memory_limit_mb").filter(|bytes| *bytes > 0);
+    let cgroup = text("worker.cgroup");
+    options.cgroup = (cgroup != "none" && !cgroup.is_empty()).then(|| cgroup.into());
+    let source = engine.setting(ISOLATION).map_or_else(|| "default".to_owned(), |set| set.source.to_string());
+    options.runs_in = format!("a worker process ({ISOLATION}: {source})");
+    Ok(options)
+}
+
+/// Finds a program by its path, or by its name in the folder of this executable and in `PATH`.
+fn find_program(program: &Path) -> Result<PathBuf, Reason> {
+    let own = std::env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = own.into_iter().chain(std::env::split_paths(&path)).collect();
+    files::trusted_program(program, folders.iter().map(|folder| folder.as_os_str())).map_err(|why| {
+        Reason::new(ReasonCode::WorkerUnavailable).message(format!("cannot run `worker.program`: {why}"))
+    })
+}

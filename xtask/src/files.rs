@@ -1,0 +1,35 @@
+//! Files of the repository: all below a folder, paths from the root, writing with the folders above.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Writes a file, and the folders above it.
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// A path from the root, with forward slashes.
+pub fn relative(root: &Path, path: &Path) -> Result<String> {
+    Ok(path.strip_prefix(root)?.to_string_lossy().replace('\\', "/"))
+}
+
+/// Every file below a folder, sorted; nothing if the folder does not exist.
+pub fn walk(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(found) };
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(walk(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
