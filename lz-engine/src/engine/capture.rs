@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Engine;
 use super::dispatch::{self, FailedRun, RunOne, TakenState};
 use crate::selection::call::Call;
-use crate::selection::snapshot::World;
+use crate::selection::snapshot::Snapshot;
 use crate::selection::thread::{self, Thread};
 use crate::selection::thread_scope;
 use lz_core::context::Context;

@@ -10,7 +10,7 @@ use lz_files as files;
 
 use super::Engine;
 use crate::selection::loaded_tables::{LoadedTable, LoadedTables, TableState};
-use crate::selection::snapshot::Parts;
+use crate::selection::snapshot::SnapshotParts;
 use crate::table::{DispatchTable, TableError, capabilities_hash};
 
 impl Engine {
@@ -38,7 +38,7 @@ impl Engine {
             table.verify(path, &ours, &hash)?;
             let loaded = LoadedTable { path: path.to_owned(), table: Arc::new(table), stale: None };
             taken = LoadedTables(vec![loaded.clone()]).states().pop();
-            Ok(Some(Parts { solved: Arc::new(parts.solved.with(loaded)), ..parts }))
+            Ok(Some(SnapshotParts { solved: Arc::new(parts.solved.with(loaded)), ..parts }))
         })?;
         let read = || Reason::new(ReasonCode::TableInvalid);
         taken.ok_or_else(|| TableError { path: path.to_owned(), report: None, reasons: vec![read()] }.into())
@@ -47,11 +47,11 @@ impl Engine {
     /// Goes on without dispatch tables.
     pub fn unload_dispatch_tables(&self) {
         // Taking away cannot fail.
-        self.change(|parts| Ok(Some(Parts { solved: Arc::default(), ..parts }))).ok();
+        self.change(|parts| Ok(Some(SnapshotParts { solved: Arc::default(), ..parts }))).ok();
     }
 
     /// The dispatch tables in use, and those that are not used any more because kernels came or went.
     pub fn dispatch_tables(&self) -> Vec<TableState> {
-        self.world().solved.states()
+        self.snapshot().solved.states()
     }
 }

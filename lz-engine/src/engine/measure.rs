@@ -8,7 +8,7 @@ use crate::health::{Failure, Subject};
 use crate::selection::call::Call;
 use crate::selection::decide;
 use crate::selection::filter;
-use crate::selection::score::Findings;
+use crate::selection::score::PerfTerms;
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
 use lz_core::error::Error;

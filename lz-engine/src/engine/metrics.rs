@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Engine, Shared};
 use crate::registry::BackendState;
-use crate::selection::snapshot::{Parts, World};
+use crate::selection::snapshot::{SnapshotParts, Snapshot};
 use crate::selection::thread::{self, Thread};
 use crate::telemetry::{self, MetricsSnapshot, Observation, ObserveOptions, Synchronise, Telemetry};
 use lz_core::operation::OperationInfo;

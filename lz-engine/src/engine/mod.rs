@@ -39,9 +39,9 @@ use crate::selection::call::Call;
 use crate::selection::devices::Devices;
 use crate::selection::loaded_tables::LoadedTables;
 use crate::selection::publish::Published;
-use crate::selection::snapshot::{Parts, World};
+use crate::selection::snapshot::{SnapshotParts, Snapshot};
 use crate::selection::{decide, split, thread_scope};
-use crate::telemetry::Watching;
+use crate::telemetry::Observation;
 
 pub use crate::selection::snapshot::JitRequests;
 pub use builder::EngineBuilder;
@@ -116,7 +116,7 @@ impl Engine {
             published: Published::new(snapshot),
             changing: Mutex::new(()),
             operator: OnceLock::new(),
-            keeper: OnceLock::new(),
+            persistence: OnceLock::new(),
             extensions: Extensions::default(),
             observer: Observer::default(),
         });
@@ -281,13 +281,13 @@ impl Engine {
             kernel: kernel.spec().id.clone(),
             transforms: best.transforms,
             transform_cost: -best.score.transform,
-            workspace_bytes: match &resort {
+            workspace_bytes: match &last_resort {
                 Some((split, _)) => split::workspace(&call, kernel, split),
                 None => crate::selection::filter::workspace(kernel, &call.values).unwrap_or(0),
             },
             score: best.score.total(),
             fallbacks: if allowed { fallbacks.collect() } else { Vec::new() },
-            split: resort.as_ref().map(|(split, _)| split.clone()),
+            split: last_resort.as_ref().map(|(split, _)| split.clone()),
         })
     }
 

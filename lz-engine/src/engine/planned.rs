@@ -7,7 +7,7 @@ use super::Engine;
 use super::dispatch::{self, RunOne};
 use crate::selection::call::Call;
 use crate::selection::filter;
-use crate::selection::snapshot::World;
+use crate::selection::snapshot::Snapshot;
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::mode::Mode;

@@ -17,7 +17,7 @@ use crate::policy::overlay::Overlay;
 use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
 use crate::policy::{Sourced, generations};
 use crate::selection::devices;
-use crate::selection::snapshot::Parts;
+use crate::selection::snapshot::SnapshotParts;
 use crate::selection::thread_scope::{self, PolicyScope};
 use crate::telemetry::{Observation, ObserveOptions};
 use lz_core::error::Error;

@@ -18,8 +18,8 @@ use crate::selection::decide::{self, Ranked};
 use crate::selection::filter;
 use crate::selection::guard;
 use crate::selection::loaded_tables::{Hint, LoadedTable};
-use crate::selection::score::{self, Findings, Score};
-use crate::selection::snapshot::World;
+use crate::selection::score::{self, PerfTerms, Score};
+use crate::selection::snapshot::Snapshot;
 use crate::selection::split;
 use lz_core::context::{Context, FieldKind};
 use lz_core::expression_names;
@@ -466,7 +466,7 @@ fn candidate(
 impl Engine {
     /// Why that would be run: every candidate, every reason, every addend.
     pub fn explain(&self, operation: &'static OperationInfo, context: &Context) -> Explanation {
-        let (world, mode) = self.world_of_thread();
+        let (world, mode) = self.thread_snapshot();
         let mut explanation = explain(&world, operation, context, mode);
         explanation.perfdb = self.perfdb().and_then(|db| match db.status().mode {
             lz_perfdb::Mode::Closed(why) => Some(ReasonLine::from(&Reason::from(&why))),

@@ -3,9 +3,9 @@
 use crate::compiled::CompiledKernel;
 use crate::selection::call::Call;
 use crate::selection::decide;
-use crate::selection::filter::{self, Listener};
+use crate::selection::filter::{self, FilterVisitor};
 use crate::selection::operation_table::AxisCells;
-use crate::selection::score::Findings;
+use crate::selection::score::PerfTerms;
 use lz_core::context::{Context, FRESH_ALIGNMENT, Field, FieldKind, Store};
 use lz_core::device::Platform;
 use lz_core::expression_names;

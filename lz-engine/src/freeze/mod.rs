@@ -29,7 +29,7 @@ const MAX_RECORDED: usize = 100_000;
 /// The recorded decisions.
 #[derive(Debug, Default)]
 struct Journal {
-    noted: Mutex<BTreeMap<(String, String), Recorded>>,
+    recorded: Mutex<BTreeMap<(String, String), Recorded>>,
 }
 
 /// A decision and a call that it was made for.

@@ -11,7 +11,7 @@ use lz_schema::model::{Cases, DTypeRef, Kind, Operation};
 
 use super::convert::{identity, inverse, permutation, permuted};
 use super::graph::mutates;
-use super::plan_cache::{Form, KeptPlans, Planned};
+use super::plan_cache::{Form, PlanCache, Planned};
 use super::{BlockPlan, Step};
 use crate::dynamic::{self, Output};
 use crate::engine::Engine;
@@ -177,7 +177,7 @@ impl Engine {
             flow_tensor = Some(outputs);
         }
         let (snapshot, mode) = self.thread_snapshot();
-        let planned = self.extension::<KeptPlans>().plan(&snapshot, mode, &steps)?;
+        let planned = self.extension::<PlanCache>().plan(&snapshot, mode, &steps)?;
         Ok(Some((planned, all)))
     }
 

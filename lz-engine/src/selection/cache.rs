@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::selection::decide::{Decision, Workspace};
-use crate::selection::exact_cache::KnownCalls;
+use crate::selection::exact_cache::ExactCache;
 use crate::selection::guard::Guard;
 use crate::selection::operation_table::OperationTable;
 use lz_core::context::{Context, FLAG_WORDS, MAX_AXES, MAX_WORDS};

@@ -2,8 +2,8 @@
 
 use std::cell::OnceCell;
 
-use super::operation_table::{Candidate, CompiledRule, Gift, OperationTable};
-use super::prefilter::{MEMBERS, Set, members, only};
+use super::operation_table::{Candidate, CompiledRule, RuleScore, OperationTable};
+use super::prefilter::{BITSET_WIDTH, BitSet, iter_bits, single_bit};
 use super::snapshot::Snapshot;
 use crate::bucket::Bucket;
 use crate::compiled::CompiledKernel;

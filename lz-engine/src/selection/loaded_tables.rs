@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::registry::Registry;
 use crate::selection::operation_table::OperationTable;
-use crate::table::{Decision, DispatchTable, Found, capabilities_hash};
+use crate::table::{Decision, DispatchTable, TableAnswer, capabilities_hash};
 use lz_core::context::{Context, Store};
 use lz_core::device::DeviceSpec;
 use lz_core::operation::OperationInfo;

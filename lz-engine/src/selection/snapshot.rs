@@ -12,12 +12,12 @@ use super::devices::Devices;
 use super::guard::Guard;
 use super::operation_table::OperationTable;
 use super::publish::Numbered;
-use super::scoped_snapshots::ScopedWorlds;
+use super::scoped_snapshots::ScopedSnapshots;
 use crate::evidence::{Evidence, FreeBlockCache, MemoryProbe, StoredEvidence, system_memory};
 use crate::health::{DegradationLevel, Health};
 use crate::policy::Policy;
 use crate::registry::Registry;
-use crate::selection::cache::{DecisionTable, Entry};
+use crate::selection::cache::{DecisionCache, Entry};
 use crate::selection::loaded_tables::LoadedTables;
 use crate::selection::prepared_evidence::Prepared;
 use crate::telemetry::{Observation, ObserveOptions};
@@ -342,7 +342,7 @@ fn is_set(flags: &[bool], number: u32) -> bool {
     flags.get(number as usize).copied().unwrap_or(true)
 }
 
-impl Numbered for World {
+impl Numbered for Snapshot {
     #[inline]
     fn number(&self) -> u64 {
         self.generation

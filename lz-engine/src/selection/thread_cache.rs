@@ -10,7 +10,7 @@ use super::operation_table::OperationTable;
 use super::publish::Published;
 use super::snapshot::Snapshot;
 use crate::compiled::CompiledKernel;
-use crate::selection::exact_cache::Settled;
+use crate::selection::exact_cache::CachedDecision;
 use crate::telemetry::Tally;
 use lz_core::context::{Context, Extent, MAX_WORDS};
 use lz_core::mode::ModeChange;

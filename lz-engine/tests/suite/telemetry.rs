@@ -7,7 +7,7 @@ use lz_core::context::FieldKind;
 use lz_core::device::Platform;
 use lz_core::{Context, DType, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, ReasonCode, Run};
 use lz_engine::Engine;
-use lz_engine::telemetry::{Synchronise, Watch};
+use lz_engine::telemetry::{Synchronise, ObserveOptions};
 
 #[test]
 fn every_call_is_counted_once_on_every_path() {
