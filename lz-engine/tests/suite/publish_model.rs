@@ -6,7 +6,7 @@ use loom::model::Builder;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-/// What `lz-core/src/engine/sync.rs` gives to the engine, for the explorer.
+/// What `lz-engine/src/selection/sync.rs` gives to the engine, for the explorer.
 mod sync {
     pub(crate) use std::sync::Arc;
 
