@@ -160,7 +160,7 @@ fn only_regular_files_of_bounded_size_are_read() {
             assert!(text.contains("is not a regular file"), "{text}");
         }
     }
-    let large = folder.write("large.yaml", &"# comment\n".repeat(200_000));
+    let large = folder.write("large.yaml", "# comment\n".repeat(200_000));
     let error = builder(&folder).config(&large).open().unwrap_err().to_string();
     assert!(error.contains("has more than 1048576 bytes"), "{error}");
 }
@@ -217,7 +217,7 @@ fn a_report_of_many_mistakes_is_bounded() {
     let error = builder(&folder).config(folder.write("b.yaml", &deep)).open().unwrap_err().to_string();
     assert!(error.contains("error["), "{error}");
     let locks: String = (0..10_001).map(|at| format!("  a{at}: b\n")).collect();
-    let many = folder.write("c.yaml", &format!("locks:\n{locks}"));
+    let many = folder.write("c.yaml", format!("locks:\n{locks}"));
     let error = Engine::builder().config(many).open().unwrap_err().to_string();
     assert!(error.contains("10001 entries are too many: the limit is 10000"), "{error}");
     let name = format!("{}: true\n", "x".repeat(100_000));
