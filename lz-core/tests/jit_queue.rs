@@ -286,7 +286,7 @@ fn unusable_manifest_is_renamed_with_a_warning() {
         let (empty, warning) = load();
         assert_eq!(empty.entries().count(), 0);
         assert!(warning.is_some_and(|warning| warning.contains("is damaged")), "{cut}");
-        assert!(!folder.file().exists(), "it was put aside");
+        assert!(!folder.file().exists(), "it was renamed");
     }
 
     fs::write(folder.file(), text.replace("\"version\": 1,", "\"version\": 2,")).unwrap();

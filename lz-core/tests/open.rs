@@ -101,7 +101,7 @@ fn invalid_configuration_is_an_error() {
     assert!(message(folder.builder().config(&bad)).contains("did you mean `deterministic`"));
     assert!(message(folder.builder().config(folder.0.join("none.yaml"))).contains("cannot be read"));
     let switch = variables(&[("LAYERZERO_DEBUG", "perhaps")]);
-    assert!(message(folder.builder().variables(switch)).contains("is a switch"));
+    assert!(message(folder.builder().variables(switch)).contains("must be 1 or 0"));
     let profile = variables(&[("LAYERZERO_PROFILE", "poduction")]);
     assert!(message(folder.builder().variables(profile)).contains("unknown profile `poduction`"));
     assert!(message(folder.builder().set("cache.max_size", Given::Int(0))).contains("cache.max_size"));
@@ -196,7 +196,7 @@ fn shape_manifest_does_not_overwrite_another_file() {
         let path = folder.0.join(name);
         fs::write(&path, bytes).unwrap();
         let (manifest, why) = lz_core::jit::Manifest::load(&path, "m", Duration::MAX);
-        assert!(why.unwrap().contains("is left alone"));
+        assert!(why.unwrap().contains("is not modified"));
         assert!(manifest.save(&path).is_err());
         assert_eq!(fs::read(&path).unwrap(), bytes);
     }
