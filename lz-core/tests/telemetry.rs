@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use engine_support::{Does, Shape, attend, engine, entry, failing, run, spec};
 use lz_core::context::FieldKind;
 use lz_core::device::Platform;
-use lz_core::telemetry::{ObserveOptions, Synchronise};
+use lz_core::telemetry::{ObserveOptions, Synchronize};
 use lz_core::{
     Context, DType, Engine, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, ReasonCode, Run,
 };
@@ -93,8 +93,8 @@ fn timing_samples_the_configured_share() {
 
 struct Faulty(Mutex<Vec<usize>>);
 
-impl Synchronise for Faulty {
-    fn synchronise(&self, stream: usize) -> Result<(), KernelError> {
+impl Synchronize for Faulty {
+    fn synchronize(&self, stream: usize) -> Result<(), KernelError> {
         let mut seen = self.0.lock().unwrap();
         seen.push(stream);
         if seen.len() == 3 { Err(KernelError::failed("an illegal address, found late")) } else { Ok(()) }
@@ -105,7 +105,7 @@ impl Synchronise for Faulty {
 fn debug_synchronizes_after_each_call() {
     let engine = engine([spec("a.x")]);
     let device = Arc::new(Faulty(Mutex::default()));
-    engine.set_synchronise(Some(Arc::clone(&device) as Arc<dyn Synchronise>));
+    engine.set_synchronize(Some(Arc::clone(&device) as Arc<dyn Synchronize>));
     run(&engine, &Shape::default()).unwrap();
     assert!(device.0.lock().unwrap().is_empty());
     engine.configure([("debug".to_owned(), lz_core::policy::layer::Given::Bool(true))]).unwrap();

@@ -12,7 +12,7 @@ use libloading::Library;
 use lz_core::device::{DeviceSpec, Platform};
 use lz_core::evidence::MemoryProbe;
 use lz_core::mode::{self, Ask, ModeChange, ModeScope};
-use lz_core::telemetry::Synchronise;
+use lz_core::telemetry::Synchronize;
 use lz_core::tensor::Place;
 use lz_core::{KernelError, Moment};
 use lz_schema::policy::SettingValue;
@@ -116,13 +116,13 @@ pub struct Waits;
 
 impl Waits {
     /// For those who time.
-    pub fn shared() -> Arc<dyn Synchronise> {
+    pub fn shared() -> Arc<dyn Synchronize> {
         Arc::new(Waits)
     }
 }
 
-impl Synchronise for Waits {
-    fn synchronise(&self, stream: usize) -> Result<(), KernelError> {
+impl Synchronize for Waits {
+    fn synchronize(&self, stream: usize) -> Result<(), KernelError> {
         let Some(driver) = driver() else { return Ok(()) };
         // SAFETY: as above.
         match unsafe { (driver.wait)(stream as *mut c_void) } {

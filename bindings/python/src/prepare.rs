@@ -54,7 +54,7 @@ fn tune<'py>(
         let _there = frame.on_its_device();
         if frame.is_asynchronous() {
             // Waiting costs some ten microseconds, so that a sample is as many runs as make that less than kernels differ by.
-            options.synchronise = Some(cuda::Waits::shared());
+            options.synchronize = Some(cuda::Waits::shared());
             options.sample_time = Duration::from_millis(3);
             // Such a sample is a turn; and whoever waits for a device leaves it to others.
             options.turn_time = Duration::ZERO;

@@ -8,7 +8,7 @@ use super::{Engine, Shared};
 use crate::operation::OperationInfo;
 use crate::reason::Reason;
 use crate::registry::BackendState;
-use crate::telemetry::{self, MetricsSnapshot, Observation, ObserveOptions, Synchronise, Telemetry};
+use crate::telemetry::{self, MetricsSnapshot, Observation, ObserveOptions, Synchronize, Telemetry};
 use crate::thread::{self, Thread};
 
 impl Engine {
@@ -68,8 +68,8 @@ impl Engine {
     }
 
     /// Sets the device synchronization that `debug` uses.
-    pub fn set_synchronise(&self, synchronise: Option<Arc<dyn Synchronise>>) {
-        self.shared.change_observation(|observation| Observation { synchronise, ..observation });
+    pub fn set_synchronize(&self, synchronize: Option<Arc<dyn Synchronize>>) {
+        self.shared.change_observation(|observation| Observation { synchronize, ..observation });
     }
 }
 

@@ -2,7 +2,7 @@
 //! run until then.
 //!
 //! Nothing here selects: it compiles kernels and marks them as warm in the engine. Nothing here runs inside a call except
-//! [`JitRequests::want`](crate::engine::JitRequests), which inserts a request into a queue.
+//! [`JitRequests::request`](crate::engine::JitRequests), which inserts a request into a queue.
 
 mod config;
 mod manifest;

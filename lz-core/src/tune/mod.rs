@@ -26,7 +26,7 @@ use crate::operation::OperationInfo;
 use crate::perfdb::{Bucket, DropReason, EvidenceKey, Measurement, Setting, Timing};
 use crate::reason::{Reason, ReasonCode};
 use crate::run::{Run, Scratch};
-use crate::telemetry::Synchronise;
+use crate::telemetry::Synchronize;
 use marks::Marks;
 pub(crate) use marks::collect_crashes;
 use settled::{Samples, is_settled};
@@ -63,7 +63,7 @@ pub struct TuneOptions {
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Device synchronization, so that runs are timed and not launches.
-    pub synchronise: Option<Arc<dyn Synchronise>>,
+    pub synchronize: Option<Arc<dyn Synchronize>>,
 }
 
 impl Default for TuneOptions {
@@ -77,7 +77,7 @@ impl Default for TuneOptions {
             turn_time: Duration::from_millis(20),
             max_time: Duration::from_secs(10),
             clock: Arc::new(SystemClock::default()),
-            synchronise: None,
+            synchronize: None,
         }
     }
 }
@@ -443,8 +443,8 @@ impl Trial<'_> {
         for _ in 0..one.runs {
             one.runner.run(&mut self.scratch, run_one)?;
         }
-        if let Some(device) = &self.options.synchronise {
-            device.synchronise(crate::thread_scope::stream_of_thread())?;
+        if let Some(device) = &self.options.synchronize {
+            device.synchronize(crate::thread_scope::stream_of_thread())?;
         }
         let elapsed = self.options.clock.elapsed().saturating_sub(start);
         // If the clock did not advance, the run was shorter than its resolution.
