@@ -1,4 +1,4 @@
-//! Arguments of any operation, in the schema's order: what run-time operations, plugins and hosted kernels are called with.
+//! Dynamic arguments in the schema's order, for run-time operations, plugins and hosted kernels.
 
 use std::any::Any;
 
@@ -6,18 +6,18 @@ use lz_schema::expr::Value;
 
 use crate::tensor::{Tensor, TensorMut, TensorView};
 
-/// An object that is neither tensor nor scalar (a tokenizer), known to selection by its digest alone.
+/// An object that is neither tensor nor scalar (a tokenizer); selection depends on its digest only.
 pub trait Handle: Send + Sync {
     /// SHA-256 of everything that can change a result.
     fn digest(&self) -> [u8; 32];
-    /// The object itself, for kernels that know its type.
+    /// The object, for kernels that know its type.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// One argument. Inputs come first, then params, in the schema's order.
+/// An argument. Inputs come first, then params, in the schema's order.
 #[derive(Default)]
 pub enum Arg<'a> {
-    /// An optional input that is not there, or a param that takes its default.
+    /// An absent optional input, or a param with its default.
     #[default]
     Absent,
     /// A tensor that is read.
@@ -33,7 +33,7 @@ pub enum Arg<'a> {
 }
 
 impl<'a> Arg<'a> {
-    /// The tensor behind it, read or written.
+    /// The tensor, read-only or writable.
     pub fn tensor(&self) -> Option<TensorView<'_>> {
         match self {
             Arg::Tensor(view) => Some(*view),
@@ -42,12 +42,12 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// Whether something was passed.
+    /// Whether an argument was passed.
     pub fn is_given(&self) -> bool {
         !matches!(self, Arg::Absent)
     }
 
-    /// What it is, in words.
+    /// Its kind, for messages.
     pub fn kind_name(&self) -> &'static str {
         match self {
             Arg::Absent => "nothing",
@@ -62,7 +62,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// The same argument for a shorter time; a writable tensor is lent on.
+    /// Reborrows the argument for a shorter lifetime.
     pub fn reborrow(&mut self) -> Arg<'_> {
         match self {
             Arg::Absent => Arg::Absent,
@@ -75,7 +75,7 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// One output.
+/// An output argument.
 #[derive(Default)]
 pub enum OutArg<'a> {
     /// A conditional output that this call does not produce.
@@ -83,14 +83,14 @@ pub enum OutArg<'a> {
     Absent,
     /// A tensor to fill.
     Tensor(TensorMut<'a>),
-    /// A tensor whose size the kernel finds out.
+    /// A tensor whose size the kernel determines.
     Dynamic(&'a mut Option<Tensor>),
-    /// Strings that the kernel makes.
+    /// Strings that the kernel produces.
     Text(&'a mut Option<Vec<String>>),
 }
 
 impl OutArg<'_> {
-    /// The same output for a shorter time.
+    /// Reborrows the output for a shorter lifetime.
     pub fn reborrow(&mut self) -> OutArg<'_> {
         match self {
             OutArg::Absent => OutArg::Absent,

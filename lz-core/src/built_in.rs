@@ -1,9 +1,9 @@
-//! Backends that come with LayerZero. Their names are reserved: policy speaks of them by name, so a plugin that took one would
-//! get what was meant for them.
+//! Built-in backends. Their names are reserved: policies refer to backends by name, so a plugin with one of these names would
+//! receive their settings.
 
 use crate::reason::{Reason, ReasonCode};
 
-/// Names of all of them: of the kernels in Rust, and of the adapters in Python.
+/// Names of the built-in backends: kernels in Rust and adapters in Python.
 pub const BUILT_IN_BACKENDS: [&str; 16] = [
     "reference",
     "cpu",
@@ -23,11 +23,11 @@ pub const BUILT_IN_BACKENDS: [&str; 16] = [
     "hf_kernels",
 ];
 
-/// Why a backend from elsewhere may not have this name; `None` if it may. Spellings that differ in case only are reserved too.
+/// Why an external backend may not have this name; `None` if it may. The comparison ignores case.
 pub fn reserved_name(name: &str) -> Option<Reason> {
     let reserved = BUILT_IN_BACKENDS.iter().find(|own| own.eq_ignore_ascii_case(name.trim()))?;
     Some(Reason::new(ReasonCode::BackendNameReserved).message(format!(
-        "`{name}` is the name of a backend of LayerZero (`{reserved}`), which a plugin or a package cannot take; give the \
-         backend another name"
+        "`{name}` is the name of a built-in backend (`{reserved}`), which a plugin or package cannot use; choose \
+         another name"
     )))
 }

@@ -1,11 +1,11 @@
-//! The context of one call: everything selection may look at, packed by generated code without allocating.
+//! The context of one call: everything that selection may depend on, packed by generated code without allocation.
 //!
-//! A context has three parts, one after the other in one row of words. *Flags* are small exact fields (dtypes, presence,
-//! bools, enums, stride classes, place) packed into words. *Axes* are sizes, exact here; the cache decides what shares a
-//! bucket. *Scalars* are numeric params, seen by limits and rules but not part of a key unless some limit looks at them.
-//! How long each part is depends on the operation ([`Extent`]); words beyond that are neither written nor read, because
-//! building and comparing contexts is most of what a remembered decision costs.
-//! [`Field`]s say where each thing is, so the engine can read any operation's context.
+//! A context is a row of words with three parts. *Flags* are small exact fields (dtypes, presence, bools, enums, stride classes,
+//! device) packed into words. *Axes* are exact sizes; the cache maps them to cells. *Scalars* are numeric params, visible to
+//! limits and rules, and part of a cache key only if one of those reads them.
+//! The length of each part depends on the operation ([`Extent`]); words beyond it are neither written nor read, because building
+//! and comparing contexts dominates the cost of a thread-cache hit.
+//! [`Field`]s describe where each value is stored, so that the engine can read the context of any operation.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::tensor::{Place, TensorView};
 /// Words of flags.
 pub const FLAG_WORDS: usize = lz_schema::layout::FLAG_WORDS as usize;
 pub use lz_schema::layout::{MAX_AXES, MAX_SCALARS};
-/// The most words that a context can have.
+/// Maximum number of words of a context.
 pub const MAX_WORDS: usize = FLAG_WORDS + MAX_AXES + MAX_SCALARS;
 
-/// How many words each part of an operation's contexts has: a byte each, and one for all of them together.
+/// The number of words of each part of an operation's contexts: one byte per part, and one for the sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Extent(u32);
 
@@ -30,7 +30,7 @@ impl Extent {
     /// No words at all.
     pub const NONE: Extent = Extent::new(0, 0, 0);
 
-    /// So many words of flags, axes and scalars; what there is no room for is left out.
+    /// Numbers of words of flags, axes and scalars, clamped to the maximum.
     pub const fn new(flags: usize, axes: usize, scalars: usize) -> Extent {
         let flags = if flags < FLAG_WORDS { flags } else { FLAG_WORDS };
         let axes = if axes < MAX_AXES { axes } else { MAX_AXES };
@@ -38,7 +38,7 @@ impl Extent {
         Extent(((flags + axes + scalars) | flags << 8 | axes << 16 | scalars << 24) as u32)
     }
 
-    /// What these places take.
+    /// The extent that covers these stores.
     pub fn of(stores: impl IntoIterator<Item = Store>) -> Extent {
         let (mut flags, mut axes, mut scalars) = (0, 0, 0);
         for store in stores {
@@ -51,7 +51,7 @@ impl Extent {
         Extent::new(flags, axes, scalars)
     }
 
-    /// Words in all.
+    /// Total number of words.
     #[inline(always)]
     pub const fn words(self) -> usize {
         (self.0 & 0xff) as usize
@@ -75,7 +75,7 @@ impl Extent {
         (self.0 >> 24) as usize
     }
 
-    /// Where a word of a store is, if there is one.
+    /// The word index of a store, if it is within the extent.
     #[inline]
     fn position(self, store: Store) -> Option<usize> {
         let (first, length, index) = match store {
@@ -93,7 +93,7 @@ impl fmt::Debug for Extent {
     }
 }
 
-/// Everything selection may look at.
+/// Everything that selection may depend on.
 #[derive(Clone, Copy)]
 pub struct Context {
     extent: Extent,
@@ -102,21 +102,21 @@ pub struct Context {
 }
 
 impl Context {
-    /// Nothing known, of no operation.
+    /// An empty context of no operation.
     pub const EMPTY: Context = Context::unwritten(Extent::NONE);
 
-    /// A context whose words are still to be written, as many as the extent says, before anybody sees it.
+    /// A context whose words must be written, up to the extent, before it is used.
     #[inline(always)]
     const fn unwritten(extent: Extent) -> Context {
         Context { extent, words: [const { MaybeUninit::uninit() }; MAX_WORDS] }
     }
 
-    /// Nothing known of a call with these fields: all zero.
+    /// A context with these fields, all zero.
     pub fn of(fields: &[Field]) -> Context {
         Context::blank(Extent::of(fields.iter().map(|field| field.store)))
     }
 
-    /// As many words of zero as the extent says.
+    /// A context of this extent, all zero.
     pub fn blank(extent: Extent) -> Context {
         let mut context = Context::unwritten(extent);
         for word in context.words.iter_mut().take(context.extent.words()) {
@@ -125,19 +125,19 @@ impl Context {
         context
     }
 
-    /// From all words of an operation's context, in order. Generated code calls it with as many words as the extent has; if
-    /// there are fewer, the context has none.
+    /// From all words of an operation's context, in order. Generated code passes as many words as the extent has; with fewer, the
+    /// context is empty.
     #[inline(always)]
     pub fn packed<const WORDS: usize>(extent: Extent, words: [u64; WORDS]) -> Context {
         let extent = if extent.words() <= WORDS { extent } else { Extent::NONE };
         let mut context = Context::unwritten(extent);
-        for (place, word) in context.words.iter_mut().zip(words) {
-            place.write(word);
+        for (slot, word) in context.words.iter_mut().zip(words) {
+            slot.write(word);
         }
         context
     }
 
-    /// How long its parts are.
+    /// The number of words of each part.
     #[inline]
     pub fn extent(&self) -> Extent {
         self.extent
@@ -146,18 +146,18 @@ impl Context {
     /// All words: flags, axes, scalars.
     #[inline]
     pub fn words(&self) -> &[u64] {
-        // SAFETY: every constructor writes as many words as the extent says, which is at most all of them, and nothing
-        // takes a word back; a written `MaybeUninit<u64>` is a `u64`.
+        // SAFETY: every constructor writes `extent.words()` words, at most `MAX_WORDS`, and nothing
+        // uninitializes one; a written `MaybeUninit<u64>` is a `u64`.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.extent.words()) }
     }
 
-    /// Words of flags, of axes and of scalars. They are on the way of every call, so that no bound is checked again.
+    /// Flags, axes and scalars. On the hit path, so without bounds checks.
     #[inline(always)]
-    fn three(&self) -> (&[u64], &[u64], &[u64]) {
+    fn parts(&self) -> (&[u64], &[u64], &[u64]) {
         let (flags, axes, scalars) = (self.extent.flags(), self.extent.axes(), self.extent.scalars());
         let first: *const u64 = self.words.as_ptr().cast();
-        // SAFETY: an extent is only made by `Extent::new`, where the parts together are its words, one after the other; and
-        // as many words as the extent says are written, as above.
+        // SAFETY: an extent is only created by `Extent::new`, where the parts are adjacent and their sum is the number of words; and
+        // that many words are written, as above.
         unsafe {
             (
                 std::slice::from_raw_parts(first, flags),
@@ -170,30 +170,30 @@ impl Context {
     /// Words of flags.
     #[inline(always)]
     pub fn flags(&self) -> &[u64] {
-        self.three().0
+        self.parts().0
     }
 
-    /// Sizes, in the schema's order; a pack is its product. To be read as `i64`.
+    /// Sizes, in the schema's order; a pack is its product. To be interpreted as `i64`.
     #[inline(always)]
     pub fn axes(&self) -> &[u64] {
-        self.three().1
+        self.parts().1
     }
 
     /// Numeric params.
     #[inline(always)]
-    pub fn numbers(&self) -> &[u64] {
-        self.three().2
+    pub fn scalars(&self) -> &[u64] {
+        self.parts().2
     }
 
-    /// Flags and axes: all that tells cells apart.
+    /// Flags and axes: the words that determine the cell.
     #[inline(always)]
-    pub fn sized(&self) -> &[u64] {
+    pub fn cell_words(&self) -> &[u64] {
         let length = self.extent.flags() + self.extent.axes();
-        // SAFETY: as in `three`: flags and axes are the first of the words that are written.
+        // SAFETY: as in `parts`: flags and axes are the first of the written words.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), length) }
     }
 
-    /// Reads a field's raw bits; 0 for one that the context has no word for.
+    /// Reads a field's raw bits; 0 if it is outside the extent.
     #[inline]
     pub fn raw(&self, store: Store) -> u64 {
         match store {
@@ -201,34 +201,33 @@ impl Context {
                 store.bits_of(self.flags().get(usize::from(word)).copied().unwrap_or_default())
             }
             Store::Axis(index) => self.axes().get(usize::from(index)).copied().unwrap_or_default(),
-            Store::Scalar(index) => self.numbers().get(usize::from(index)).copied().unwrap_or_default(),
+            Store::Scalar(index) => self.scalars().get(usize::from(index)).copied().unwrap_or_default(),
         }
     }
 
-    /// Writes a field's raw bits; one that the context has no word for is not written.
+    /// Writes a field's raw bits; ignored if it is outside the extent.
     #[inline]
     pub fn set(&mut self, store: Store, raw: u64) {
         let _ = self.replace(store, raw);
     }
 
-    /// Replaces a field's raw bits; `false` if they do not fit or there is no word for them.
+    /// Replaces a field's raw bits; `false` if they do not fit or the field is outside the extent.
     #[must_use]
     #[inline]
     pub fn replace(&mut self, store: Store, raw: u64) -> bool {
-        let Some(place) = self.extent.position(store).and_then(|position| self.words.get_mut(position))
-        else {
+        let Some(slot) = self.extent.position(store).and_then(|position| self.words.get_mut(position)) else {
             return false;
         };
         match store {
             Store::Flag { shift, bits, .. } => {
                 let mask = (1u64 << bits) - 1;
-                // SAFETY: a position within the extent is a word that a constructor has written.
-                let before = unsafe { place.assume_init() };
-                place.write(before & !(mask << shift) | (raw & mask) << shift);
+                // SAFETY: a position within the extent was written by a constructor.
+                let before = unsafe { slot.assume_init() };
+                slot.write(before & !(mask << shift) | (raw & mask) << shift);
                 raw & mask == raw
             }
             Store::Axis(_) | Store::Scalar(_) => {
-                place.write(raw);
+                slot.write(raw);
                 true
             }
         }
@@ -262,16 +261,16 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Where a field is.
+/// Where a field is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
     /// In a flag word.
     Flag {
-        /// Which word.
+        /// Index of the word.
         word: u8,
         /// Lowest bit.
         shift: u8,
-        /// How many bits, below 64.
+        /// Number of bits, below 64.
         bits: u8,
     },
     /// An axis.
@@ -291,10 +290,10 @@ impl Store {
     }
 }
 
-/// What a field is.
+/// The kind of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldKind {
-    /// Size of an axis; how the cache may share decisions.
+    /// Size of an axis.
     Axis {
         /// Upper bounds of buckets; `None` for exact. Empty for one bucket (ignored by scoring).
         buckets: Option<Cow<'static, [i64]>>,
@@ -309,11 +308,11 @@ pub enum FieldKind {
     Enum(Cow<'static, [Cow<'static, str>]>),
     /// Whether an optional input was passed.
     Given,
-    /// Dtype variable: 0 when unbound, else the dtype's number.
+    /// Dtype variable: 0 if unbound, else the number of the dtype.
     DType,
-    /// [`stride_class`] of a tensor, input or output; 0 for an absent input, [`FRESH_OUTPUT`] for an output that is not given.
+    /// [`stride_class`] of an input or output tensor; 0 for an absent input, [`FRESH_OUTPUT`] for an output that is allocated.
     Strides,
-    /// [`place_bits`].
+    /// [`place_bits`]: the device of the tensors.
     Place,
     /// 60 bits of a handle's digest.
     Digest,
@@ -322,35 +321,35 @@ pub enum FieldKind {
 /// One field of a context.
 ///
 /// An operation's fields begin with its expression slots in order (axes, params, `given`), so that a variable's index in an
-/// expression is the index of its field; dtype variables, stride classes and the place follow.
+/// expression is the index of its field; dtype variables, stride classes and the device follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Name as the schema has it (`given(mask)`, `strides(q)` for derived ones).
+    /// Name in the schema (`given(mask)`, `strides(q)` for derived ones).
     pub name: Cow<'static, str>,
-    /// What it is.
+    /// Its kind.
     pub kind: FieldKind,
-    /// Where it is.
+    /// Where it is stored.
     pub store: Store,
 }
 
-/// Six bits about a tensor's strides and alignment: bit 0 set for present, bit 1 dense row-major, bit 2 dense last dimension, bits 3–5 the
-/// alignment of its address as a power of two from 1 to 64; 7 is [`FRESH_OUTPUT`]'s. A view knows its own.
+/// Six bits about a tensor's strides and alignment: bit 0 present, bit 1 dense row-major, bit 2 dense last dimension, bits 3–5 the
+/// alignment of its address as a power of two from 1 to 64; 7 is reserved for [`FRESH_OUTPUT`].
 #[inline]
 pub fn stride_class(view: &TensorView<'_>) -> u64 {
     view.stride_class()
 }
 
-/// The [`stride_class`] of an output that is allocated for the call: dense, and aligned as no given one is, so that the two can
-/// be told apart. An output that the call does not produce counts as one, so that it makes no difference.
+/// The [`stride_class`] of an output that is allocated for the call: dense, with an alignment value that no given output has. An
+/// output that the call does not produce has the same class.
 pub const FRESH_OUTPUT: u64 = 1 | 1 << 1 | 1 << 2 | FRESH_ALIGNMENT << 3;
 
 /// The alignment of [`FRESH_OUTPUT`].
 pub const FRESH_ALIGNMENT: u64 = 7;
 
-/// A place in eleven bits: platform and device number.
+/// A device in eleven bits: platform and device index.
 #[inline]
-pub fn place_bits(place: Place) -> u64 {
-    place.platform as u64 | (u64::from(place.index) & 0xff) << 3
+pub fn place_bits(device: Place) -> u64 {
+    device.platform as u64 | (u64::from(device.index) & 0xff) << 3
 }
 
 /// The dtype of a [`FieldKind::DType`] field's raw bits.
@@ -359,7 +358,7 @@ pub fn dtype_of(raw: u64) -> Option<DType> {
     DType::from_number(u8::try_from(raw).ok()?)
 }
 
-/// The part of a handle's digest that goes into a context; the whole digest is compared by whoever caches by handle.
+/// The part of a handle's digest that is stored in a context; callers that cache by handle compare the whole digest.
 #[inline]
 pub fn digest_bits(digest: &[u8; 32]) -> u64 {
     let mut word = [0u8; 8];

@@ -1,7 +1,7 @@
-//! Checks a JSON file against its contract (JSON Schema) with places, suggestions and every mistake at once.
+//! Checks a JSON file against its contract (JSON Schema) and reports all problems with spans and suggestions.
 //!
-//! The contract files use a small part of JSON Schema, and this reads that part: a keyword that is not known here would go
-//! unchecked, so a test holds the contracts to it. Nothing here knows what a contract is about.
+//! Supports the subset of JSON Schema that the contracts use; a test checks that they use nothing else, because an unknown keyword
+//! would go unchecked. Nothing here depends on a particular contract.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,53 +10,53 @@ use lz_schema::diagnostics::{Code, Report, Sink, listed};
 use lz_schema::source::{self, Node, Scalar, Source, Span, Value};
 use serde_json::Value as Json;
 
-/// A file that keeps its contract.
+/// A file that was checked.
 #[derive(Debug)]
 pub struct Checked {
     /// The text that was checked.
     pub source: Arc<Source>,
-    /// The tree with places.
+    /// The tree with spans.
     pub root: Node,
     /// The same as plain data.
     pub json: Json,
 }
 
-/// Reads a file and checks it; the sink gets what is wrong. `None` when nothing could be made of the text.
+/// Reads and checks a file; problems are in the sink. `None` if the text cannot be parsed.
 pub fn read(contract: &str, path: &str, text: &str) -> (Sink, Option<Checked>) {
     let source = Arc::new(Source::new(path, text));
     let mut sink = Sink::new(Arc::clone(&source));
     let json: Json = match serde_json::from_str(&source.text) {
         Ok(json) => json,
         Err(error) => {
-            let span = place(&source.text, error.line(), error.column());
+            let span = span(&source.text, error.line(), error.column());
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or(&message);
-            sink.error(Code::JsonSyntax, span, format!("this is not JSON: {message}"));
+            sink.error(Code::JsonSyntax, span, format!("invalid JSON: {message}"));
             return (sink, None);
         }
     };
-    // JSON is YAML, so that the one reader that keeps places serves both.
+    // JSON is a subset of YAML, so the YAML reader provides the spans.
     let (Some(root), _) = source::parse(&source) else {
-        sink.error(Code::JsonSyntax, Span::new(0, 0), "this JSON cannot be read with its places");
+        sink.error(Code::JsonSyntax, Span::new(0, 0), "this JSON cannot be parsed with spans");
         return (sink, None);
     };
     match serde_json::from_str::<Json>(contract) {
         Ok(schema) => Checker { schema: &schema, sink: &mut sink }.node(&schema, &root, "the file"),
         Err(error) => {
-            sink.error(Code::JsonSyntax, Span::new(0, 0), format!("the contract itself is broken: {error}"));
+            sink.error(Code::JsonSyntax, Span::new(0, 0), format!("the contract itself is invalid: {error}"));
         }
     }
     (sink, Some(Checked { source, root, json }))
 }
 
-/// The report of a sink that holds mistakes.
+/// The report of a sink with diagnostics.
 pub fn report(sink: Sink) -> Report {
     let path = sink.source.path.clone();
     Report::of_one(sink.diagnostics, &path)
 }
 
-/// The byte range of one character, given as line and column from 1 (columns in bytes, as serde_json counts).
-fn place(text: &str, line: usize, column: usize) -> Span {
+/// The span of the character at a line and column from 1 (columns in bytes, as in serde_json).
+fn span(text: &str, line: usize, column: usize) -> Span {
     let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let mut at = (start + column.saturating_sub(1)).min(text.len().saturating_sub(1));
     while !text.is_char_boundary(at) {
@@ -71,7 +71,7 @@ pub fn get<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
     entries(node).find(|(name, _, _)| *name == key).map(|(_, _, value)| value)
 }
 
-/// The entries of a mapping: name, place of the name, value.
+/// The entries of a mapping: name, span of the name, value.
 pub fn entries(node: &Node) -> impl Iterator<Item = (&str, Span, &Node)> {
     let pairs = match &node.value {
         Value::Mapping(pairs) => pairs.as_slice(),
@@ -99,7 +99,7 @@ pub fn text(node: &Node) -> Option<&str> {
     }
 }
 
-/// Where an expression that stands in a string begins, if the file holds it letter by letter.
+/// The offset of a string's content, if the file contains it without escapes.
 pub fn verbatim(node: &Node) -> Option<usize> {
     match &node.value {
         Value::Scalar(scalar) => scalar.verbatim_at,
@@ -223,10 +223,10 @@ impl Checker<'_> {
         }
         let known: Vec<&str> = words.iter().filter_map(Json::as_str).collect();
         if what == "`schema_version`" {
-            let message = format!("version `{found}` of the contract is not known");
+            let message = format!("unknown contract version `{found}`");
             self.sink
                 .error(Code::ContractVersion, node.span, message)
-                .note(format!("this release reads {}", listed(known.iter().copied())));
+                .note(format!("this release supports {}", listed(known.iter().copied())));
             return false;
         }
         let near = self.sink.nearest(found, known.iter().copied());
@@ -276,7 +276,7 @@ impl Checker<'_> {
             }
         }
         if seen.is_empty() && schema.get("minProperties").is_some() {
-            self.sink.error(Code::Empty, node.span, format!("{what} says nothing"));
+            self.sink.error(Code::Empty, node.span, format!("{what} is empty"));
         }
     }
 
@@ -315,20 +315,20 @@ impl Checker<'_> {
         }
         let Ok(value) = scalar.text.parse::<f64>() else { return };
         let bound = |key: &str| schema.get(key).and_then(Json::as_f64);
-        let least = bound("minimum");
-        // What a format can hold is a bound too, as the types that are made of it are that narrow.
-        let most = bound("maximum").or(match schema.get("format").and_then(Json::as_str) {
+        let minimum = bound("minimum");
+        // A format bounds the value too, because it is converted to a type of that width.
+        let maximum = bound("maximum").or(match schema.get("format").and_then(Json::as_str) {
             Some("uint8") => Some(f64::from(u8::MAX)),
             Some("uint32") => Some(f64::from(u32::MAX)),
-            // The largest double below the end of the range: beyond it nothing is exact.
+            // The largest integer that a double represents exactly.
             Some("int64") => Some(9_007_199_254_740_992.0),
             _ => None,
         });
-        if least.is_some_and(|least| value < least) || most.is_some_and(|most| value > most) {
-            let allowed = match (least, most) {
-                (Some(least), Some(most)) if most < 9e15 => format!("from {least} to {most}"),
-                (Some(least), _) => format!("from {least}"),
-                (None, Some(most)) => format!("up to {most}"),
+        if minimum.is_some_and(|minimum| value < minimum) || maximum.is_some_and(|maximum| value > maximum) {
+            let allowed = match (minimum, maximum) {
+                (Some(minimum), Some(maximum)) if maximum < 9e15 => format!("from {minimum} to {maximum}"),
+                (Some(minimum), _) => format!("from {minimum}"),
+                (None, Some(maximum)) => format!("up to {maximum}"),
                 (None, None) => String::new(),
             };
             let message = format!("{what} must be {allowed}, found {}", scalar.text);
@@ -337,7 +337,7 @@ impl Checker<'_> {
     }
 }
 
-/// The first line of a place, so that a whole file is not underlined.
+/// The first line of a span, so that a whole file is not underlined.
 pub fn first_line(source: &Source, span: Span) -> Span {
     let length = source.slice(span).lines().next().map_or(0, str::len);
     Span::new(span.start, span.start + length)
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn contracts_use_only_keywords_that_are_checked() {
+    fn contracts_use_only_supported_keywords() {
         for contract in [
             crate::descriptor::CONTRACT,
             include_str!("../../schemas/contracts/dispatch_table.v1.schema.json"),

@@ -1,7 +1,7 @@
-//! Operations that were read at run time, and the contexts of calls with dynamic arguments.
+//! Operations that are defined at run time, and the contexts of calls with dynamic arguments.
 //!
-//! The same language, the same checks and the same selection as generated code, without its types: the interpreter of
-//! [`crate::check`] binds the call, and the packed context comes from the schema's layout instead of from generated stores.
+//! Same language, checks and selection as generated code, without its types: [`crate::check`] binds the call, and the context is
+//! packed by the schema's layout instead of generated stores.
 
 use std::borrow::Cow;
 
@@ -16,22 +16,22 @@ use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Place;
 
-/// Reads an operation from its schema's text; `path` names it in messages.
+/// Reads an operation from its schema's text; `path` is its name in messages.
 ///
-/// What is read stays known until the process ends.
+/// The operation is kept until the process ends.
 pub fn read_operation(path: &str, yaml: &str) -> Result<&'static OperationInfo, Error> {
-    let refuse = |message: String| Error::Configuration {
+    let reject = |message: String| Error::Configuration {
         subject: path.to_owned(),
         reasons: vec![Reason::new(ReasonCode::SchemaInvalid).message(message.clone())],
         message,
     };
     let schema = lz_schema::set::load_one(path, yaml, crate::reason::catalogue())
-        .map_err(|report| refuse(format!("the schema is not right\n{report}")))?;
-    let fields = fields(&schema).map_err(refuse)?;
+        .map_err(|report| reject(format!("the schema is invalid\n{report}")))?;
+    let fields = fields(&schema).map_err(reject)?;
     Ok(OperationInfo::from_schema(schema, path, yaml, fields))
 }
 
-/// The fields of an operation's contexts, as generated code would have written them.
+/// The fields of an operation's contexts, as in generated code.
 pub fn fields(operation: &Operation) -> Result<Vec<Field>, String> {
     let fields = context_layout(operation)?;
     Ok(fields
@@ -72,7 +72,7 @@ fn store(store: layout::Store) -> Store {
     }
 }
 
-/// What selection sees of a bound call; without `outputs`, as if they were allocated for it.
+/// The context of a bound call; without `outputs`, as if they were allocated.
 pub fn context(
     operation: &Operation,
     bound: &Bound,

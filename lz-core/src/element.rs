@@ -1,13 +1,13 @@
 //! Element types in memory: loading to f64 and storing from it, for every dtype of the language.
 //!
-//! Narrow floats convert exactly on load; stores round to nearest even. What does not fit saturates in integers, in
-//! `f8_e4m3` (which has no infinity), `f4` and `f8_e8m0`; the others overflow to infinity as IEEE 754 says,
-//! except `f8_e5m2`, whose store saturates because quantisation is its only use.
+//! Narrow floats convert exactly on load; stores round to nearest even. Out-of-range values saturate in integers, in
+//! `f8_e4m3` (which has no infinity), `f4` and `f8_e8m0`; the others overflow to infinity as in IEEE 754,
+//! except `f8_e5m2`, whose store saturates because quantization is its only use.
 
 use half::{bf16, f16};
 use lz_schema::DType;
 
-/// A Rust type that is stored as one dtype.
+/// A Rust type with a dtype.
 pub trait Element: Copy + Send + Sync + 'static {
     /// The dtype.
     const DTYPE: DType;
@@ -46,11 +46,11 @@ byte_elements! {
     F8E8M0,
     /// Two 4-bit floats (2 exponent bits, 1 mantissa bit), low nibble first.
     F4E2M1x2,
-    /// A bool of one byte; any byte but 0 is true, so that memory from outside can never be an invalid value.
+    /// A one-byte bool; any nonzero byte is true, so that memory from outside can never be an invalid value.
     Bool,
 }
 
-/// The format of a small float: how many exponent and mantissa bits, its bias and what its top codes mean.
+/// A small float format: exponent and mantissa bits, bias, and the meaning of the largest codes.
 #[derive(Debug, Clone, Copy)]
 struct Small {
     exponent_bits: u32,
@@ -130,7 +130,7 @@ impl Small {
         let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(lowest);
         // Exact: scaling by a power of two, and the format has far fewer bits than f64.
         let units = (magnitude * 2f64.powi(self.mantissa_bits as i32 - exponent)).round_ties_even() as u32;
-        // A rounding that carries into the next exponent is right by construction: the fields are adjacent.
+        // A carry into the exponent is correct by construction: the fields are adjacent.
         let code = units + (((exponent - lowest) as u32) << self.mantissa_bits);
         sign | code as u8
     }
@@ -189,7 +189,7 @@ pub fn f64_to_f4_e2m1(value: f64) -> u8 {
     E2M1.encode(value)
 }
 
-/// The largest finite magnitude that quantisation to this dtype may produce (of one nibble for `f4_e2m1x2`).
+/// The largest finite magnitude that quantization to this dtype may produce (of one nibble for `f4_e2m1x2`).
 pub fn largest_finite(dtype: DType) -> f64 {
     match dtype {
         DType::F8E4M3 => E4M3.largest(),
@@ -212,8 +212,8 @@ pub fn largest_finite(dtype: DType) -> f64 {
     }
 }
 
-/// To f32, where an inexact value becomes the neighbour with an odd last bit. Rounding that to a format of far fewer bits is
-/// the same as rounding the f64 itself; going through the nearest f32 would round twice.
+/// Rounds to odd: an inexact value becomes the neighboring f32 with an odd last bit. Rounding that to a narrower format equals
+/// rounding the f64 directly; going through the nearest f32 would round twice.
 fn to_odd_f32(value: f64) -> f32 {
     let nearest = value as f32;
     let back = f64::from(nearest);
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_floats_round_trip_and_know_their_limits() {
+    fn small_floats_round_trip_and_have_the_right_limits() {
         for code in 0..=255u8 {
             for (decode, encode) in [
                 (f8_e4m3_to_f64 as fn(u8) -> f64, f64_to_f8_e4m3 as fn(f64) -> u8),

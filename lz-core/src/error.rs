@@ -1,29 +1,29 @@
-//! Errors of the whole library: one enum, every variant with its reasons as data.
+//! The error type of the library; every variant carries its reasons as data.
 
 use std::fmt;
 
 use crate::reason::{Reason, ReasonCode};
 
-/// Why a call did not produce a result.
+/// Why a call has no result.
 #[derive(Debug, Clone)]
 pub enum Error {
-    /// The call itself is wrong.
+    /// The call is invalid.
     Validation {
-        /// Which operation.
+        /// The operation.
         operation: String,
-        /// Everything that is wrong with it.
+        /// All problems.
         reasons: Vec<Reason>,
     },
     /// No kernel can run it.
     NoKernel {
-        /// Which operation.
+        /// The operation.
         operation: String,
-        /// Each candidate and all its reasons.
+        /// Each candidate with its reasons.
         candidates: Vec<(String, Vec<Reason>)>,
     },
     /// A lock names a kernel that cannot run it.
     Locked {
-        /// Which operation.
+        /// The operation.
         operation: String,
         /// The locked kernel.
         kernel: String,
@@ -32,27 +32,27 @@ pub enum Error {
     },
     /// No kernel is known to be safe inside a graph capture.
     CudaGraphUnsafe {
-        /// Which operation.
+        /// The operation.
         operation: String,
-        /// Each candidate and all its reasons.
+        /// Each candidate with its reasons.
         candidates: Vec<(String, Vec<Reason>)>,
     },
-    /// A kernel ran and failed, and so did its fallbacks, or there are none.
+    /// A kernel failed, and so did its fallbacks, or there are none.
     KernelExecution {
-        /// Which operation.
+        /// The operation.
         operation: String,
         /// The kernel that failed first.
         kernel: String,
         /// Its reason, then those of the fallbacks.
         reasons: Vec<Reason>,
     },
-    /// A file, policy or descriptor is wrong; the text is the whole diagnostic.
+    /// A file, policy or descriptor is invalid; the text is the whole diagnostic.
     Configuration {
         /// What was read.
         subject: String,
         /// The rendered diagnostic.
         message: String,
-        /// As data.
+        /// The reasons as data.
         reasons: Vec<Reason>,
     },
 }

@@ -1,7 +1,6 @@
-//! What names mean in the expressions of kernels and policy: an operation's fields, the device and mode, a kernel's own
-//! properties.
+//! Names in the expressions of kernels and policy: an operation's fields, the device and mode, and a kernel's properties.
 //!
-//! A variable's index is the index of its field; names of the device and mode follow after the fields.
+//! A variable's index is the index of its field; device and mode follow after the fields.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +13,10 @@ use crate::mode::{Ask, Mode};
 use crate::operation::OperationInfo;
 use crate::spec::KernelSpec;
 
-/// The most values that an expression of the engine may see.
+/// Maximum number of values of an expression.
 pub const MAX_VALUES: usize = 128;
 
-/// Names that conditions of policy may use besides an operation's own, in order.
+/// Names that policy conditions may use besides an operation's own, in order.
 pub const DEVICE_NAMES: [&str; DEVICE.len()] = {
     let mut names = [""; DEVICE.len()];
     let mut position = 0;
@@ -28,7 +27,7 @@ pub const DEVICE_NAMES: [&str; DEVICE.len()] = {
     names
 };
 
-/// What they stand for: facts of the device, -1 or the first case where there is none, and what the call asks for.
+/// Their values: properties of the device (-1 or the first case if there is none), and mode flags.
 const DEVICE: [(&str, Read); 10] = [
     ("sm", |call| int(call.device.and_then(DeviceSpec::sm))),
     ("platform", |call| Value::Enum(call.device.map_or(0, |device| device.platform() as u32))),
@@ -54,7 +53,7 @@ fn int(fact: Option<impl Into<i64>>) -> Value {
     Value::Int(fact.map_or(-1, Into::into))
 }
 
-/// Names that a filter over kernels may use, in order.
+/// Names that a kernel filter may use, in order.
 pub const KERNEL_NAMES: [&str; 8] = [
     "deterministic",
     "cuda_graph_safe",
@@ -66,7 +65,7 @@ pub const KERNEL_NAMES: [&str; 8] = [
     "priority",
 ];
 
-/// Names that stand for the first of these that an operation has.
+/// Synonyms for the first of these names that an operation has.
 const SYNONYMS: [(&str, &[&str]); 8] = [
     ("batch_size", &["batch", "tokens", "rows", "total_q", "outer"]),
     ("seq_len", &["seq_q", "seq_k", "kv_len", "seq", "total_q"]),
@@ -81,7 +80,7 @@ const SYNONYMS: [(&str, &[&str]); 8] = [
 /// A set of fields by index.
 pub type FieldSet = u128;
 
-/// Names and what they stand for.
+/// Names and their variables.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     variables: BTreeMap<String, Variable>,
@@ -89,7 +88,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// What the limits of an operation's kernels may name: axes, params, `given(…)`, dtype variables.
+    /// Names for the limits of an operation's kernels: axes, params, `given(…)`, dtype variables.
     pub fn of_operation(info: &OperationInfo) -> Names {
         let mut names = Names::default();
         for (index, field) in info.fields.iter().enumerate().take(MAX_VALUES) {
@@ -114,7 +113,7 @@ impl Names {
         names
     }
 
-    /// What conditions of policy may name: the above, synonyms, the device and the mode.
+    /// Names for policy conditions: those of the operation, synonyms, device and mode.
     pub fn of_policy(info: &OperationInfo) -> Names {
         let mut names = Names::of_operation(info);
         for (synonym, targets) in SYNONYMS {
@@ -137,7 +136,7 @@ impl Names {
         names
     }
 
-    /// What a filter over kernels may name.
+    /// Names for a kernel filter.
     pub fn of_kernel() -> Names {
         let mut names = Names::default();
         for (index, name) in KERNEL_NAMES.into_iter().enumerate() {
@@ -169,12 +168,12 @@ impl Scope for Names {
 const VENDORS: [Vendor; 6] =
     [Vendor::Nvidia, Vendor::Amd, Vendor::Intel, Vendor::Apple, Vendor::Arm, Vendor::Other];
 
-/// Cases in the order of dtypes' numbers, so that a field's bits are the case; 0 is a variable that no argument binds.
+/// Cases in the order of dtype numbers, so that a field's bits are the case; 0 is an unbound variable.
 fn dtype_type() -> Type {
     Type::enumeration(std::iter::once("none".to_owned()).chain(DType::ALL.map(|dtype| dtype.to_string())))
 }
 
-/// The values of a call, in the order of variables, each read where it is when an expression asks for it.
+/// The values of a call, in the order of variables, read lazily.
 #[derive(Debug, Clone, Copy)]
 pub struct Values<'a> {
     fields: &'a [Field],
@@ -184,13 +183,13 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Those of the fields alone: what limits read.
+    /// Values of the fields only, for limits.
     #[inline]
     pub fn of_fields(fields: &'a [Field], context: &'a Context) -> Values<'a> {
         Values::of_call(fields, context, None, Mode::PLAIN)
     }
 
-    /// Those of the fields, the device and the mode: what conditions of policy read.
+    /// Values of the fields, the device and the mode, for policy conditions.
     #[inline]
     pub fn of_call(
         fields: &'a [Field],
@@ -216,7 +215,7 @@ impl Slots for Values<'_> {
     }
 }
 
-/// The values of a kernel's own properties.
+/// The values of a kernel's properties.
 pub fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
     [
         Value::Bool(spec.deterministic),
@@ -230,7 +229,7 @@ pub fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
     ]
 }
 
-/// How the values that an expression reads are shown: `head_dim = 100, causal = true`.
+/// Formats the values that an expression reads: `head_dim = 100, causal = true`.
 pub fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> String {
     let mut text = String::new();
     for (index, field) in fields.iter().enumerate().take(MAX_VALUES) {
@@ -245,7 +244,7 @@ pub fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> String 
     text
 }
 
-/// One field's value for people.
+/// Formats the value of a field.
 pub fn show(field: &Field, context: &Context) -> String {
     let raw = context.raw(field.store);
     match &field.kind {
@@ -258,7 +257,7 @@ pub fn show(field: &Field, context: &Context) -> String {
         FieldKind::Float => {
             let wide = f64::from_bits(raw);
             let narrow = wide as f32;
-            // Most params are f32, whose shortest form is what the caller wrote; widened it would be seventeen digits.
+            // Most params are f32, whose shortest form is what the caller wrote; as f64 it would have seventeen digits.
             if f64::from(narrow) == wide { format!("{narrow:?}") } else { format!("{wide:?}") }
         }
         _ => context.value(field).to_string(),

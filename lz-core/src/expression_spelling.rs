@@ -1,10 +1,10 @@
-//! Expressions of policies and descriptors: the spellings that operators use, and mistakes as diagnostics.
+//! Expressions of policies and descriptors: normalizes alternative spellings and maps errors to diagnostics.
 
 use lz_schema::DType;
 use lz_schema::diagnostics::Code;
 use lz_schema::expr::ExprErrorKind;
 
-/// Names that mean the same as another one.
+/// Synonyms.
 const NAMES: [(&str, &str); 12] = [
     ("target.sm_version", "sm"),
     ("target.sm", "sm"),
@@ -20,7 +20,7 @@ const NAMES: [(&str, &str); 12] = [
     ("context.tp_invariant", "tp_invariant"),
 ];
 
-/// An expression in the engine's own spelling, with where each piece came from.
+/// A normalized expression with a mapping to the original text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spelled {
     /// The expression.
@@ -31,8 +31,8 @@ pub struct Spelled {
 }
 
 impl Spelled {
-    /// The place in the original text of a place in the new one.
-    pub fn place(&self, start: usize, end: usize) -> (usize, usize) {
+    /// Maps a span of the normalized text to the original.
+    pub fn original_span(&self, start: usize, end: usize) -> (usize, usize) {
         let locate = |at: usize, is_end: bool| {
             let index =
                 self.pieces.iter().rposition(|(new, _, _)| if is_end { *new < at } else { *new <= at });
@@ -63,7 +63,7 @@ pub fn spell(text: &str) -> Spelled {
         let length = match (starts_word, rest.find(|c: char| !is_word(c))) {
             (true, Some(end)) => end,
             (true, None) => rest.len(),
-            // A number swallows the letters that belong to it, so that `1e5` is not taken for a name.
+            // A number includes the letters that follow, so that `1e5` is not split.
             (false, _) if rest.starts_with(|c: char| c.is_ascii_digit()) => {
                 rest.find(|c: char| !is_word(c)).unwrap_or(rest.len())
             }
@@ -96,7 +96,7 @@ pub fn code_of(kind: &ExprErrorKind) -> Code {
     }
 }
 
-/// The sentence of a mistake without its suggestion, which is shown beside the underlined text.
+/// The message without its suggestion, which is shown next to the underlined text.
 pub fn message_of(kind: &ExprErrorKind) -> String {
     let text = kind.to_string();
     match text.split_once("; did you mean") {
@@ -110,16 +110,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_become_one_and_places_survive() {
+    fn synonyms_are_normalized_and_spans_map_back() {
         let text = "target.sm_version >= 80 AND dtype in [float16, f32] and hedas > 1e5";
         let spelled = spell(text);
         assert_eq!(spelled.text, "sm >= 80 AND dtype in [f16, f32] and hedas > 1e5");
         let start = spelled.text.find("hedas").unwrap();
-        let (start, end) = spelled.place(start, start + 5);
+        let (start, end) = spelled.original_span(start, start + 5);
         assert_eq!(&text[start..end], "hedas");
         let start = spelled.text.find("f16").unwrap();
-        let (start, end) = spelled.place(start, start + 3);
+        let (start, end) = spelled.original_span(start, start + 3);
         assert_eq!(&text[start..end], "float16");
-        assert_eq!(spelled.place(0, spelled.text.len()), (0, text.len()));
+        assert_eq!(spelled.original_span(0, spelled.text.len()), (0, text.len()));
     }
 }

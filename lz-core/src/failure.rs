@@ -1,17 +1,17 @@
-//! Attribution of a failure: whose fault it is and how far the damage goes. Circuit breakers count by these two.
+//! Attribution of a failure: its cause and the extent of the damage. Circuit breakers count by these two.
 
 use std::fmt;
 
 use crate::reason::{ReasonCategory, ReasonCode};
 
-/// Whose fault a failure is. Only the kernel's own failures open its circuit.
+/// The cause of a failure. Only the kernel's own failures open its circuit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The caller: wrong arguments, or an interruption of the program.
+    /// The caller: invalid arguments, or an interrupted program.
     Caller,
-    /// A limited resource is used up: memory, slots, time in a queue. The same call may succeed later.
+    /// A limited resource is exhausted: memory, slots, queue time. The same call may succeed later.
     Capacity,
-    /// Something that the kernel depends on: a file, a library, another process, a mode of the caller's library.
+    /// A dependency of the kernel: a file, a library, another process, a mode of the caller's library.
     Environment,
     /// The kernel.
     Kernel,
@@ -41,7 +41,7 @@ impl Cause {
             }
             _ => match code.category() {
                 ReasonCategory::Validation => Cause::Caller,
-                // A refusal by a circuit: the kernel did not run.
+                // Refused by a circuit: the kernel did not run.
                 ReasonCategory::Health => Cause::Environment,
                 _ => Cause::Kernel,
             },
@@ -55,13 +55,13 @@ impl fmt::Display for Cause {
     }
 }
 
-/// How far the damage of a failure goes.
+/// The extent of the damage of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// This call only; another kernel may try.
+    /// This call only; a fallback may run.
     Call,
     /// The whole backend should not be used for a while.
     Backend,
-    /// The device's context is lost; nothing can run there again in this process.
+    /// The device context is lost; no kernel can run there again in this process.
     Device,
 }

@@ -1,11 +1,11 @@
-//! How a call is to be made, beyond its arguments: deterministically, inside a capture, strictly. Policy gives the ground,
-//! a thread may change it for a while.
+//! The mode of a call, beyond its arguments: deterministic, capturing, strict. Policy sets the base mode, a thread may override
+//! it.
 //!
-//! A mode is one word, so that it can be part of a cache's key. Nothing here knows kernels.
+//! A mode is one word, so that it can be part of a cache key. Nothing here depends on kernels.
 
 use std::fmt;
 
-/// One thing that a call may ask for or allow.
+/// A requirement or permission of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ask {
@@ -13,17 +13,17 @@ pub enum Ask {
     Deterministic = 0,
     /// The call is being captured into a graph.
     Capturing = 1,
-    /// The same bits for every tensor-parallel size.
+    /// Bitwise equal results for every tensor-parallel size.
     TensorParallelInvariant = 2,
     /// No implicit conversion.
     Strict = 3,
-    /// The weights were packed for the kernels that need it.
+    /// The weights are packed for kernels that require it.
     PackedWeights = 4,
-    /// TF32 and the like are allowed.
+    /// TF32 and similar modes are allowed.
     ReducedPrecision = 5,
-    /// Optimisation is off: references only.
+    /// Optimization is disabled: reference kernels only.
     Disabled = 6,
-    /// Adapters may not convert; the same as strict, but said by another setting.
+    /// Adapters may not convert; like `Strict`, but from the setting `allow_adaptation`.
     NotAdapting = 7,
 }
 
@@ -33,15 +33,15 @@ impl Ask {
     }
 }
 
-/// How a paged or contiguous cache of keys and values is kept.
+/// How a KV cache is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum KvStrategy {
-    /// One block of memory a sequence.
+    /// One contiguous block per sequence.
     Contiguous = 1,
-    /// Fixed pages and a table.
+    /// Fixed-size pages and a page table.
     Paged = 2,
-    /// Contiguous addresses over pages that are mapped on demand.
+    /// Contiguous virtual addresses over pages mapped on demand.
     Virtual = 3,
     /// One pool for host and device.
     Unified = 4,
@@ -68,14 +68,14 @@ impl KvStrategy {
     }
 }
 
-/// In which order the ranks of a tensor-parallel group add what each of them has.
+/// The order in which the ranks of a tensor-parallel group reduce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReductionOrder {
-    /// One rank after the other, in a circle.
+    /// Ring reduction.
     Ring,
-    /// In pairs, and pairs of pairs.
+    /// Binary tree reduction.
     Tree,
-    /// As one rank alone would add.
+    /// The order of a single rank.
     Canonical,
 }
 
@@ -101,28 +101,28 @@ impl ReductionOrder {
 
 const KV_SHIFT: u32 = 8;
 const KV_MASK: u64 = 0b111 << KV_SHIFT;
-/// One less than the tensor-parallel size, so that nothing said means one rank.
+/// Tensor-parallel size minus one, so that 0 means one rank.
 const TP_SHIFT: u32 = 12;
 const TP_MASK: u64 = (u16::MAX as u64) << TP_SHIFT;
-/// The upper half numbers what the thread lays over policies; the engine keeps what each number stands for.
-const LAID_SHIFT: u32 = 32;
-const LAID_MASK: u64 = (u32::MAX as u64) << LAID_SHIFT;
+/// The upper half is the id of the thread's policy overlay; the engine maps ids to overlays.
+const OVERLAY_SHIFT: u32 = 32;
+const OVERLAY_MASK: u64 = (u32::MAX as u64) << OVERLAY_SHIFT;
 
-/// How a call is to be made.
+/// The mode of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mode(u64);
 
 impl Mode {
-    /// Nothing special.
+    /// No flags.
     pub const PLAIN: Mode = Mode(0);
 
-    /// With one ask more, or without it.
+    /// Sets or clears a flag.
     #[must_use]
     pub const fn set(self, ask: Ask, on: bool) -> Mode {
         if on { Mode(self.0 | ask.bit()) } else { Mode(self.0 & !ask.bit()) }
     }
 
-    /// With a strategy of the cache of keys and values.
+    /// Sets the KV-cache strategy.
     #[must_use]
     pub const fn kv(self, strategy: Option<KvStrategy>) -> Mode {
         let number = match strategy {
@@ -132,45 +132,45 @@ impl Mode {
         Mode(self.0 & !KV_MASK | number << KV_SHIFT)
     }
 
-    /// With so many ranks in the tensor-parallel group.
+    /// Sets the tensor-parallel size.
     #[must_use]
     pub const fn tp(self, size: u32) -> Mode {
         Mode(self.0 & !TP_MASK | tp_bits(size))
     }
 
-    /// How many ranks the tensor-parallel group has, this one among them.
+    /// The tensor-parallel size: number of ranks including this one.
     #[inline]
     pub const fn tp_size(self) -> u32 {
         ((self.0 & TP_MASK) >> TP_SHIFT) as u32 + 1
     }
 
-    /// Whether it asks for this.
+    /// Whether a flag is set.
     #[inline]
     pub const fn has(self, ask: Ask) -> bool {
         self.0 & ask.bit() != 0
     }
 
-    /// The strategy of the cache of keys and values, where one is stated.
+    /// The KV-cache strategy, if one is set.
     #[inline]
     pub fn kv_strategy(self) -> Option<KvStrategy> {
         let number = (self.0 & KV_MASK) >> KV_SHIFT;
         KvStrategy::ALL.into_iter().find(|strategy| *strategy as u64 == number)
     }
 
-    /// What it asks for, without the number of what is laid over policy: decisions of a scope are kept apart by their world.
+    /// The flags without the overlay id: scoped decisions are separated by their snapshot.
     #[inline]
-    pub const fn asks(self) -> u32 {
+    pub const fn flags(self) -> u32 {
         self.0 as u32
     }
 
-    /// The number of what the thread lays over policies; 0 for nothing.
+    /// The id of the thread's policy overlay; 0 for none.
     #[inline]
-    pub const fn laid(self) -> u32 {
-        (self.0 >> LAID_SHIFT) as u32
+    pub const fn overlay_id(self) -> u32 {
+        (self.0 >> OVERLAY_SHIFT) as u32
     }
 }
 
-/// Groups that are larger than fit count as the largest that fits.
+/// Saturates at the largest size that fits.
 const fn tp_bits(size: u32) -> u64 {
     let others = size.saturating_sub(1);
     let others = if others > u16::MAX as u32 { u16::MAX as u64 } else { others as u64 };
@@ -185,7 +185,7 @@ impl fmt::Debug for Mode {
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asks = [
+        let flags = [
             (Ask::Deterministic, "deterministic"),
             (Ask::Capturing, "capturing"),
             (Ask::TensorParallelInvariant, "tp-invariant"),
@@ -196,7 +196,7 @@ impl fmt::Display for Mode {
             (Ask::NotAdapting, "not adapting"),
         ];
         let mut words: Vec<&str> =
-            asks.into_iter().filter(|(ask, _)| self.has(*ask)).map(|(_, name)| name).collect();
+            flags.into_iter().filter(|(ask, _)| self.has(*ask)).map(|(_, name)| name).collect();
         words.extend(self.kv_strategy().map(KvStrategy::name));
         let ranks = format!("{} ranks", self.tp_size());
         if self.tp_size() > 1 {
@@ -206,7 +206,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What a thread changes for a while.
+/// A thread's mode override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModeChange {
     on: u64,
@@ -217,7 +217,7 @@ impl ModeChange {
     /// No change.
     pub const NONE: ModeChange = ModeChange { on: 0, off: 0 };
 
-    /// Turns one ask on or off, whatever policy says.
+    /// Sets or clears a flag, overriding policy.
     #[must_use]
     pub const fn set(self, ask: Ask, on: bool) -> ModeChange {
         let bit = ask.bit();
@@ -228,27 +228,30 @@ impl ModeChange {
         }
     }
 
-    /// States the strategy of the cache of keys and values.
+    /// Sets the KV-cache strategy.
     #[must_use]
     pub const fn kv(self, strategy: KvStrategy) -> ModeChange {
         ModeChange { on: self.on & !KV_MASK | (strategy as u64) << KV_SHIFT, off: self.off | KV_MASK }
     }
 
-    /// States how many ranks the tensor-parallel group has.
+    /// Sets the tensor-parallel size.
     #[must_use]
     pub const fn tp(self, size: u32) -> ModeChange {
         ModeChange { on: self.on & !TP_MASK | tp_bits(size), off: self.off | TP_MASK }
     }
 
-    /// Says what the thread lays over policies.
-    pub const fn laying(self, number: u32) -> ModeChange {
-        ModeChange { on: self.on & !LAID_MASK | (number as u64) << LAID_SHIFT, off: self.off | LAID_MASK }
+    /// Sets the id of the thread's policy overlay.
+    pub const fn with_overlay(self, number: u32) -> ModeChange {
+        ModeChange {
+            on: self.on & !OVERLAY_MASK | (number as u64) << OVERLAY_SHIFT,
+            off: self.off | OVERLAY_MASK,
+        }
     }
 
     /// The mode of a call under this change of `ground`.
     #[inline(always)]
-    pub const fn apply(self, ground: Mode) -> Mode {
-        Mode(ground.0 & !self.off | self.on)
+    pub const fn apply(self, base: Mode) -> Mode {
+        Mode(base.0 & !self.off | self.on)
     }
 
     /// This change and a later one as one change.

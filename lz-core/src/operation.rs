@@ -1,4 +1,4 @@
-//! What the engine knows of an operation: its name, its schema and where the fields of its contexts are.
+//! Operations as the engine sees them: name, schema and context fields.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -8,8 +8,8 @@ use lz_schema::model::Operation;
 
 use crate::context::Field;
 
-/// An operation as the engine sees it. Generated code makes one `static` an operation; run-time operations leak theirs,
-/// because an operation, once known, is known until the process ends.
+/// An operation. Generated code has one `static` per operation; run-time operations are leaked, because an operation is kept until
+/// the process ends.
 #[derive(Debug)]
 pub struct OperationInfo {
     /// Dotted name.
@@ -72,7 +72,7 @@ impl OperationInfo {
         Box::leak(Box::new(info))
     }
 
-    /// A number, the same for the whole process, that tables may be indexed by.
+    /// A process-wide index for tables.
     #[inline]
     pub fn slot(&self) -> u32 {
         match self.slot.load(Ordering::Relaxed) {
@@ -83,20 +83,20 @@ impl OperationInfo {
 
     #[cold]
     fn take_slot(&self) -> u32 {
-        let fresh = NEXT_SLOT.fetch_add(1, Ordering::Relaxed);
-        // Two threads may race; the loser's number is simply never used.
-        match self.slot.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => fresh - 1,
+        let slot = NEXT_SLOT.fetch_add(1, Ordering::Relaxed);
+        // If two threads race, the loser's number stays unused.
+        match self.slot.compare_exchange(0, slot, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => slot - 1,
             Err(winner) => winner - 1,
         }
     }
 
-    /// The checked schema, read on first use: only wrong calls, explanations and run-time tools need it.
+    /// The checked schema, read on first use: only invalid calls, explanations and run-time tools need it.
     pub fn schema(&self) -> &Operation {
         self.schema.get_or_init(|| {
             match lz_schema::set::load_one(&self.path, &self.yaml, crate::reason::catalogue()) {
                 Ok(operation) => operation,
-                // The generator checked this very text, and its digest is compared in tests.
+                // The generator checked this text, and tests compare its digest.
                 Err(report) => {
                     unreachable!("the schema of {} was checked when it was generated:\n{report}", self.name)
                 }

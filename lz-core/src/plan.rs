@@ -1,12 +1,12 @@
-//! The answer of selection: a kernel, what must be converted for it, its scratch memory, and who is next if it fails.
+//! The result of selection: a kernel, its conversions, its workspace and its fallbacks.
 //!
-//! A plan is data. It knows neither how it was found nor how it is run.
+//! A plan is data, independent of how it was made and how it is run.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Something that a kernel's adapter can convert before the kernel proper runs.
+/// A conversion that a kernel's adapter can do before the kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum TransformKind {
@@ -14,11 +14,11 @@ pub enum TransformKind {
     Layout = 1,
     /// Strided tensors into dense ones.
     Contiguous = 2,
-    /// Addresses into aligned ones, by copying.
+    /// Unaligned addresses into aligned ones, by copying.
     Align = 4,
-    /// Element types; only plans of several operations ask for it, where their caller allows it.
+    /// Element types; only used in plans of several operations, if the caller allows it.
     Dtype = 8,
-    /// The result into the place that the caller gave, by copying; only for kernels that cannot write there.
+    /// The result into `out`, by copying; only for kernels that cannot write into `out`.
     Output = 16,
 }
 
@@ -110,42 +110,42 @@ impl Serialize for Transforms {
     }
 }
 
-/// What will be run for one call.
+/// The plan of one call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The kernel's id.
     pub kernel: String,
-    /// What its adapter converts first.
+    /// Conversions by its adapter.
     pub transforms: Transforms,
-    /// What that costs, in points of score.
+    /// Score penalty of the conversions.
     pub transform_cost: f64,
-    /// Scratch memory in bytes.
+    /// Workspace in bytes.
     pub workspace_bytes: u64,
     /// Its score.
     pub score: f64,
-    /// Who is asked next if it fails, best first; empty when policy forbids falling back.
+    /// Fallbacks, best first; empty if policy disables them.
     pub fallbacks: Vec<String>,
-    /// How the call is cut, where it is too large for every kernel; then the rest is about one part.
+    /// How the call is split if it is too large for every kernel; the other fields then describe one part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
 }
 
-/// How a call is cut.
+/// How a call is split.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Split {
     /// The axis.
     pub axis: String,
     /// Its size.
     pub size: i64,
-    /// The largest size that a part has.
+    /// The maximum size of a part.
     pub part: i64,
-    /// How many parts there are.
+    /// The number of parts.
     pub parts: i64,
 }
 
 impl fmt::Display for Split {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Split { axis, size, part, parts } = self;
-        write!(f, "{axis} {size} is cut into {parts} parts of up to {part}")
+        write!(f, "{axis} {size} is split into {parts} parts of up to {part}")
     }
 }

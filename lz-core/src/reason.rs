@@ -1,4 +1,4 @@
-//! Reasons: why a call is wrong or a kernel was not chosen, as data first and as a sentence second.
+//! Reasons why a call is invalid or a kernel was not selected, as data and as a sentence.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,38 +8,38 @@ use lz_schema::reasons::Reasons;
 
 pub use crate::generated::reasons::{ReasonCategory, ReasonCode};
 
-/// Every reason code with what it means, read on first use: only schemas that are read at run time are checked against it.
+/// The catalog of reason codes, read on first use: only schemas that are read at run time are checked against it.
 pub fn catalogue() -> &'static Reasons {
     static CATALOGUE: OnceLock<Reasons> = OnceLock::new();
     CATALOGUE.get_or_init(|| {
         match Reasons::load("schemas/reasons.yaml", include_str!("../../schemas/reasons.yaml")) {
             Ok(reasons) => reasons,
-            // The generator read this very text to write the codes above.
+            // The codes above were generated from this text.
             Err(report) => unreachable!("reasons.yaml was checked when the codes were generated:\n{report}"),
         }
     })
 }
 
-/// One reason. What it carries beyond its code is behind a pointer, so that results which may hold a reason stay small.
+/// A reason. Its details are boxed, so that results that may contain a reason stay small.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// What, for machines.
+    /// The code.
     pub code: ReasonCode,
     details: Box<Details>,
 }
 
-/// What a reason carries. Fields that do not apply stay empty; `schemas/reasons.yaml` says which ones a code has.
+/// The details of a reason. Which fields a code has is defined in `schemas/reasons.yaml`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
-    /// The argument it is about.
+    /// The argument that it refers to.
     pub argument: Option<String>,
-    /// The axis it is about.
+    /// The axis that it refers to.
     pub axis: Option<String>,
-    /// What was needed.
+    /// What was required.
     pub required: Option<String>,
-    /// What was there.
+    /// What was found.
     pub found: Option<String>,
-    /// A whole sentence in place of the one made from the fields above.
+    /// A sentence that replaces the one made from the fields above.
     pub message: Option<String>,
 }
 
@@ -51,36 +51,36 @@ impl Deref for Reason {
 }
 
 impl Reason {
-    /// A bare reason.
+    /// A reason without details.
     pub fn new(code: ReasonCode) -> Reason {
         Reason { code, details: Box::default() }
     }
 
-    /// Names the argument.
+    /// Sets the argument.
     pub fn argument(mut self, name: impl Into<String>) -> Reason {
         self.details.argument = Some(name.into());
         self
     }
 
-    /// Names the axis.
+    /// Sets the axis.
     pub fn axis(mut self, name: impl Into<String>) -> Reason {
         self.details.axis = Some(name.into());
         self
     }
 
-    /// Says what was needed.
+    /// Sets what was required.
     pub fn required(mut self, text: impl Into<String>) -> Reason {
         self.details.required = Some(text.into());
         self
     }
 
-    /// Says what was there.
+    /// Sets what was found.
     pub fn found(mut self, text: impl Into<String>) -> Reason {
         self.details.found = Some(text.into());
         self
     }
 
-    /// Gives the whole sentence.
+    /// Sets the whole sentence.
     pub fn message(mut self, text: impl Into<String>) -> Reason {
         self.details.message = Some(text.into());
         self

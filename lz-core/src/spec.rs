@@ -1,4 +1,4 @@
-//! What a kernel says of itself, as data. What is not said is not supported.
+//! The declared properties of a kernel, as data. Undeclared capabilities are unsupported.
 
 use lz_schema::DType;
 
@@ -9,11 +9,11 @@ use crate::reason::ReasonCode;
 
 /// The spec of one kernel.
 ///
-/// Limits are texts of the expression language over the operation's axes and params; the registry compiles them against the
-/// schema and refuses what does not fit, so a spec in a registry is known to be well formed.
+/// Limits are expressions over the operation's axes and params; the registry compiles them against the schema and rejects invalid
+/// ones, so a registered spec is well formed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelSpec {
-    /// `cpu.norm.rms.avx512`, unique among the kernels of its operation.
+    /// `cpu.norm.rms.avx512`, unique within its operation.
     pub id: String,
     /// The operation.
     pub operation: String,
@@ -21,101 +21,101 @@ pub struct KernelSpec {
     pub backend: String,
     /// The backend's version.
     pub version: String,
-    /// Where it runs.
+    /// The platform it runs on.
     pub platform: Platform,
-    /// Whether it is the reference of its operation on its platform: what runs where optimization is disabled or the engine is
-    /// degraded. It takes every valid call of the platform and is deterministic. Whoever registers a kernel says so; a descriptor
-    /// cannot, so that no plugin declares itself the reference.
+    /// Whether it is the reference of its operation on its platform, which runs if optimization is disabled or the engine is
+    /// degraded. It accepts every valid call of the platform and is deterministic. Set by the code that registers the kernel; a
+    /// descriptor cannot set it, so that no plugin can declare itself the reference.
     pub reference: bool,
-    /// Dtypes by variable of the schema; a variable that is not listed takes whatever the schema allows.
+    /// Dtypes by variable of the schema; an unlisted variable accepts whatever the schema allows.
     pub dtypes: Vec<(String, Vec<DType>)>,
     /// Conditions over axes, params and `given(…)`.
     pub limits: Vec<Limit>,
-    /// What the device must have.
+    /// Requirements on the device.
     pub device: DeviceNeeds,
-    /// Layouts it takes, by their names in the `layout` param; empty means every one.
+    /// Accepted layouts, by their names in the `layout` param; empty means all.
     pub layouts: Vec<String>,
-    /// Layout of what it produces, when it differs from the input's.
+    /// Layout of the output, if it differs from the input's.
     pub produces_layout: Option<String>,
-    /// What it needs of strides.
+    /// Requirements on strides.
     pub strides: StrideNeeds,
-    /// Alignment in bytes that every tensor must have.
+    /// Required alignment of every tensor in bytes.
     pub alignment: u32,
-    /// KV-cache strategies it works with; empty where the operation has no cache.
+    /// Supported KV-cache strategies; empty if the operation has no cache.
     pub kv_strategies: Vec<String>,
-    /// Quantised formats it takes; empty where the operation has none.
+    /// Supported quantization formats; empty if the operation has none.
     pub quant_formats: Vec<String>,
-    /// Algorithms of speculative decoding that it can serve besides the generic one (`eagle`, `eagle3`, `medusa`).
+    /// Supported algorithms of speculative decoding besides the generic one (`eagle`, `eagle3`, `medusa`).
     pub speculative_algorithms: Vec<String>,
     /// Safe inside a CUDA graph capture.
     pub cuda_graph_safe: bool,
-    /// Says of itself that it is not. One that says neither is taken as `graph_safety.default_graph_safe` says.
+    /// Declared unsafe. A kernel that declares neither follows `graph_safety.default_graph_safe`.
     pub cuda_graph_unsafe: bool,
-    /// The same inputs give the same bits.
+    /// Bitwise equal results for the same inputs.
     pub deterministic: bool,
-    /// The same bits for every tensor-parallel size.
+    /// Bitwise equal results for every tensor-parallel size.
     pub tp_invariant: bool,
-    /// The largest tensor-parallel size for which that holds; none means every one.
+    /// The maximum tensor-parallel size for which that holds; `None` means no limit.
     pub max_tp_size: Option<u32>,
-    /// The order of reduction for which that holds; none means that its result does not depend on it.
+    /// The reduction order for which that holds; `None` means any.
     pub reduction_order: Option<ReductionOrder>,
-    /// Uses TF32 or another shortened arithmetic; only chosen when policy allows it.
+    /// Uses TF32 or another reduced precision; only selected if policy allows it.
     pub reduced_precision: bool,
     /// Compiles on first use of a shape.
     pub jit: bool,
-    /// Needs weights that were packed beforehand.
+    /// Requires prepacked weights.
     pub prepacked_weights: bool,
-    /// Can write into an output that the caller gives; otherwise the result is copied once.
+    /// Can write into `out`; otherwise the result is copied.
     pub writes_into_output: bool,
     /// 0–100, higher is preferred.
     pub priority: u8,
-    /// Neighbouring operations that it does as well.
+    /// Neighboring operations that it fuses.
     pub fuses: Vec<String>,
-    /// Bytes of scratch memory, an int expression; none means no scratch memory.
+    /// Workspace in bytes, an int expression; `None` means no workspace.
     pub workspace: Option<String>,
     /// Launch grid (x, y, z), int expressions.
     pub grid: Option<[String; 3]>,
-    /// Threads a block, an int expression.
+    /// Threads per block, an int expression.
     pub block: Option<String>,
-    /// What its adapter converts by itself before the kernel proper runs; what is not listed is declined.
+    /// Conversions that its adapter performs before the kernel runs; calls that need others are declined.
     pub adapts: Vec<TransformKind>,
-    /// What each such conversion costs, in points of score.
+    /// Score penalty of each conversion.
     pub transform_cost: u32,
-    /// Digest of the capability descriptor that it came from; empty for kernels that are compiled in.
+    /// Digest of its capability descriptor; empty for compiled-in kernels.
     pub capabilities_hash: String,
-    /// Where it runs when that is not this process, and who said so; for explanations.
+    /// The worker process it runs in, if any, and the setting that requires it; for explanations.
     pub runs_in: Option<String>,
 }
 
-/// One condition.
+/// A condition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
     /// Bool expression that must hold.
     pub check: String,
-    /// The reason when it does not.
+    /// The reason if it does not hold.
     pub code: ReasonCode,
 }
 
-/// What the device must have.
+/// Requirements on the device.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeviceNeeds {
-    /// Lowest SM version (80 for 8.0).
+    /// Minimum SM version (80 for 8.0).
     pub min_sm: Option<u32>,
-    /// Highest SM version, inclusive.
+    /// Maximum SM version, inclusive.
     pub max_sm: Option<u32>,
     /// GPU generations; empty means any.
     pub generations: Vec<String>,
-    /// Lowest tensor-core generation.
+    /// Minimum tensor-core generation.
     pub min_tensor_core_generation: Option<u32>,
-    /// An instruction set that a generation brings (`wgmma`, `tcgen05.mma`).
+    /// A tensor-core instruction set (`wgmma`, `tcgen05.mma`).
     pub instruction_set: Option<String>,
-    /// CPU features by name (`avx512f`); all are needed.
+    /// CPU features by name (`avx512f`); all are required.
     pub isa: Vec<String>,
-    /// Lowest driver version.
+    /// Minimum driver version.
     pub min_driver: Option<String>,
 }
 
-/// What a kernel needs of strides.
+/// Requirements on strides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StrideNeeds {
     /// Any strides.
@@ -128,7 +128,7 @@ pub enum StrideNeeds {
 }
 
 impl KernelSpec {
-    /// A spec that supports nothing special: any dtype of the schema, any strides, priority 0.
+    /// A spec with defaults: any dtype of the schema, any strides, priority 0.
     pub fn new(id: &str, operation: &str, backend: &str, version: &str, platform: Platform) -> KernelSpec {
         KernelSpec {
             id: id.to_owned(),
@@ -169,7 +169,7 @@ impl KernelSpec {
         }
     }
 
-    /// Restricts a dtype variable, or a param that says of which dtype an output is.
+    /// Restricts a dtype variable, or a param that selects the dtype of an output.
     pub fn dtype(mut self, variable: &str, dtypes: &[DType]) -> KernelSpec {
         self.dtypes.push((variable.to_owned(), dtypes.to_vec()));
         self

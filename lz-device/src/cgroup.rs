@@ -1,12 +1,12 @@
-//! What a container may really use: CPU quotas and memory limits of control groups, version 1 and 2.
+//! Resources available to a container: CPU quotas and memory limits of cgroups v1 and v2.
 //!
-//! Only files below a given root are read, so that tests can lay out a machine in a folder.
+//! Only files below a given root are read, so that tests can create a machine in a directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The tightest quota on the way from this process's group to the root, in whole processors, at least one.
-/// `None` when there is no quota or no control group.
+/// The smallest quota from this process's cgroup up to the root, in whole processors, at least one.
+/// `None` without a quota or a cgroup.
 pub(crate) fn processor_quota(root: &Path) -> Option<u32> {
     let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let mut tightest: Option<f64> = None;
@@ -27,15 +27,15 @@ pub(crate) fn processor_quota(root: &Path) -> Option<u32> {
             tightest = Some(tightest.map_or(found, |known| known.min(found)));
         }
     }
-    // Rounding down keeps one thread per processor from being throttled.
+    // Rounded down, so that one thread per processor is not throttled.
     tightest.map(|processors| (processors.floor() as u32).max(1))
 }
 
-/// What the tightest memory limit on the way from this process's group to the root leaves, in bytes. Pages of files that can be
-/// given back at once do not count as taken. `None` when there is no limit or no control group.
+/// The memory left by the smallest limit from this process's cgroup up to the root, in bytes. Reclaimable file pages count as
+/// free. `None` without a limit or a cgroup.
 pub(crate) fn memory_left(root: &Path) -> Option<u64> {
     let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mut least: Option<f64> = None;
+    let mut minimum: Option<f64> = None;
     for line in membership.lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(hierarchy), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next())
@@ -60,9 +60,9 @@ pub(crate) fn memory_left(root: &Path) -> Option<u64> {
             Some((number(limit)? - (number(usage)? - free.unwrap_or(0.0)).max(0.0)).max(0.0))
         };
         let found = mounts.iter().filter_map(|mount| tightest_along(&root.join(mount), group, left));
-        least = found.chain(least).reduce(f64::min);
+        minimum = found.chain(minimum).reduce(f64::min);
     }
-    least.map(|bytes| bytes as u64)
+    minimum.map(|bytes| bytes as u64)
 }
 
 fn unified_quota(root: &Path, group: &str) -> Option<f64> {
@@ -91,8 +91,8 @@ fn legacy_quota(root: &Path, controllers: &str, group: &str) -> Option<f64> {
         .reduce(f64::min)
 }
 
-/// Asks every folder from the group up to the mount. Inside a container the group named in `/proc` is often not visible below
-/// the mount; the mount itself is then the container's own group, and it is always asked.
+/// Reads every directory from the mount down to the cgroup and returns the minimum. Inside a container the cgroup named in `/proc` is
+/// often not visible; the mount itself is then the container's cgroup, and it is always read.
 fn tightest_along(mount: &Path, group: &str, read: impl Fn(&Path) -> Option<f64>) -> Option<f64> {
     let mut folders: Vec<PathBuf> = vec![mount.to_path_buf()];
     let mut folder = mount.to_path_buf();

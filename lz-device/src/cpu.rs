@@ -1,7 +1,7 @@
-//! Host processors: instruction sets, cores that may really be used, caches.
+//! Host CPUs: instruction sets, usable cores, caches.
 //!
-//! Everything but the instruction sets of x86 is read from files below a root (`/` on a real machine), so that tests lay out
-//! machines in folders. A file that is missing or odd leaves a default; detection cannot fail.
+//! Everything but the x86 instruction sets is read from files below a root (`/` on a real machine), so that tests can create
+//! machines in directories. A missing or malformed file yields a default; detection never fails.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use sha2::{Digest, Sha256};
 
 use crate::cgroup::processor_quota;
 
-/// The processor of this machine.
+/// The CPU of this machine.
 pub fn detect_cpu() -> DeviceSpec {
     let mut device = detect_cpu_at(Path::new("/"));
     if let DeviceDetail::Cpu(spec) = &mut device.detail {
         for isa in instructions_by_processor().iter() {
             spec.isa = spec.isa.with(isa);
         }
-        // Without /proc (another operating system) the standard library still knows what may run at once.
+        // Without /proc (another operating system) use the standard library.
         if !Path::new("/proc/self/status").exists()
             && let Ok(count) = std::thread::available_parallelism()
         {
@@ -30,7 +30,7 @@ pub fn detect_cpu() -> DeviceSpec {
     device
 }
 
-/// The processor of the machine whose `proc` and `sys` lie below `root`.
+/// The CPU of the machine whose `proc` and `sys` are below `root`.
 pub fn detect_cpu_at(root: &Path) -> DeviceSpec {
     let info = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
     let allowed = allowed_processors(root);
@@ -63,7 +63,7 @@ pub fn detect_cpu_at(root: &Path) -> DeviceSpec {
     }
 }
 
-/// Equal processors share measurements, so the identity is a digest of all that changes speed and of nothing else.
+/// Equal CPUs share measurements, so the identity is a digest of everything that affects speed and nothing else.
 fn identity(spec: &CpuSpec) -> String {
     let text = format!(
         "{}|{}|{}|{}|{}|{}|{}|{}|{}",
@@ -106,7 +106,7 @@ fn field(info: &str, names: &[&str]) -> Option<String> {
     })
 }
 
-/// The operating system's own list: it leaves out what the kernel does not support, which a processor's answer does not.
+/// The operating system's list: unlike CPUID it omits what the kernel does not support.
 fn instructions_by_flags(info: &str) -> IsaSet {
     let flags = field(info, &["flags", "Features"]).unwrap_or_default();
     flags
@@ -162,7 +162,7 @@ fn instructions_by_processor() -> IsaSet {
     IsaSet::EMPTY
 }
 
-/// The processors that the scheduler may put this process on.
+/// The processors in this process's affinity mask.
 fn allowed_processors(root: &Path) -> Option<Vec<u32>> {
     let status = fs::read_to_string(root.join("proc/self/status")).ok()?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -170,16 +170,16 @@ fn allowed_processors(root: &Path) -> Option<Vec<u32>> {
     (!processors.is_empty()).then_some(processors)
 }
 
-/// `0-3,8,10-11` as numbers; what cannot be read is left out, and absurd ranges are cut.
+/// Parses `0-3,8,10-11`; malformed parts are skipped and huge ranges are truncated.
 fn processor_list(text: &str) -> Vec<u32> {
-    const MOST: u32 = 65_536;
+    const MAX_PROCESSOR: u32 = 65_536;
     let mut processors = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) else {
             continue;
         };
-        processors.extend(first..=last.min(MOST));
+        processors.extend(first..=last.min(MAX_PROCESSOR));
     }
     processors
 }
@@ -190,7 +190,7 @@ fn counted_processors(info: &str) -> Vec<u32> {
     (0..count as u32).collect()
 }
 
-/// Distinct (package, core) pairs among the usable threads; every thread is its own core where topology cannot be read.
+/// Distinct (package, core) pairs among the usable threads; each thread counts as a core if the topology cannot be read.
 fn physical_cores(root: &Path, processors: &[u32]) -> u32 {
     let mut cores: Vec<(String, String)> = processors
         .iter()
@@ -213,8 +213,10 @@ fn cache_bytes(root: &Path, processor: u32, level: u32, data_only: bool) -> Opti
         let folder = root.join(format!("sys/devices/system/cpu/cpu{processor}/cache/index{index}"));
         let read = |name| fs::read_to_string(folder.join(name)).ok();
         let kind = read("type")?;
-        let wanted = if data_only { kind.trim() == "Data" } else { kind.trim() != "Instruction" };
-        (wanted && read("level")?.trim().parse() == Ok(level)).then(|| size(read("size")?.trim())).flatten()
+        let matches_kind = if data_only { kind.trim() == "Data" } else { kind.trim() != "Instruction" };
+        (matches_kind && read("level")?.trim().parse() == Ok(level))
+            .then(|| size(read("size")?.trim()))
+            .flatten()
     })
 }
 
@@ -240,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_processors_are_read_with_care() {
+    fn malformed_processor_lists_are_tolerated() {
         assert_eq!(processor_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(processor_list("x,5-4,7"), [7]);
         assert!(processor_list("0-4294967295").len() <= 65_537);
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_below_the_root_is_still_a_processor() {
+    fn missing_files_yield_defaults() {
         let device = detect_cpu_at(Path::new("/nonexistent/root"));
         let spec = device.cpu().unwrap();
         assert_eq!((spec.cores, spec.logical_cores, spec.l1d_bytes), (1, 1, 0));

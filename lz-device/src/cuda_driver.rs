@@ -1,7 +1,7 @@
-//! The CUDA driver library, opened at run time: no toolkit is needed to build, and a machine without it simply has no CUDA.
+//! The CUDA driver library, loaded at run time: building needs no toolkit, and a machine without the library has no CUDA
+//! devices.
 //!
-//! Only questions are asked, about devices and about the context that the calling thread has. No context is made, no memory is
-//! taken.
+//! Only queries devices and the calling thread's context. Creates no context and allocates no memory.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use lz_core::device::{CudaSpec, CudaSupports, DeviceDetail, DeviceSpec, Generati
 
 use crate::absence::AbsenceReason;
 
-/// The name under which the driver installs itself.
+/// The name of the driver library.
 pub const DRIVER_LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
 type Status = c_int;
@@ -57,14 +57,14 @@ pub struct CudaDriver {
     get_attribute: DeviceGetAttribute,
     context_device: Option<ContextGetDevice>,
     memory_info: Option<MemoryGetInfo>,
-    /// Keeps the code behind the pointers above mapped.
+    /// Keeps the code behind the function pointers mapped.
     _library: Library,
 }
 
 impl CudaDriver {
-    /// Opens and initialises the driver library at `path` (a bare name is looked up as the system does).
+    /// Loads and initializes the driver library at `path` (a bare name is searched as the system does).
     pub fn open(path: &Path) -> Result<CudaDriver, AbsenceReason> {
-        // SAFETY: loading runs the library's initialisers; the path is the fixed driver name or one that the caller vouches for.
+        // SAFETY: loading runs the library's initializers; the path is the fixed driver name or one that the caller trusts.
         let library = unsafe { Library::new(path) }.map_err(|error| AbsenceReason::LibraryMissing {
             library: path.to_path_buf(),
             message: error.to_string(),
@@ -90,7 +90,7 @@ impl CudaDriver {
         }
     }
 
-    /// The newest CUDA that the driver speaks, such as `13.0`.
+    /// The newest CUDA version that the driver supports, such as `13.0`.
     pub fn cuda_version(&self) -> Option<String> {
         let mut version: c_int = 0;
         // SAFETY: the pointer is to a live integer that the call fills.
@@ -98,11 +98,10 @@ impl CudaDriver {
         (status == SUCCESS && version > 0).then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
     }
 
-    /// Bytes that are free in the calling thread's context; `None` when it has none, or one of another device than that of this
-    /// UUID.
+    /// Free bytes in the calling thread's context; `None` if it has none, or one of a device with another UUID.
     pub fn free_memory_bytes(&self, uuid: &str) -> Option<u64> {
         let mut device: c_int = 0;
-        // SAFETY: the pointer is to a live integer that the call fills; a thread without a context is answered with an error.
+        // SAFETY: the pointer is to a live integer that the call fills; without a context it returns an error.
         if unsafe { (self.context_device?)(&mut device) } != SUCCESS {
             return None;
         }
@@ -117,7 +116,7 @@ impl CudaDriver {
         (status == SUCCESS).then_some(free as u64)
     }
 
-    /// Every device, in the driver's order. A device that cannot be asked is left out and named in the second list.
+    /// All devices in the driver's order. A device whose query fails is omitted and reported in the second list.
     pub fn devices(
         &self,
         table: &GenerationTable,
@@ -152,7 +151,7 @@ impl CudaDriver {
         // SAFETY: the pointer is to a live integer that the call fills; the index is below the count.
         checked("cuDeviceGet", unsafe { (self.get_device)(&mut device, index) })?;
         let mut name = [0 as c_char; 256];
-        // SAFETY: the buffer has the 256 bytes that are promised, and the call ends the text with a zero within them.
+        // SAFETY: the buffer has 256 bytes, and the call terminates the text with a zero within them.
         checked("cuDeviceGetName", unsafe { (self.get_name)(name.as_mut_ptr(), 256, device) })?;
         let mut uuid = [0u8; 16];
         // SAFETY: a CUuuid is sixteen bytes, which the call fills.
@@ -173,7 +172,7 @@ impl CudaDriver {
             spec.max_grid[axis] = attribute(attribute::MAX_GRID[axis])?.into();
             spec.max_block[axis] = attribute(attribute::MAX_BLOCK[axis])?;
         }
-        // What old drivers cannot say keeps its conservative default.
+        // Attributes that old drivers do not support keep their conservative default.
         if let Ok(bytes) = attribute(attribute::SHARED_MEMORY_OPT_IN) {
             spec.max_shared_memory_per_block = bytes;
         }
@@ -197,7 +196,7 @@ impl CudaDriver {
 
     fn attribute(&self, device: c_int, number: c_int) -> Result<u32, AbsenceReason> {
         let mut value: c_int = 0;
-        // SAFETY: the pointer is to a live integer that the call fills; an unknown number is answered with an error.
+        // SAFETY: the pointer is to a live integer that the call fills; an unknown number returns an error.
         checked("cuDeviceGetAttribute", unsafe { (self.get_attribute)(&mut value, number, device) })?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
@@ -207,14 +206,14 @@ fn checked(function: &'static str, code: Status) -> Result<(), AbsenceReason> {
     if code == SUCCESS { Ok(()) } else { Err(AbsenceReason::CallFailed { function, code }) }
 }
 
-/// The first of several names that the library has. The caller's type must be the C declaration of every one of them.
+/// The first of several symbols that the library exports. `T` must be the C declaration of all of them.
 pub(crate) fn symbol<T: Copy>(
     library: &Library,
     path: &Path,
     names: &[&'static str],
 ) -> Result<T, AbsenceReason> {
     for name in names {
-        // SAFETY: the types that are asked for here are transcribed from the vendor's header for these very names.
+        // SAFETY: the requested types match the vendor's header for these names.
         if let Ok(found) = unsafe { library.get::<T>(*name) } {
             return Ok(*found);
         }
@@ -225,7 +224,7 @@ pub(crate) fn symbol<T: Copy>(
     })
 }
 
-/// A C text in a fixed buffer; a buffer without an end is taken whole.
+/// A C string in a fixed buffer; a buffer without a terminator is used as a whole.
 pub(crate) fn text(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().map(|character| *character as u8).collect();
     match CStr::from_bytes_until_nul(&bytes) {
@@ -234,7 +233,7 @@ pub(crate) fn text(buffer: &[c_char]) -> String {
     }
 }
 
-/// The form that NVML and `nvidia-smi` use.
+/// The format of NVML and `nvidia-smi`.
 fn uuid_text(uuid: &[u8; 16]) -> String {
     let mut text = String::from("GPU-");
     for (position, byte) in uuid.iter().enumerate() {
@@ -251,13 +250,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uuids_are_written_as_the_tools_write_them() {
+    fn uuids_have_the_format_of_nvidia_smi() {
         let uuid: [u8; 16] = std::array::from_fn(|position| position as u8);
         assert_eq!(uuid_text(&uuid), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
 
     #[test]
-    fn an_absent_library_is_a_reason() {
+    fn missing_library_is_reported_as_a_reason() {
         let reason = CudaDriver::open(Path::new("/nonexistent/libcuda.so.1")).unwrap_err();
         assert!(matches!(reason, AbsenceReason::LibraryMissing { .. }), "{reason}");
     }

@@ -1,4 +1,4 @@
-//! Finding what is in this machine. Absence is a value with a reason; nothing here returns an error or prints.
+//! Detects the devices of this machine. Absence is a value with a reason; nothing here returns an error or prints.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::free_memory::kilobytes;
 use crate::nvml::{NVML_LIBRARY, Nvml};
 use crate::rocm_topology::detect_rocm_at;
 
-/// What is in this machine, and what is not and why.
+/// The devices of this machine, and what is absent and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Discovery {
-    /// Every device; the processor is always the first.
+    /// All devices; the CPU is always first.
     pub devices: Vec<DeviceSpec>,
     /// Platforms (or single devices of them) that are not usable.
     pub absent: Vec<Absence>,
@@ -28,23 +28,23 @@ impl Discovery {
         self.devices.iter().filter(move |device| device.platform() == platform)
     }
 
-    /// Why a platform has no device, where it was looked for.
+    /// Why a platform has no device, if it was probed.
     pub fn absence(&self, platform: Platform) -> Option<&AbsenceReason> {
         self.absent.iter().find(|absence| absence.platform == platform).map(|absence| &absence.reason)
     }
 }
 
-/// Everything in this machine, with the built-in generation table.
+/// Detects all devices of this machine, with the built-in generation table.
 pub fn discover() -> Discovery {
     discover_by(&GenerationTable::default())
 }
 
-/// As [`discover`], with another generation table.
+/// Like [`discover`], with another generation table.
 pub fn discover_by(table: &GenerationTable) -> Discovery {
     discover_with(table, Path::new(DRIVER_LIBRARY), Path::new(NVML_LIBRARY), Path::new("/"))
 }
 
-/// As [`discover`], with another generation table, other libraries, and another root for AMD's topology files.
+/// Like [`discover`], with another generation table, other libraries, and another root for AMD's topology files.
 pub fn discover_with(table: &GenerationTable, driver: &Path, nvml: &Path, root: &Path) -> Discovery {
     let mut found = Discovery { devices: vec![detect_cpu()], absent: Vec::new() };
     let absent = |platform, reason| Absence { platform, reason };
@@ -67,7 +67,7 @@ pub fn discover_with(table: &GenerationTable, driver: &Path, nvml: &Path, root: 
     found
 }
 
-/// The present conditions of a device; `unknown` wherever nothing can be read, as on a device that is not there.
+/// The current environment of a device; `unknown` where nothing can be read, as for a simulated device.
 pub fn read_environment(device: &DeviceSpec) -> Environment {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
     match device.platform() {
@@ -80,7 +80,7 @@ pub fn read_environment(device: &DeviceSpec) -> Environment {
     }
 }
 
-/// Memory pressure is all that a host tells reliably: thermal zones name the board as often as the processor.
+/// Memory pressure is the only condition that a host reports reliably: thermal zones are often those of the board.
 fn host_environment(root: &Path) -> Environment {
     let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let memory_pressure = match (kilobytes(&info, "MemTotal"), kilobytes(&info, "MemAvailable")) {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_machine_has_a_processor_and_reasons() {
+    fn machine_without_gpus_has_a_cpu_and_reasons() {
         let nowhere = Path::new("/nonexistent/library.so");
         let found = discover_with(&GenerationTable::default(), nowhere, nowhere, Path::new("/nonexistent"));
         assert_eq!(found.devices.len(), 1);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_has_unknown_conditions() {
+    fn simulated_device_has_unknown_environment() {
         let device = crate::preset("h100").unwrap();
         assert_eq!(read_environment(&device), Environment::default());
     }

@@ -1,7 +1,7 @@
-//! How much memory a device has left: the host's as the kernel and its control groups tell it, a GPU's as its driver does.
+//! Free memory of a device: of the host from the kernel and its cgroups, of a GPU from its driver.
 //!
-//! Nothing is allocated to find out. Files are read below a given root, and libraries are opened by given names, so that tests
-//! can lay out a machine.
+//! Nothing is allocated. Files are read below a given root, and libraries are loaded from given paths, so that tests can create a
+//! machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::cgroup;
 use crate::cuda_driver::{CudaDriver, DRIVER_LIBRARY};
 use crate::nvml::{NVML_LIBRARY, Nvml};
 
-/// Where to look.
+/// The sources of free-memory figures.
 #[derive(Debug)]
 pub struct FreeMemory {
     root: PathBuf,
@@ -29,7 +29,7 @@ impl Default for FreeMemory {
 }
 
 impl FreeMemory {
-    /// On a machine whose files are below `root` and whose libraries have these names.
+    /// For a machine whose files are below `root` and whose libraries have these paths.
     pub fn at(root: &Path, driver: &Path, nvml: &Path) -> FreeMemory {
         FreeMemory {
             root: root.to_owned(),
@@ -39,7 +39,7 @@ impl FreeMemory {
         }
     }
 
-    /// Bytes that are free on a device; `None` when nobody can tell.
+    /// Free bytes on a device; `None` if unknown.
     pub fn bytes(&self, device: &DeviceSpec) -> Option<u64> {
         match device.platform() {
             Platform::Cpu => self.host(),
@@ -48,20 +48,20 @@ impl FreeMemory {
         }
     }
 
-    /// The least of what the kernel could give without swapping and what the process's control groups still allow.
+    /// The minimum of what the kernel can provide without swapping and what the cgroups still allow.
     fn host(&self) -> Option<u64> {
         let info = fs::read_to_string(self.root.join("proc/meminfo")).unwrap_or_default();
         let available = kilobytes(&info, "MemAvailable").and_then(|kilobytes| kilobytes.checked_mul(1024));
         [available, cgroup::memory_left(&self.root)].into_iter().flatten().min()
     }
 
-    /// What the driver says about the calling thread's context, where that is one of this device; otherwise what the
-    /// management library says, which needs no context.
+    /// From the driver if the calling thread's context is on this device; otherwise from NVML, which needs no
+    /// context.
     fn cuda(&self, device: &DeviceSpec) -> Option<u64> {
         let (driver, nvml) =
             self.opened.get_or_init(|| (CudaDriver::open(&self.driver).ok(), Nvml::open(&self.nvml).ok()));
-        let here = driver.as_ref().and_then(|driver| driver.free_memory_bytes(&device.uuid));
-        here.or_else(|| nvml.as_ref()?.free_memory_bytes(&device.uuid))
+        let in_context = driver.as_ref().and_then(|driver| driver.free_memory_bytes(&device.uuid));
+        in_context.or_else(|| nvml.as_ref()?.free_memory_bytes(&device.uuid))
     }
 }
 

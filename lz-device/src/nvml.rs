@@ -1,6 +1,6 @@
-//! NVIDIA's management library, opened at run time: driver version, temperature, memory and clock events.
+//! NVML, loaded at run time: driver version, temperature, memory and clock events.
 //!
-//! It is optional everywhere: whatever cannot be read is `unknown`, never an error.
+//! NVML is optional: whatever cannot be read is `unknown`, never an error.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -12,7 +12,7 @@ use lz_core::device::{Environment, MemoryPressure, PowerState, Temperature};
 use crate::absence::AbsenceReason;
 use crate::cuda_driver::{symbol, text};
 
-/// The name under which the driver installs the management library.
+/// The name of the NVML library.
 pub const NVML_LIBRARY: &str = if cfg!(windows) { "nvml.dll" } else { "libnvidia-ml.so.1" };
 
 const SUCCESS: c_int = 0;
@@ -34,7 +34,7 @@ type TemperatureOf = unsafe extern "C" fn(Device, c_int, *mut c_uint) -> c_int;
 type MemoryOf = unsafe extern "C" fn(Device, *mut MemoryInfo) -> c_int;
 type ClockReasonsOf = unsafe extern "C" fn(Device, *mut u64) -> c_int;
 
-/// The opened management library. It stays initialised until the process ends.
+/// The loaded NVML library. It stays initialized until the process ends.
 #[derive(Debug)]
 pub struct Nvml {
     driver_version: DriverVersion,
@@ -42,14 +42,14 @@ pub struct Nvml {
     temperature: Option<TemperatureOf>,
     memory: Option<MemoryOf>,
     clock_reasons: Option<ClockReasonsOf>,
-    /// Keeps the code behind the pointers above mapped.
+    /// Keeps the code behind the function pointers mapped.
     _library: Library,
 }
 
 impl Nvml {
-    /// Opens and initialises the management library at `path` (a bare name is looked up as the system does).
+    /// Loads and initializes NVML at `path` (a bare name is searched as the system does).
     pub fn open(path: &Path) -> Result<Nvml, AbsenceReason> {
-        // SAFETY: loading runs the library's initialisers; the path is the fixed name or one that the caller vouches for.
+        // SAFETY: loading runs the library's initializers; the path is the fixed name or one that the caller trusts.
         let library = unsafe { Library::new(path) }.map_err(|error| AbsenceReason::LibraryMissing {
             library: path.to_path_buf(),
             message: error.to_string(),
@@ -68,7 +68,7 @@ impl Nvml {
             .ok(),
             _library: library,
         };
-        // SAFETY: initialisation takes nothing and may be repeated; the library counts it.
+        // SAFETY: initialization has no parameters and is reference-counted.
         match unsafe { init() } {
             SUCCESS => Ok(nvml),
             code => Err(AbsenceReason::CallFailed { function: "nvmlInit_v2", code }),
@@ -78,12 +78,12 @@ impl Nvml {
     /// The kernel driver's version, such as `580.65.06`.
     pub fn driver_version(&self) -> Option<String> {
         let mut buffer = [0 as c_char; 96];
-        // SAFETY: the buffer has the 96 bytes that are promised.
+        // SAFETY: the buffer has 96 bytes.
         let status = unsafe { (self.driver_version)(buffer.as_mut_ptr(), 96) };
         (status == SUCCESS).then(|| text(&buffer))
     }
 
-    /// The present conditions of the GPU with this UUID; all unknown when it is not there.
+    /// The current environment of the GPU with this UUID; all unknown if it is absent.
     pub fn environment(&self, uuid: &str) -> Environment {
         let Some(device) = self.handle(uuid) else { return Environment::default() };
         Environment {
@@ -95,7 +95,7 @@ impl Nvml {
         }
     }
 
-    /// Free device memory in bytes, as the management library sees it across all processes.
+    /// Free device memory in bytes, across all processes.
     pub fn free_memory_bytes(&self, uuid: &str) -> Option<u64> {
         self.memory(self.handle(uuid)?).map(|memory| memory.free)
     }
@@ -110,21 +110,21 @@ impl Nvml {
 
     fn celsius(&self, device: Device) -> Option<u32> {
         let mut degrees: c_uint = 0;
-        // SAFETY: the handle came from this library, which stays initialised; the pointer is to a live integer.
+        // SAFETY: the handle came from this library, which stays initialized; the pointer is to a live integer.
         let status = unsafe { (self.temperature?)(device, GPU_SENSOR, &mut degrees) };
         (status == SUCCESS).then_some(degrees)
     }
 
     fn memory(&self, device: Device) -> Option<MemoryInfo> {
         let mut memory = MemoryInfo::default();
-        // SAFETY: the handle came from this library, which stays initialised; the record has the layout of nvmlMemory_t.
+        // SAFETY: the handle came from this library, which stays initialized; the record has the layout of nvmlMemory_t.
         let status = unsafe { (self.memory?)(device, &mut memory) };
         (status == SUCCESS).then_some(memory)
     }
 
     fn reasons(&self, device: Device) -> Option<u64> {
         let mut reasons = 0u64;
-        // SAFETY: the handle came from this library, which stays initialised; the pointer is to a live integer.
+        // SAFETY: the handle came from this library, which stays initialized; the pointer is to a live integer.
         let status = unsafe { (self.clock_reasons?)(device, &mut reasons) };
         (status == SUCCESS).then_some(reasons)
     }

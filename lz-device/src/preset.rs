@@ -1,4 +1,4 @@
-//! Devices that need not be there: what well-known machines look like, for `Engine::with_device`, tests and documentation.
+//! Presets of well-known devices, for `Engine::with_device`, tests and documentation.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use lz_core::device::{
     CpuSpec, CudaSpec, DeviceDetail, DeviceSpec, GenerationTable, HpuSpec, Isa, RocmSpec, Vendor,
 };
 
-/// A preset name that does not exist.
+/// An unknown preset name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownPreset {
-    /// The name as it was written.
+    /// The name.
     pub name: String,
 }
 
 impl fmt::Display for UnknownPreset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown device preset `{}`; known are {}", self.name, PRESETS.join(", "))
+        write!(f, "unknown device preset `{}`; expected one of {}", self.name, PRESETS.join(", "))
     }
 }
 
@@ -23,7 +23,7 @@ impl std::error::Error for UnknownPreset {}
 
 const GIB: u64 = 1 << 30;
 
-struct NvidiaFigures {
+struct NvidiaPreset {
     preset: &'static str,
     name: &'static str,
     sm: u32,
@@ -33,8 +33,8 @@ struct NvidiaFigures {
     l2_bytes: u64,
 }
 
-const NVIDIA: &[NvidiaFigures] = &[
-    NvidiaFigures {
+const NVIDIA: &[NvidiaPreset] = &[
+    NvidiaPreset {
         preset: "h100",
         name: "NVIDIA H100 80GB HBM3",
         sm: 90,
@@ -43,7 +43,7 @@ const NVIDIA: &[NvidiaFigures] = &[
         shared_memory: 232_448,
         l2_bytes: 50 << 20,
     },
-    NvidiaFigures {
+    NvidiaPreset {
         preset: "h200",
         name: "NVIDIA H200",
         sm: 90,
@@ -52,7 +52,7 @@ const NVIDIA: &[NvidiaFigures] = &[
         shared_memory: 232_448,
         l2_bytes: 50 << 20,
     },
-    NvidiaFigures {
+    NvidiaPreset {
         preset: "b200",
         name: "NVIDIA B200",
         sm: 100,
@@ -61,7 +61,7 @@ const NVIDIA: &[NvidiaFigures] = &[
         shared_memory: 232_448,
         l2_bytes: 126 << 20,
     },
-    NvidiaFigures {
+    NvidiaPreset {
         preset: "a100",
         name: "NVIDIA A100-SXM4-80GB",
         sm: 80,
@@ -70,7 +70,7 @@ const NVIDIA: &[NvidiaFigures] = &[
         shared_memory: 166_912,
         l2_bytes: 40 << 20,
     },
-    NvidiaFigures {
+    NvidiaPreset {
         preset: "rtx3080",
         name: "NVIDIA GeForce RTX 3080",
         sm: 86,
@@ -81,13 +81,13 @@ const NVIDIA: &[NvidiaFigures] = &[
     },
 ];
 
-/// Every preset there is.
+/// All presets.
 pub const PRESETS: [&str; 8] = ["h100", "h200", "b200", "a100", "rtx3080", "mi300x", "gaudi3", "laptop-cpu"];
 
-/// A well-known device that need not be in this machine. Its uuid is `preset-` and the name.
+/// A simulated well-known device. Its uuid is `preset-` and the name.
 pub fn preset(name: &str) -> Result<DeviceSpec, UnknownPreset> {
-    if let Some(figures) = NVIDIA.iter().find(|figures| figures.preset == name) {
-        return Ok(nvidia(figures));
+    if let Some(preset) = NVIDIA.iter().find(|preset| preset.preset == name) {
+        return Ok(nvidia(preset));
     }
     let (title, vendor, detail) = match name {
         "mi300x" => ("AMD Instinct MI300X", Vendor::Amd, DeviceDetail::Rocm(mi300x())),
@@ -98,18 +98,18 @@ pub fn preset(name: &str) -> Result<DeviceSpec, UnknownPreset> {
     Ok(DeviceSpec { name: title.to_owned(), vendor, uuid: format!("preset-{name}"), index: 0, detail })
 }
 
-fn nvidia(figures: &NvidiaFigures) -> DeviceSpec {
-    let mut spec = CudaSpec::for_sm(figures.sm, &GenerationTable::default());
-    spec.sm_count = figures.sm_count;
-    spec.memory_bytes = figures.memory_bytes;
-    spec.max_shared_memory_per_block = figures.shared_memory;
-    spec.l2_bytes = figures.l2_bytes;
+fn nvidia(preset: &NvidiaPreset) -> DeviceSpec {
+    let mut spec = CudaSpec::for_sm(preset.sm, &GenerationTable::default());
+    spec.sm_count = preset.sm_count;
+    spec.memory_bytes = preset.memory_bytes;
+    spec.max_shared_memory_per_block = preset.shared_memory;
+    spec.l2_bytes = preset.l2_bytes;
     spec.driver_version = "580.65.06".to_owned();
     spec.cuda_version = "13.0".to_owned();
     DeviceSpec {
-        name: figures.name.to_owned(),
+        name: preset.name.to_owned(),
         vendor: Vendor::Nvidia,
-        uuid: format!("preset-{}", figures.preset),
+        uuid: format!("preset-{}", preset.preset),
         index: 0,
         detail: DeviceDetail::Cuda(spec),
     }
@@ -174,12 +174,12 @@ mod tests {
         let message = preset("tpu").unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown device preset `tpu`; known are h100, h200, b200, a100, rtx3080, mi300x, gaudi3, laptop-cpu"
+            "unknown device preset `tpu`; expected one of h100, h200, b200, a100, rtx3080, mi300x, gaudi3, laptop-cpu"
         );
     }
 
     #[test]
-    fn presets_are_what_their_names_say() {
+    fn presets_match_their_names() {
         let device = |name| preset(name).unwrap();
         assert_eq!(device("h100").generation(), Some(&Generation::named("hopper")));
         assert!(device("b200").cuda().unwrap().instruction_sets.contains(&InstructionSet::Tcgen05Mma));

@@ -1,4 +1,4 @@
-//! AMD GPUs as the kernel driver lists them below `/sys/class/kfd`: no library is opened.
+//! AMD GPUs as listed by the kernel driver below `/sys/class/kfd`: no library is loaded.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,7 +8,7 @@ use lz_core::device::{DeviceDetail, DeviceSpec, RocmSpec, Vendor};
 
 use crate::absence::AbsenceReason;
 
-/// The AMD GPUs of the machine whose `sys` and `opt` lie below `root`, or why there are none.
+/// The AMD GPUs of the machine whose `sys` and `opt` are below `root`, or why there are none.
 pub fn detect_rocm_at(root: &Path) -> Result<Vec<DeviceSpec>, AbsenceReason> {
     let nodes = root.join("sys/class/kfd/kfd/topology/nodes");
     let entries = fs::read_dir(&nodes)
@@ -23,7 +23,7 @@ pub fn detect_rocm_at(root: &Path) -> Result<Vec<DeviceSpec>, AbsenceReason> {
         let folder = nodes.join(number.to_string());
         let properties = properties(&folder.join("properties"));
         let property = |name: &str| properties.get(name).copied().unwrap_or(0);
-        // Node entries of processors carry a target version of zero.
+        // CPU nodes have a target version of zero.
         let version = property("gfx_target_version");
         if version == 0 {
             continue;
@@ -73,7 +73,7 @@ fn properties(path: &Path) -> HashMap<String, u64> {
         .collect()
 }
 
-/// Heap types 1 and 2 are the GPU's own memory, visible to the host or not.
+/// Heap types 1 and 2 are GPU memory, visible to the host or not.
 fn memory_bytes(node: &Path) -> u64 {
     let Ok(banks) = fs::read_dir(node.join("mem_banks")) else { return 0 };
     banks

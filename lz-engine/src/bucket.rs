@@ -1,24 +1,24 @@
-//! The bucket of a call: what measurements and failures are remembered by.
+//! The bucket of a call: the key of measurements and failures.
 //!
-//! A bucket depends on the schema alone, never on which kernels are registered, so that what was stored yesterday is found
-//! today. Decisions are cached by finer cells; a cell never straddles two buckets.
+//! A bucket depends on the schema only, never on the registered kernels, so that stored rows stay valid. Decisions are cached by
+//! finer cells; a cell never spans two buckets.
 
 use lz_core::context::{Context, FLAG_WORDS, FieldKind, MAX_AXES, Store};
 use lz_core::operation::OperationInfo;
 
-/// The words of a bucket, without allocating.
+/// The words of a bucket, without allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
     words: [u64; FLAG_WORDS + MAX_AXES],
     length: usize,
 }
 
-/// How an operation's calls fall into buckets, worked out once from its fields.
+/// How an operation's calls map to buckets, precomputed from its fields.
 #[derive(Debug)]
 pub(crate) struct BucketForm<'a> {
-    /// Of the flags, what is not a place, a digest or an alignment.
+    /// Flags without device, digests and alignments.
     mask: [u64; FLAG_WORDS],
-    /// Axes by number, and the bounds that cut each; without bounds every size is a bucket.
+    /// Axes by number, with their bucket bounds; without bounds every size is a bucket.
     axes: Vec<(u8, Option<&'a [i64]>)>,
     length: usize,
 }
@@ -66,7 +66,7 @@ impl<'a> BucketForm<'a> {
 }
 
 impl Bucket {
-    /// The bucket of a call: its flags without places, digests and alignments, then one word an axis.
+    /// The bucket of a call: its flags without device, digests and alignments, then one word per axis.
     pub fn of(operation: &OperationInfo, context: &Context) -> Bucket {
         BucketForm::new(operation).of(context)
     }
@@ -78,5 +78,5 @@ impl Bucket {
     }
 }
 
-/// Of a stride class, what changes speed: present, dense, last dimension dense.
+/// The bits of a stride class that affect speed: present, dense, last dimension dense.
 pub(crate) const STRIDE_SPEED_BITS: u64 = 0b111;

@@ -1,6 +1,6 @@
-//! A kernel's spec, checked and compiled against its operation: names resolved, expressions turned into programs.
+//! A kernel's spec, checked and compiled against its operation: names resolved, expressions compiled to programs.
 //!
-//! A compiled kernel is known to be well formed, so that the filter never meets a surprise. Nothing here decides anything.
+//! A compiled kernel is well formed, so the filter needs no further checks. Nothing here selects.
 
 use lz_schema::DType;
 use lz_schema::expr::{self, Program, Type, Typed};
@@ -17,7 +17,7 @@ use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::spec::{DeviceNeeds, KernelSpec, StrideNeeds};
 
-/// A kernel that is known to fit its operation.
+/// A kernel that fits its operation.
 #[derive(Debug)]
 pub(crate) struct CompiledKernel {
     pub entry: KernelEntry,
@@ -37,33 +37,33 @@ pub(crate) struct CompiledKernel {
 }
 
 impl CompiledKernel {
-    /// What it says of itself.
+    /// Its spec.
     pub fn spec(&self) -> &KernelSpec {
         &self.entry.spec
     }
 
-    /// Whether it is its operation's reference on its platform.
+    /// Whether it is the reference of its platform.
     pub fn is_reference(&self) -> bool {
         self.spec().reference
     }
 }
 
-/// The little of a kernel that ranking it needs, close together: ranking looks at every kernel of an operation.
+/// The properties of a kernel that ranking reads, kept together for locality: ranking visits every kernel of an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
     pub priority: f64,
     pub transform_cost: f64,
-    /// The bit of stride classes that every tensor must have.
+    /// The stride-class bit that every tensor must have.
     pub stride_bit: u8,
-    /// Every address is a multiple of two to the power of this.
+    /// Required alignment of every address, as a power of two.
     pub alignment: u8,
     pub jit: bool,
     pub tp_invariant: bool,
-    /// Whether it takes some layouts only.
-    pub picks_layouts: bool,
-    /// Whether it needs nothing of its device but the right platform.
+    /// Whether it accepts some layouts only.
+    pub has_layouts: bool,
+    /// Whether it has no requirements on the device besides the platform.
     pub runs_on_any_device: bool,
-    /// Whether its result is copied into an output that the caller gives.
+    /// Whether its result is copied into `out`.
     pub copies_output: bool,
 }
 
@@ -80,23 +80,23 @@ impl Facts {
             alignment: spec.alignment.max(1).trailing_zeros() as u8,
             jit: spec.jit,
             tp_invariant: spec.tp_invariant,
-            picks_layouts: layout.is_some(),
+            has_layouts: layout.is_some(),
             runs_on_any_device: spec.device == DeviceNeeds::default(),
             copies_output: !spec.writes_into_output,
         }
     }
 }
 
-/// A small field that must have one of some values.
+/// A field that must have one of some values.
 #[derive(Debug)]
 pub(crate) struct CaseNeed {
     pub name: String,
     pub store: Store,
-    /// The reason when it has another one.
+    /// The reason if it has another one.
     pub code: ReasonCode,
-    /// One bit a value.
+    /// One bit per value.
     pub allowed: u64,
-    /// The allowed values for people.
+    /// The allowed values, for display.
     pub required: String,
 }
 
@@ -106,11 +106,11 @@ impl CaseNeed {
     }
 }
 
-/// One condition of a kernel.
+/// A condition of a kernel.
 #[derive(Debug)]
 pub(crate) struct CompiledLimit {
     pub code: ReasonCode,
-    /// Parts that must all hold; a part that cannot be evaluated does not hold.
+    /// All parts must hold; a part that cannot be evaluated does not hold.
     pub parts: Vec<Part>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Formula {
     pub reads: FieldSet,
 }
 
-/// Compiles a kernel; `Err` has everything that is wrong with its spec.
+/// Compiles a kernel; `Err` contains all problems of its spec.
 pub(crate) fn compile(
     entry: KernelEntry,
     info: &'static OperationInfo,
@@ -172,7 +172,7 @@ pub(crate) fn compile(
     })
 }
 
-/// A layout that orders nothing but caches of keys and values is the cache's.
+/// A layout param that only orders KV caches refers to the cache.
 fn code_of_layout(info: &OperationInfo) -> ReasonCode {
     let schema = info.schema();
     let mut ordered = (0..schema.inputs.len())
@@ -201,22 +201,22 @@ impl Compiler<'_> {
 
     fn identity(&mut self) {
         if self.spec.id.trim().is_empty() {
-            self.problem(ReasonCode::CapabilitiesSchemaMismatch, "a kernel needs an id".to_owned());
+            self.problem(ReasonCode::CapabilitiesSchemaMismatch, "the id is empty".to_owned());
         }
         if self.spec.operation != self.info.name {
-            let message =
-                format!("the spec says operation {}, the entry says {}", self.spec.operation, self.info.name);
+            let message = format!(
+                "the spec names operation {}, but the entry names {}",
+                self.spec.operation, self.info.name
+            );
             self.problem(ReasonCode::OperationUnknown, message);
         }
         if self.spec.priority > 100 {
-            let message = format!("priority is {}; it goes from 0 to 100", self.spec.priority);
+            let message = format!("priority is {}; expected 0 to 100", self.spec.priority);
             self.problem(ReasonCode::PriorityInvalid, message);
         }
         if !self.spec.alignment.is_power_of_two() || self.spec.alignment > 64 {
-            let message = format!(
-                "alignment is {} bytes; powers of two from 1 to 64 can be told apart",
-                self.spec.alignment
-            );
+            let message =
+                format!("alignment is {} bytes; expected a power of two from 1 to 64", self.spec.alignment);
             self.problem(ReasonCode::CapabilitiesSchemaMismatch, message);
         }
         if self.info.fields.len() + lz_core::expression_names::DEVICE_NAMES.len() > MAX_VALUES {
@@ -257,27 +257,30 @@ impl Compiler<'_> {
         needs
     }
 
-    /// What an enum param needs that says of which dtype an output is, where that is what was named.
+    /// The allowed cases of an enum param that selects the dtype of an output, if `param` is one.
     fn output_dtypes(&self, param: &str, dtypes: &[DType]) -> Option<CaseNeed> {
         let schema = self.info.schema();
         let index = schema.params.iter().position(|known| known.name == param)?;
-        let made = schema.outputs.iter().find_map(|output| match &output.dtype {
+        let by_case = schema.outputs.iter().find_map(|output| match &output.dtype {
             Cases::By(by, cases) if *by == index => Some(cases),
             _ => None,
         })?;
-        let taken = |dtype: &DTypeRef| matches!(dtype, DTypeRef::Fixed(dtype) if dtypes.contains(dtype));
-        let cases = made.iter().enumerate().take(u64::BITS as usize);
+        let allowed_dtype =
+            |dtype: &DTypeRef| matches!(dtype, DTypeRef::Fixed(dtype) if dtypes.contains(dtype));
+        let cases = by_case.iter().enumerate().take(u64::BITS as usize);
         let names: Vec<&str> = dtypes.iter().copied().map(DType::name).collect();
         Some(CaseNeed {
             name: param.to_owned(),
             store: self.info.field(param)?.store,
             code: ReasonCode::OutputDtypeUnsupported,
-            allowed: cases.filter(|(_, dtype)| taken(dtype)).fold(0, |bits, (case, _)| bits | 1 << case),
+            allowed: cases
+                .filter(|(_, dtype)| allowed_dtype(dtype))
+                .fold(0, |bits, (case, _)| bits | 1 << case),
             required: names.join(" or "),
         })
     }
 
-    /// A variable that only caches of keys and values have is about the cache.
+    /// A variable that only KV caches use refers to the cache.
     fn code_of_dtype(&self, variable: &str) -> ReasonCode {
         let schema = self.info.schema();
         let Some(index) = schema.types.iter().position(|known| known.name == variable) else {
@@ -298,18 +301,18 @@ impl Compiler<'_> {
         }
     }
 
-    /// An enum param that the kernel takes only some cases of.
-    fn cases(&mut self, param: &str, wanted: &[String], code: ReasonCode) -> Option<CaseNeed> {
-        if wanted.is_empty() {
+    /// The allowed cases of an enum param.
+    fn cases(&mut self, param: &str, allowed_cases: &[String], code: ReasonCode) -> Option<CaseNeed> {
+        if allowed_cases.is_empty() {
             return None;
         }
         let field = self.info.field(param);
         let Some((field, FieldKind::Enum(cases))) = field.map(|field| (field, &field.kind)) else {
-            // An operation without the param has one way only, and whoever lists ways for it is not asked.
+            // An operation without the param has a single case; the list is ignored.
             return None;
         };
         let mut allowed = 0;
-        for name in wanted {
+        for name in allowed_cases {
             match cases.iter().position(|case| case.eq_ignore_ascii_case(name)) {
                 Some(position) => allowed |= 1 << position,
                 None => {
@@ -319,7 +322,7 @@ impl Compiler<'_> {
                 }
             }
         }
-        let required = wanted.join(" or ");
+        let required = allowed_cases.join(" or ");
         Some(CaseNeed { name: param.to_owned(), store: field.store, code, allowed, required })
     }
 
@@ -333,7 +336,7 @@ impl Compiler<'_> {
                 Some(strategy) => strategies.push(strategy),
                 None => self.problem(
                     ReasonCode::KvStrategyUnsupported,
-                    format!("unknown KV strategy `{name}`; known are contiguous, paged, virtual and unified"),
+                    format!("unknown KV-cache strategy `{name}`; expected one of contiguous, paged, virtual, unified"),
                 ),
             }
         }

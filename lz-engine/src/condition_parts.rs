@@ -1,7 +1,7 @@
-//! Parts of a condition: what must all hold, each as cheap to look at as its form allows.
+//! Parts (conjuncts) of a condition, each in a form that is cheap to evaluate.
 //!
-//! A part knows where along which axes its truth changes, so that decisions can be shared between calls. Nothing here
-//! decides anything.
+//! A part has the cut points along each axis where its truth value changes, so that decisions can be cached by cell. Nothing here
+//! selects.
 
 use lz_schema::expr::{self, Limit as Shape, Program, Slots, Typed, Value};
 
@@ -15,11 +15,11 @@ pub(crate) struct Part {
     program: Program,
     shortcut: Option<Shortcut>,
     pub reads: FieldSet,
-    /// Whether cutting axes at `cuts` makes its truth the same for a whole cell.
+    /// Whether dividing axes at `cuts` makes its truth value constant within a cell.
     pub cuttable: bool,
-    /// Axes (by field) and where its truth changes along them.
+    /// Axes (by field) and the sizes where its truth value changes.
     pub cuts: Vec<(u16, Vec<i64>)>,
-    /// `axis % modulus == remainder`, which is evaluated without the program.
+    /// `axis % modulus == remainder`, evaluated without the program.
     pub modulus: Option<Modulus>,
 }
 
@@ -32,12 +32,12 @@ pub(crate) struct Modulus {
 }
 
 impl Part {
-    /// Its truth as worked out beforehand, where it reads one variable.
+    /// The precomputed truth values, if it reads one variable.
     pub fn shortcut(&self) -> Option<&Shortcut> {
         self.shortcut.as_ref()
     }
 
-    /// Whether it holds; one that cannot be evaluated does not.
+    /// Whether it holds; a part that cannot be evaluated does not.
     #[inline]
     pub fn holds(&self, values: &(impl Slots + ?Sized)) -> bool {
         match &self.shortcut {
@@ -47,15 +47,15 @@ impl Part {
     }
 }
 
-/// The truth of a part that reads one variable, worked out beforehand: most parts are of this kind, and looking is many
-/// times cheaper than running their program.
+/// Precomputed truth values of a part that reads one variable. Most parts do, and a lookup is many times cheaper than running the
+/// program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shortcut {
-    /// Between the cuts, below the first and from the last on: one bit each.
+    /// One bit per interval: below the first cut, then from each cut on.
     Int { index: u16, cuts: Box<[i64]>, truths: u64 },
-    /// A remainder.
+    /// A remainder condition.
     Remainder { index: u16, modulus: i64, remainder: i64 },
-    /// A bool or a case: one bit each.
+    /// One bit per bool or enum case.
     Case { index: u16, truths: u64 },
 }
 
@@ -65,8 +65,8 @@ impl Shortcut {
             Shape::Cuts(one) if one.cuts.len() < 64 => {
                 let index = one.variable.index;
                 let below = one.cuts.first().map_or(0, |first| first.saturating_sub(1));
-                let places = std::iter::once(below).chain(one.cuts.iter().copied());
-                let truths = truths(program, index, places.map(Value::Int));
+                let samples = std::iter::once(below).chain(one.cuts.iter().copied());
+                let truths = truths(program, index, samples.map(Value::Int));
                 Some(Shortcut::Int { index, cuts: one.cuts.clone().into(), truths })
             }
             Shape::Modulus { variable, modulus, remainder } if *modulus > 0 => {
@@ -92,7 +92,7 @@ impl Shortcut {
         let value = |index: &u16| values.slot(usize::from(*index));
         match self {
             Shortcut::Int { index, cuts, truths } => match value(index) {
-                // A handful of cuts at most: counting is quicker than halving.
+                // There are few cuts: a linear count is faster than a binary search.
                 Some(Value::Int(size)) => truths >> cuts.iter().filter(|cut| **cut <= size).count() & 1 != 0,
                 _ => false,
             },
@@ -112,7 +112,7 @@ impl Shortcut {
     }
 }
 
-/// The truth of a program for each value of the one variable that it reads, one bit each.
+/// Evaluates a program for each value of the one variable that it reads, one bit each.
 fn truths(program: &Program, index: u16, values: impl IntoIterator<Item = Value>) -> u64 {
     let mut slots = vec![Value::Int(0); usize::from(index) + 1];
     let mut truths = 0;
@@ -125,7 +125,7 @@ fn truths(program: &Program, index: u16, values: impl IntoIterator<Item = Value>
     truths
 }
 
-/// Takes a checked bool expression apart into parts.
+/// Splits a checked bool expression into parts.
 pub(crate) fn parts(typed: &Typed, fields: &[Field]) -> Vec<Part> {
     let conjuncts = expr::limits(typed).conjuncts;
     conjuncts
@@ -151,7 +151,7 @@ pub(crate) fn parts(typed: &Typed, fields: &[Field]) -> Vec<Part> {
                 }
                 Shape::Other { .. } => cuttable = false,
             }
-            // Numeric params are not part of a key, so that what reads one is evaluated each time.
+            // Scalars are not part of a cell, so parts that read one are evaluated per call.
             cuttable &=
                 !fields.iter().enumerate().take(MAX_VALUES).any(|(index, field)| {
                     reads & (1 << index) != 0 && matches!(field.store, Store::Scalar(_))
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_one_variable_needs_no_program() {
+    fn parts_with_one_variable_have_a_shortcut() {
         for text in ["n > 3", "n in [1, 2, 7]", "n % 8 == 3", "flag", "not flag", "kind in [first, third]"] {
             assert!(part(text).shortcut.is_some(), "{text}");
         }
@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_shortcut_agrees_with_its_program(
+        fn shortcut_agrees_with_its_program(
             size in prop_oneof![-20i64..20, any::<i64>(), Just(i64::MIN), Just(i64::MAX)],
             a in -9i64..9,
             b in -9i64..9,
@@ -245,7 +245,7 @@ mod tests {
             for text in texts {
                 let part = part(&text);
                 let truth = part.program.eval_bool(&values) == Ok(true);
-                // Cases that no enum has do not occur; they must only be harmless.
+                // Out-of-range cases do not occur; they must only not panic.
                 if kind < 3 || !text.starts_with("kind") {
                     prop_assert_eq!(part.holds(values.as_slice()), truth, "{} with {:?}", text, values);
                 }

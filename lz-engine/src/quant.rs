@@ -1,6 +1,6 @@
-//! Which quantised format to use, where several would do: accuracy first, speed second, as the operator weighs them.
+//! Selects a quantization format if several are possible, by accuracy and speed as weighted by the operator.
 //!
-//! A format is only ever chosen together with a kernel that can run it here. Nothing here quantises.
+//! A format is only selected together with a kernel that can run it. Nothing here quantizes.
 
 use lz_schema::policy::SettingValue;
 use serde::Serialize;
@@ -11,17 +11,17 @@ use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// How well formats keep values, better first. The ranks of the four-bit ones are those that published comparisons agree on;
-/// a model's own can be set as `quant_formats.accuracy_profile`.
+/// Accuracy ranks of formats; higher is better. The ranks of four-bit formats follow published comparisons; a model's own ranks can
+/// be set in `quant_formats.accuracy_profile`.
 pub const ACCURACY_RANKS: [(&str, i64); 6] =
     [("int8", 14), ("fp8_e4m3", 14), ("fp8_e5m2", 12), ("nvfp4", 10), ("int4", 8), ("mxfp4", 5)];
 
-/// The rank that costs no accuracy to speak of.
+/// The rank from which the loss of accuracy is negligible.
 const GOOD_RANK: i64 = 10;
-/// What each rank below that costs, in percent: a rule of thumb, which puts mxfp4 at 3 %.
-const PERCENT_A_RANK: f64 = 0.6;
+/// Estimated loss of accuracy per rank below `GOOD_RANK`, in percent: a heuristic that yields 3 % for mxfp4.
+const PERCENT_PER_RANK: f64 = 0.6;
 
-/// What weighs more.
+/// The weighting of accuracy and speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weighing {
     /// Accuracy.
@@ -32,18 +32,18 @@ pub enum Weighing {
     Performance,
 }
 
-/// How a format is chosen; `quant_formats` in a policy.
+/// Format selection; `quant_formats` in a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantConfig {
-    /// What weighs more.
+    /// The weighting of accuracy and speed.
     pub weighing: Weighing,
-    /// Whether another format than the first may be chosen.
+    /// Whether a format other than the first may be selected.
     pub allow_fallback: bool,
-    /// The most accuracy that a format may cost, in percent.
+    /// Maximum loss of accuracy in percent.
     pub max_drop_percent: f64,
-    /// Whether what is stored in one format may be quantised again into another.
+    /// Whether stored data may be requantized into another format.
     pub requantization: bool,
-    /// Ranks of a model's own, before the general ones.
+    /// Ranks of the model; they override the general ones.
     pub profile: Vec<(String, i64)>,
 }
 
@@ -60,7 +60,7 @@ impl Default for QuantConfig {
 }
 
 impl QuantConfig {
-    /// As an engine's settings say.
+    /// From an engine's settings.
     pub fn of(engine: &Engine) -> QuantConfig {
         let mut config = QuantConfig::default();
         let value = |key: &str| engine.setting(&format!("quant_formats.{key}")).map(|one| one.value);
@@ -86,16 +86,16 @@ impl QuantConfig {
         config
     }
 
-    /// The accuracy rank of a format; 0 for one that nobody has ranked.
+    /// The accuracy rank of a format; 0 for an unranked one.
     pub fn rank(&self, format: &str) -> i64 {
         let own = self.profile.iter().find(|(known, _)| known == format).map(|(_, rank)| *rank);
         let general = || ACCURACY_RANKS.iter().find(|(known, _)| *known == format).map(|(_, rank)| *rank);
         own.or_else(general).unwrap_or(0)
     }
 
-    /// What a format costs in accuracy, in percent.
+    /// Estimated loss of accuracy of a format, in percent.
     pub fn drop_percent(&self, format: &str) -> f64 {
-        (GOOD_RANK - self.rank(format)).max(0) as f64 * PERCENT_A_RANK
+        (GOOD_RANK - self.rank(format)).max(0) as f64 * PERCENT_PER_RANK
     }
 
     fn points(&self, format: &str, kernel_score: f64) -> f64 {
@@ -108,7 +108,7 @@ impl QuantConfig {
     }
 }
 
-/// A call as it would be in one format.
+/// A call in one format.
 #[derive(Debug, Clone, Copy)]
 pub struct FormatCall<'a> {
     /// The format.
@@ -119,22 +119,22 @@ pub struct FormatCall<'a> {
     pub context: &'a Context,
 }
 
-/// The format to use.
+/// The selected format.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FormatChoice {
     /// The format.
     pub format: String,
-    /// The kernel that would run it.
+    /// The kernel that runs it.
     pub kernel: String,
-    /// Whether what is stored has to be quantised again.
+    /// Whether the stored data must be requantized.
     pub requantize: bool,
-    /// Accuracy and speed together.
+    /// The weighted score.
     pub points: f64,
 }
 
 impl Engine {
-    /// Chooses among the forms that a call could have; `stored` is the format that the tensor has now, if any. Ties go to the
-    /// form that is listed first.
+    /// Selects a format; `stored` is the current format of the tensor, if any. Ties go to the call that is listed
+    /// first.
     pub fn choose_format(
         &self,
         config: &QuantConfig,

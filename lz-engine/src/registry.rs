@@ -1,6 +1,6 @@
-//! What there is to choose from: operations, kernels, backends. An immutable snapshot; a change makes a new one.
+//! Registered operations, kernels and backends. Immutable; a change creates a new registry.
 //!
-//! A registry holds only kernels whose specs fit their operations. Nothing here looks at a call, a device or a policy.
+//! A registry only contains kernels whose specs fit their operations. Nothing here depends on a call, a device or a policy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -15,39 +15,39 @@ use lz_core::kernel::KernelEntry;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// Whether a backend can be used.
+/// Whether a backend is available.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BackendState {
-    /// It can.
+    /// Available.
     Available,
-    /// It cannot; the reason says why and what to do about it.
+    /// Disabled; the reason says why and how to fix it.
     Disabled(Reason),
 }
 
 /// A backend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Backend {
-    /// Its version, as its kernels say.
+    /// Its version, from its kernels.
     pub version: String,
-    /// Whether it can be used.
+    /// Whether it is available.
     pub state: BackendState,
 }
 
-/// An operation behind an alias, and the params that the alias fixes.
+/// A target of an alias, with the params that the alias fixes.
 #[derive(Debug, Clone)]
 pub struct AliasTarget {
     /// The operation.
     pub operation: &'static OperationInfo,
-    /// Where the fixed params are and which value they have.
+    /// Stores and values of the fixed params.
     pub fixes: Vec<(Store, u64)>,
 }
 
-/// Everything that can be chosen.
+/// Registered operations, kernels and backends.
 #[derive(Debug, Default)]
 pub struct Registry {
     operations: BTreeMap<&'static str, &'static OperationInfo>,
     kernels: Vec<Arc<CompiledKernel>>,
-    /// Kernels by id; an id may stand for one kernel an operation.
+    /// Kernels by id; an id may be used once per operation.
     ids: HashMap<String, Vec<u32>>,
     /// Kernels by operation slot.
     by_slot: Vec<Vec<u32>>,
@@ -61,12 +61,12 @@ impl Registry {
         self.operations.values().copied()
     }
 
-    /// The operation of that name.
+    /// The operation with this name.
     pub fn operation(&self, name: &str) -> Option<&'static OperationInfo> {
         self.operations.get(name).copied()
     }
 
-    /// What an alias stands for. The first question reads all schemas.
+    /// The targets of an alias. The first call reads all schemas.
     pub fn alias(&self, name: &str) -> &[AliasTarget] {
         self.aliases.get_or_init(|| self.read_aliases()).get(name).map_or(&[], Vec::as_slice)
     }
@@ -76,12 +76,12 @@ impl Registry {
         self.kernels.iter().map(|kernel| &kernel.entry)
     }
 
-    /// The kernel of that id; of one that is there for several operations, the first that was registered.
+    /// The kernel with this id; the first registered one if several operations use the id.
     pub fn kernel(&self, id: &str) -> Option<&KernelEntry> {
         self.kernels_named(id).next()
     }
 
-    /// The kernels of that id, one an operation.
+    /// The kernels with this id, at most one per operation.
     pub fn kernels_named(&self, id: &str) -> impl Iterator<Item = &KernelEntry> {
         let indices = self.ids.get(id).map_or(&[][..], Vec::as_slice).iter();
         indices.filter_map(|index| self.compiled(*index)).map(|kernel| &kernel.entry)
@@ -97,8 +97,8 @@ impl Registry {
         self.backends.iter().map(|(name, backend)| (name.as_str(), backend))
     }
 
-    /// Operations whose calls can have their tensors on this platform, but that no usable kernel of it serves. Operations without
-    /// tensors of a device are the host's.
+    /// Operations whose tensors can be on this platform but that no available kernel of it supports. Operations without device
+    /// tensors belong to the host.
     pub fn operations_without_kernel(&self, platform: Platform) -> Vec<&'static str> {
         let reaches = |operation: &OperationInfo| {
             let on_device = |input: &Input| input.kind == Kind::Tensor && input.device != DeviceRule::Host;
@@ -115,7 +115,7 @@ impl Registry {
         unserved.map(|operation| operation.name.as_ref()).collect()
     }
 
-    /// The backend of that name.
+    /// The backend with this name.
     pub fn backend(&self, name: &str) -> Option<&Backend> {
         self.backends.get(name)
     }
@@ -128,18 +128,18 @@ impl Registry {
         self.kernels.get(index as usize).map(Arc::as_ref)
     }
 
-    /// The same, to be kept.
+    /// Like [`Registry::compiled`], as a shared reference.
     pub(crate) fn shared(&self, index: u32) -> Option<Arc<CompiledKernel>> {
         self.kernels.get(index as usize).cloned()
     }
 
-    /// The kernel of that id for that operation.
+    /// The index of the kernel with this id and operation.
     pub(crate) fn index_of(&self, operation: &OperationInfo, id: &str) -> Option<u32> {
         let mut indices = self.ids.get(id)?.iter().copied();
         indices.find(|index| self.compiled(*index).is_some_and(|kernel| std::ptr::eq(kernel.info, operation)))
     }
 
-    /// One past the highest slot that has kernels.
+    /// One more than the highest slot with kernels.
     pub(crate) fn slots(&self) -> usize {
         self.by_slot.len()
     }
@@ -166,7 +166,7 @@ impl Registry {
         aliases
     }
 
-    /// The same without lazily read parts.
+    /// A copy without the lazily read aliases.
     fn copy(&self) -> Registry {
         Registry {
             operations: self.operations.clone(),
@@ -178,7 +178,7 @@ impl Registry {
         }
     }
 
-    /// With more operations. An operation that is there already, with the same schema, changes nothing.
+    /// Adds operations. Adding the same operation again has no effect.
     pub(crate) fn with_operations(
         &self,
         operations: impl IntoIterator<Item = &'static OperationInfo>,
@@ -206,7 +206,7 @@ impl Registry {
         }
     }
 
-    /// With more kernels. Either all are taken or, when anything is wrong with any of them, none.
+    /// Adds kernels: all of them or, if any spec is invalid, none.
     pub(crate) fn with_kernels(
         &self,
         entries: impl IntoIterator<Item = KernelEntry>,
@@ -232,14 +232,14 @@ impl Registry {
         }
         let Some(info) = entry.operation.or_else(|| self.operation(&spec.operation)) else {
             problems.push(Reason::new(ReasonCode::OperationUnknown).message(format!(
-                "{}: there is no operation {}; register it before its kernels",
+                "{}: unknown operation {}; register it before its kernels",
                 spec.id, spec.operation
             )));
             return;
         };
         if self.index_of(info, &spec.id).is_some() {
             let message = format!(
-                "there is a kernel {} for {} already; ids are unique in an operation",
+                "kernel {} is already registered for {}; ids must be unique within an operation",
                 spec.id, info.name
             );
             problems.push(Reason::new(ReasonCode::KernelDuplicate).message(message));
@@ -262,7 +262,7 @@ impl Registry {
             .or_insert_with(|| Backend { version: spec.version.clone(), state: BackendState::Available });
     }
 
-    /// Without a backend and its kernels.
+    /// Removes a backend and its kernels.
     pub(crate) fn without_backend(&self, backend: &str) -> Registry {
         let mut next = Registry { operations: self.operations.clone(), ..Registry::default() };
         let kept = self.kernels.iter().filter(|kernel| kernel.spec().backend != backend);
@@ -279,7 +279,7 @@ impl Registry {
         next
     }
 
-    /// With a backend in another state. One that has no kernels yet is remembered all the same, so that it can be explained.
+    /// Sets the state of a backend. A backend without kernels is added too, so that it appears in explanations.
     pub(crate) fn with_backend_state(&self, backend: &str, state: BackendState) -> Registry {
         let mut next = self.copy();
         let entry = next
@@ -303,6 +303,6 @@ fn finish(next: Registry, subject: &str, reasons: Vec<Reason>) -> Result<Registr
         return Ok(next);
     }
     let lines: Vec<String> = reasons.iter().map(|reason| format!("\n  {}", reason.sentence())).collect();
-    let message = format!("refused, and nothing was registered{}", lines.concat());
+    let message = format!("invalid; nothing was registered{}", lines.concat());
     Err(Error::Configuration { subject: subject.to_owned(), message, reasons })
 }

@@ -1,6 +1,6 @@
-//! Hot reload: a policy file is watched, and a change of it is read whole, checked whole and only then laid into the stack.
+//! Hot reload: watches a policy file; a changed file is read and checked as a whole before it is applied.
 //!
-//! A file that is wrong, unreadable or gone changes nothing and says why. Nothing here knows what a policy means.
+//! An invalid, unreadable or missing file changes nothing and is reported. Nothing here interprets the policy.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use crate::policy::file::{PolicyText, Vocabulary};
 use crate::policy::stack::PolicyStack;
 
-/// What became of a change.
+/// The result of a file change.
 #[derive(Debug, Clone)]
 pub enum Outcome {
     /// The new policy is in force.
     Applied,
-    /// The file says what it said before.
+    /// The content has not changed.
     Unchanged,
-    /// The file is wrong; the policy before stays in force. The text is the whole diagnostic.
+    /// The file is invalid; the previous policy stays in force. The text is the whole diagnostic.
     Refused(String),
-    /// The file cannot be read; the policy before stays in force.
+    /// The file cannot be read; the previous policy stays in force.
     Unreadable(String),
 }
 
@@ -31,7 +31,7 @@ pub enum Outcome {
 pub struct WatchError {
     /// The file.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system error.
     pub message: String,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for WatchError {
 
 impl std::error::Error for WatchError {}
 
-/// How long a file must be left alone before it is read, when nobody says otherwise.
+/// Default quiet time after an event before the file is read.
 pub const DEBOUNCE: Duration = Duration::from_millis(100);
 
 enum Message {
@@ -51,37 +51,36 @@ enum Message {
     Stop,
 }
 
-/// Watches until dropped.
+/// Watches the file until dropped.
 #[derive(Debug)]
-#[must_use = "watching ends as soon as this is dropped"]
+#[must_use = "watching ends when this is dropped"]
 pub struct Reload {
-    // Dropped first, so that no event arrives after the thread has gone.
+    // Dropped first, so that no event arrives after the thread has ended.
     watcher: Option<RecommendedWatcher>,
     messages: Sender<Message>,
     thread: Option<JoinHandle<()>>,
-    /// The process that watches.
+    /// The process that watches: a forked child must not join the threads.
     process: u32,
 }
 
-/// Watches a policy file and keeps the stack's file layer equal to it. `told` learns of every change and what became of it.
+/// Watches a policy file and applies its changes to the stack's file layer. `on_outcome` receives the outcome of every read.
 ///
-/// The file is read once before this returns to its caller's thread of events, so that a change between an earlier load and
-/// the start of watching is not lost; `told` hears of that reading too.
+/// The file is read once at the start, so that a change between an earlier load and the start of watching is not lost.
 pub fn watch(
     path: &Path,
     debounce: Duration,
     stack: PolicyStack,
     vocabulary: Vocabulary,
-    mut told: impl FnMut(Outcome) + Send + 'static,
+    mut on_outcome: impl FnMut(Outcome) + Send + 'static,
 ) -> Result<Reload, WatchError> {
     let refuse = |message: String| WatchError { path: path.to_owned(), message };
-    let whole = std::path::absolute(path).map_err(|error| refuse(error.to_string()))?;
+    let absolute = std::path::absolute(path).map_err(|error| refuse(error.to_string()))?;
     let (messages, inbox) = mpsc::channel();
     let touched = messages.clone();
-    let name = whole.file_name().map(ToOwned::to_owned);
+    let name = absolute.file_name().map(ToOwned::to_owned);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Editors replace files by renaming, so the folder is watched and other files' events are passed over. An error of the
-        // watcher may have swallowed an event of ours.
+        // Editors replace files by renaming, so the directory is watched and events of other files are ignored. A watcher error
+        // may have dropped an event of this file.
         let ours = match &event {
             Ok(event) => {
                 !event.kind.is_access() && event.paths.iter().any(|path| path.file_name() == name.as_deref())
@@ -89,12 +88,12 @@ pub fn watch(
             Err(_) => true,
         };
         if ours {
-            // The receiver is gone only while everything is being dropped.
+            // Fails only while the watch is being dropped.
             let _ = touched.send(Message::Touched);
         }
     })
     .map_err(|error| refuse(error.to_string()))?;
-    let folder = whole.parent().unwrap_or(Path::new("/"));
+    let folder = absolute.parent().unwrap_or(Path::new("/"));
     watcher.watch(folder, RecursiveMode::NonRecursive).map_err(|error| refuse(error.to_string()))?;
     let shown = path.to_string_lossy().into_owned();
     let thread = std::thread::Builder::new()
@@ -102,7 +101,7 @@ pub fn watch(
         .spawn(move || {
             let mut seen: Option<String> = None;
             loop {
-                told(read(&whole, &shown, &mut seen, &stack, &vocabulary));
+                on_outcome(read(&absolute, &shown, &mut seen, &stack, &vocabulary));
                 if !wait(&inbox, debounce) {
                     return;
                 }
@@ -112,15 +111,15 @@ pub fn watch(
     Ok(Reload { watcher: Some(watcher), messages, thread: Some(thread), process: std::process::id() })
 }
 
-/// Waits for an event and then for quiet; false when watching ends.
+/// Waits for an event, then for the debounce time without events; false when watching ends.
 fn wait(inbox: &Receiver<Message>, debounce: Duration) -> bool {
     match inbox.recv() {
         Ok(Message::Touched) => {}
         Ok(Message::Stop) | Err(_) => return false,
     }
-    // Somebody who writes without end must not keep the change from being seen.
-    let patience = Instant::now() + debounce * 10;
-    while Instant::now() < patience {
+    // Bounds the wait for a file that is written continuously.
+    let deadline = Instant::now() + debounce * 10;
+    while Instant::now() < deadline {
         match inbox.recv_timeout(debounce) {
             Ok(Message::Touched) => {}
             Err(RecvTimeoutError::Timeout) => break,
@@ -140,7 +139,7 @@ fn read(
     let mut policy = match PolicyText::read(path) {
         Ok(policy) => policy,
         Err(error) => {
-            tracing::warn!(path = shown, %error, "the policy cannot be read; the one before stays in force");
+            tracing::warn!(path = shown, %error, "policy file cannot be read; the previous policy stays in force");
             return Outcome::Unreadable(error.to_string());
         }
     };
@@ -152,11 +151,14 @@ fn read(
         Ok(document) => {
             stack.load(document);
             *seen = Some(policy.text);
-            tracing::info!(path = shown, "a new policy is in force");
+            tracing::info!(path = shown, "policy reloaded");
             Outcome::Applied
         }
         Err(error) => {
-            tracing::warn!(path = shown, "the policy is wrong; the one before stays in force\n{error}");
+            tracing::warn!(
+                path = shown,
+                "policy file is invalid; the previous policy stays in force\n{error}"
+            );
             Outcome::Refused(error.to_string())
         }
     }
@@ -165,13 +167,13 @@ fn read(
 impl Drop for Reload {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // A forked child has neither of the threads: waiting for them would never end.
+            // A forked child has neither thread: joining would block forever.
             std::mem::forget((self.watcher.take(), self.thread.take()));
             return;
         }
         drop(self.watcher.take());
         let _ = self.messages.send(Message::Stop);
-        // The callback may itself drop this value; a thread cannot wait for itself.
+        // The callback may drop this value; a thread cannot join itself.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {

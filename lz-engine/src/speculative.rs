@@ -1,7 +1,7 @@
-//! Speculative decoding: the kernels of a draft model and of its target are chosen together, because what one leaves in the
-//! cache of keys and values the other must be able to read.
+//! Speculative decoding: selects the kernels of a draft model and its target together, because they may have to share a KV
+//! cache.
 //!
-//! A pair is the best sum of scores among the pairs that fit. Nothing here drafts a token.
+//! The pair with the best sum of scores among compatible pairs is selected. Nothing here drafts tokens.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,17 +17,17 @@ use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::spec::KernelSpec;
 
-/// How tokens are drafted.
+/// The drafting algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// One token after the other; every kernel can.
+    /// One token after the other; supported by every kernel.
     Generic,
-    /// A tree of features.
+    /// EAGLE: drafts a tree from features.
     Eagle,
-    /// The same over several layers.
+    /// EAGLE-3: features of several layers.
     Eagle3,
-    /// Several heads at once.
+    /// Medusa: several decoding heads.
     Medusa,
 }
 
@@ -52,24 +52,24 @@ impl Algorithm {
     }
 }
 
-/// How draft and target work together; `speculative_decoding` in a policy.
+/// Configuration of draft and target; `speculative_decoding` in a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpeculativeConfig {
-    /// Whether pairs are made at all.
+    /// Whether speculative decoding is enabled.
     pub enabled: bool,
-    /// How tokens are drafted.
+    /// The drafting algorithm.
     pub algorithm: Algorithm,
     /// The draft model's tensor-parallel size.
     pub draft_tp_size: u32,
-    /// The largest one that is allowed.
+    /// The maximum of it.
     pub max_draft_tp_size: u32,
-    /// How many tokens are drafted at once.
+    /// Number of drafted tokens.
     pub tokens: u32,
-    /// Whether that depends on the batch.
+    /// Whether that depends on the batch size.
     pub adaptive: bool,
-    /// Whether both models share one cache of keys and values.
+    /// Whether both models share one KV cache.
     pub share_kv_cache: bool,
-    /// Whether pairs are kept.
+    /// Whether pairs are cached.
     pub cache_pairs: bool,
 }
 
@@ -89,7 +89,7 @@ impl Default for SpeculativeConfig {
 }
 
 impl SpeculativeConfig {
-    /// As an engine's settings say.
+    /// From an engine's settings.
     pub fn of(engine: &Engine) -> SpeculativeConfig {
         let mut config = SpeculativeConfig::default();
         let value = |key: &str| engine.setting(&format!("speculative_decoding.{key}")).map(|one| one.value);
@@ -116,7 +116,7 @@ impl SpeculativeConfig {
         }
     }
 
-    /// How many tokens to draft for a batch: drafting pays while the target is bound by memory, and less the more rows share
+    /// Number of tokens to draft for a batch: drafting pays off while the target is memory-bound, which decreases as more rows share
     /// each load of its weights.
     pub fn tokens_for(&self, batch: u32) -> u32 {
         if !self.adaptive {
@@ -132,18 +132,18 @@ impl SpeculativeConfig {
     }
 }
 
-/// One of the two models' calls.
+/// The call of one of the two models.
 #[derive(Debug, Clone, Copy)]
 pub struct Side<'a> {
     /// The operation.
     pub operation: &'static OperationInfo,
     /// The call.
     pub context: &'a Context,
-    /// Over how many stages the model's layers are spread.
+    /// Number of pipeline stages of the model.
     pub pipeline_stages: u32,
 }
 
-/// Two kernels that work together.
+/// A pair of compatible kernels.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
     /// The draft model's kernel.
@@ -154,7 +154,7 @@ pub struct Pair {
     pub score: f64,
 }
 
-/// Pairs that were made, for one generation of the engine.
+/// A cache of pairs for one generation of the engine.
 #[derive(Debug, Default)]
 pub struct PairCache {
     pairs: Mutex<(u64, HashMap<PairKey, Pair>)>,
@@ -162,11 +162,11 @@ pub struct PairCache {
 
 type PairKey = (u32, Vec<u64>, u32, Vec<u64>, Algorithm, bool);
 
-/// The most pairs that are kept.
-const MOST_PAIRS: usize = 1024;
+/// Maximum number of cached pairs.
+const MAX_CACHED_PAIRS: usize = 1024;
 
 impl PairCache {
-    /// A pair for these calls, as [`Engine::pair`] would make it; kept ones are found as long as nothing has changed.
+    /// The pair for these calls, as [`Engine::pair`]; cached until the generation changes.
     pub fn pair(
         &self,
         engine: &Engine,
@@ -187,7 +187,7 @@ impl PairCache {
         if config.cache_pairs {
             let pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
             if let (true, Some(pair)) = (pairs.0 == generation, pairs.1.get(&key)) {
-                // A bucket may hold calls of which only some fit: the kept pair is looked at again for this one.
+                // A bucket may contain calls for which the cached pair is not eligible, so it is checked for this one.
                 let fits = |side: &Side<'_>, kernel: &str| {
                     engine
                         .explain(side.operation, side.context)
@@ -205,7 +205,7 @@ impl PairCache {
         let pair = engine.pair(config, draft, target)?;
         if config.cache_pairs {
             let mut pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
-            if pairs.0 != generation || pairs.1.len() >= MOST_PAIRS {
+            if pairs.0 != generation || pairs.1.len() >= MAX_CACHED_PAIRS {
                 *pairs = (generation, HashMap::new());
             }
             pairs.1.insert(key, pair.clone());
@@ -224,11 +224,11 @@ impl Engine {
         let drafts = self.able(&draft, config)?;
         let targets = self.able(&target, config)?;
         let mut best: Option<Pair> = None;
-        let mut apart: Vec<(String, Vec<Reason>)> = Vec::new();
+        let mut incompatible: Vec<(String, Vec<Reason>)> = Vec::new();
         for (draft_spec, draft_score) in &drafts {
             for (target_spec, target_score) in &targets {
-                if let Some(reason) = kv_apart(config, draft_spec, target_spec, &draft, &target) {
-                    apart.push((format!("{} with {}", draft_spec.id, target_spec.id), vec![reason]));
+                if let Some(reason) = kv_incompatibility(config, draft_spec, target_spec, &draft, &target) {
+                    incompatible.push((format!("{} with {}", draft_spec.id, target_spec.id), vec![reason]));
                     continue;
                 }
                 let pair = Pair {
@@ -245,7 +245,7 @@ impl Engine {
                 }
             }
         }
-        best.ok_or(Error::NoKernel { operation: target.operation.name.to_string(), candidates: apart })
+        best.ok_or(Error::NoKernel { operation: target.operation.name.to_string(), candidates: incompatible })
     }
 
     /// The kernels that can run one side, with their scores.
@@ -269,8 +269,8 @@ impl Engine {
                 continue;
             }
             let algorithm = config.algorithm;
-            let knows = spec.speculative_algorithms.iter().any(|name| name == algorithm.name());
-            if algorithm != Algorithm::Generic && !knows {
+            let supported = spec.speculative_algorithms.iter().any(|name| name == algorithm.name());
+            if algorithm != Algorithm::Generic && !supported {
                 let found = match spec.speculative_algorithms.as_slice() {
                     [] => "generic".to_owned(),
                     names => format!("generic, {}", names.join(", ")),
@@ -290,7 +290,7 @@ impl Engine {
     }
 }
 
-/// What no choice of kernels can mend.
+/// Reasons that no choice of kernels can resolve.
 fn refusals(config: &SpeculativeConfig, draft: &Side<'_>, target: &Side<'_>) -> Vec<Reason> {
     let mut reasons = Vec::new();
     for (who, side) in [("draft", draft), ("target", target)] {
@@ -312,8 +312,8 @@ fn refusals(config: &SpeculativeConfig, draft: &Side<'_>, target: &Side<'_>) -> 
     reasons
 }
 
-/// Why two kernels cannot share a cache, if they have to.
-fn kv_apart(
+/// Why two kernels cannot share a KV cache, if they have to.
+fn kv_incompatibility(
     config: &SpeculativeConfig,
     draft: &KernelSpec,
     target: &KernelSpec,
@@ -323,23 +323,23 @@ fn kv_apart(
     if !config.share_kv_cache {
         return None;
     }
-    let apart = |required: String, found: String| {
+    let incompatible = |required: String, found: String| {
         Some(Reason::new(ReasonCode::SpecDecodeKvIncompatible).required(required).found(found))
     };
     let (ours, theirs) = (&draft.kv_strategies, &target.kv_strategies);
     if !ours.is_empty() && !theirs.is_empty() && !ours.iter().any(|one| theirs.contains(one)) {
-        return apart(format!("a cache that is {}", theirs.join(" or ")), ours.join(" or "));
+        return incompatible(format!("a cache that is {}", theirs.join(" or ")), ours.join(" or "));
     }
     if !draft.layouts.is_empty()
         && !target.layouts.is_empty()
         && !draft.layouts.iter().any(|layout| target.layouts.contains(layout))
     {
-        return apart(format!("layout {}", target.layouts.join(" or ")), draft.layouts.join(" or "));
+        return incompatible(format!("layout {}", target.layouts.join(" or ")), draft.layouts.join(" or "));
     }
     let dtypes = |side: &Side<'_>| crate::evidence::dtypes_text(side.operation, side.context);
     let (ours, theirs) = (dtypes(draft_side), dtypes(target_side));
     if ours != theirs {
-        return apart(format!("the target's dtypes, {theirs}"), ours);
+        return incompatible(format!("the target's dtypes, {theirs}"), ours);
     }
     None
 }

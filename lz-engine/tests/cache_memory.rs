@@ -1,5 +1,5 @@
-//! What a cached decision takes, table and all, counted by the allocator; and that free memory is looked at on each call,
-//! however well the call is remembered.
+//! The memory of cached decisions, counted by the allocator; and that free memory is checked on each call, also on cache
+//! hits.
 
 #[path = "suite/engine_support.rs"]
 mod engine_support;
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 struct Counting;
 
 thread_local! {
-    /// Of one thread, so that tests beside this one are not counted.
+    /// Per thread, so that concurrent tests are not counted.
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -31,17 +31,17 @@ fn live() -> i64 {
     LIVE.with(Cell::get)
 }
 
-// SAFETY: every request is handed on unchanged to the system's allocator.
+// SAFETY: every request is forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.dealloc(place, layout) }
     }
 }
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes of an engine with so many decisions, all in.
+/// Bytes of an engine with this many cached decisions.
 fn bytes_with(decisions: i64) -> i64 {
     let before = live();
     let engine = engine([
@@ -60,7 +60,7 @@ fn bytes_with(decisions: i64) -> i64 {
     let context = |head_dim| Shape { head_dim, ..Shape::default() }.context();
     let contexts: Vec<Context> = (1..=decisions).map(context).collect();
     let of_contexts = (contexts.capacity() * size_of::<Context>()) as i64;
-    // A table that is full is followed by an empty one with more room.
+    // A full cache is replaced by an empty one with a larger capacity.
     while engine.cached_decisions() < contexts.len() {
         contexts.iter().for_each(|context| drop(engine.decide(attend(), context)));
     }
@@ -68,10 +68,10 @@ fn bytes_with(decisions: i64) -> i64 {
 }
 
 #[test]
-fn a_decision_takes_little_memory() {
-    // What is made once a process is made before.
+fn cached_decision_is_small() {
+    // One-time initialization of the process first.
     bytes_with(1);
-    // Just after the table has grown, and when it is as full as it gets.
+    // Just after the cache has grown, and when it is full.
     for decisions in [3200, 6200, 10_000] {
         let each = bytes_with(decisions) / decisions;
         assert!(each <= 192, "{decisions} decisions take {each} bytes each");
@@ -98,7 +98,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn free_memory_is_looked_at_on_every_call(
+    fn free_memory_is_checked_on_every_call(
         calls in prop::collection::vec((0u64..4, 1i64..4, 1usize..4), 1..40),
     ) {
         let free = Arc::new(Free(AtomicU64::new(0)));

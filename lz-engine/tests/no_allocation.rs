@@ -1,4 +1,4 @@
-//! A hit allocates nothing: counted by the allocator itself.
+//! A cache hit does not allocate: counted by the global allocator.
 
 #[path = "suite/engine_support.rs"]
 mod engine_support;
@@ -17,26 +17,26 @@ thread_local! {
 }
 
 fn count() {
-    // While a thread ends there is nothing to count any more.
+    // While a thread is ending, nothing is counted.
     let _ = ALLOCATIONS.try_with(|cell| cell.set(cell.get() + 1));
 }
 
-// SAFETY: every request is handed on unchanged to the system's allocator.
+// SAFETY: every request is forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.dealloc(place, layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.realloc(place, layout, size) }
     }
 }
@@ -61,7 +61,7 @@ fn allocations_of(engine: &Engine, contexts: &[Context]) -> u64 {
 }
 
 #[test]
-fn hits_allocate_nothing() {
+fn cache_hit_does_not_allocate() {
     let mut hungry = spec("hungry.x").priority(20);
     hungry.workspace = Some("seq * batch".to_owned());
     let engine = engine([

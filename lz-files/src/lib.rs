@@ -1,7 +1,7 @@
-//! Files from outside: policies, tables, lockfiles, manifests, plugins. Every reader of such a file comes through here.
+//! Files from outside: policies, tables, lockfiles, manifests, plugins. All of them are read through this module.
 //!
-//! Only regular files are read, and only up to a limit: a pipe would block for ever, a device never ends. Whether a file may
-//! name programs is a question of who could have written it ([`RegularFile::check_trust`]).
+//! Only regular files are read, and only up to a limit: a pipe would block forever, a device never ends. A file may only name
+//! programs if no other user could have written it ([`RegularFile::check_trust`]).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,22 +10,22 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a policy, a schema or a manifest of plugins.
+/// Size limit of a policy, a schema or a plugin manifest.
 pub const MAX_TEXT_BYTES: u64 = 1 << 20;
 
-/// The most bytes of a dispatch table, a lockfile or a manifest of shapes.
+/// Size limit of a dispatch table, a lockfile or a shape manifest.
 pub const MAX_TABLE_BYTES: u64 = 16 << 20;
 
-/// The most bytes of exported measurements.
+/// Size limit of exported measurements.
 pub const MAX_EXPORT_BYTES: u64 = 256 << 20;
 
-/// Bits of a mode that let a group or everybody write.
+/// Mode bits that allow the group or others to write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The bit of a folder's mode that lets only owners rename and remove its entries.
+/// The sticky bit: only owners may rename and remove entries of the directory.
 const STICKY: u32 = 0o1000;
 
-/// A regular file, held open: what is checked is what is read, whatever happens to its name meanwhile.
+/// An open regular file: what is checked is what is read, even if its path changes meanwhile.
 #[derive(Debug)]
 pub struct RegularFile {
     path: PathBuf,
@@ -34,9 +34,9 @@ pub struct RegularFile {
 }
 
 impl RegularFile {
-    /// Opens a file and refuses everything that is not a regular one: folders, pipes, sockets, devices.
+    /// Opens a file; directories, pipes, sockets and devices are rejected.
     pub fn open(path: &Path) -> io::Result<RegularFile> {
-        // Without O_NONBLOCK opening a pipe waits for a writer; a regular file does not care.
+        // Without O_NONBLOCK opening a pipe waits for a writer; regular files ignore it.
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         let metadata = file.metadata()?;
@@ -46,30 +46,30 @@ impl RegularFile {
         Ok(RegularFile { path: path.to_owned(), file, metadata })
     }
 
-    /// Its whole content, which may have at most `limit` bytes.
+    /// Its whole content, up to `limit` bytes.
     pub fn bytes(&mut self, limit: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         if self.metadata.len() <= limit {
-            // It may have grown since, or state no length at all, as files of /proc do.
+            // It may have grown since, or report no length, as files in /proc do.
             (&self.file).take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
         }
         if self.metadata.len() > limit || bytes.len() as u64 > limit {
-            let message = format!("{} has more than {limit} bytes", self.path.display());
+            let message = format!("{} is larger than {limit} bytes", self.path.display());
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         Ok(bytes)
     }
 
-    /// Its whole content as text, which may have at most `limit` bytes.
+    /// Its whole content as text, up to `limit` bytes.
     pub fn text(&mut self, limit: u64) -> io::Result<String> {
         String::from_utf8(self.bytes(limit)?).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
-            let message = format!("{} is not UTF-8 text (byte {at})", self.path.display());
+            let message = format!("{} is not valid UTF-8 (byte {at})", self.path.display());
             io::Error::new(io::ErrorKind::InvalidData, message)
         })
     }
 
-    /// Whether only this user or root can have written the file, or put it where it is.
+    /// Whether only this user or root could have written the file or its path.
     pub fn check_trust(&self) -> Result<(), Untrusted> {
         check(&self.path, &self.metadata)?;
         check_folders(&self.path)
@@ -86,7 +86,7 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     RegularFile::open(path)?.text(limit)
 }
 
-/// Whether a name is free or names a regular file, without opening it.
+/// Whether a path is free or names a regular file, without opening it.
 pub fn check_regular_or_absent(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => Err(not_regular(path)),
@@ -98,10 +98,10 @@ fn not_regular(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a regular file", path.display()))
 }
 
-/// Why a file is not trusted, with the command that mends it.
+/// Why a file is not trusted, with the command that fixes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Untrusted {
-    /// The file or folder.
+    /// The file or directory.
     pub path: PathBuf,
     message: String,
 }
@@ -114,19 +114,19 @@ impl fmt::Display for Untrusted {
 
 impl std::error::Error for Untrusted {}
 
-/// The effective user's number.
+/// The effective user id.
 pub fn user() -> u32 {
-    // SAFETY: it only returns a number.
+    // SAFETY: it has no preconditions.
     unsafe { libc::geteuid() }
 }
 
-/// Whether what was looked up belongs to this user or root, and neither its group nor others may write it.
+/// Whether the owner is this user or root, and neither group nor others may write.
 pub fn check(path: &Path, metadata: &Metadata) -> Result<(), Untrusted> {
     let untrusted = |message: String| Untrusted { path: path.to_owned(), message };
     let shown = path.display();
     if metadata.uid() != 0 && metadata.uid() != user() {
         return Err(untrusted(format!(
-            "{shown} belongs to user {}, not to root or user {}: run `chown {} {shown}` if its content is right",
+            "{shown} belongs to user {}, not to root or user {}: run `chown {} {shown}` if you trust its content",
             metadata.uid(),
             user(),
             user()
@@ -134,15 +134,15 @@ pub fn check(path: &Path, metadata: &Metadata) -> Result<(), Untrusted> {
     }
     if metadata.mode() & WRITABLE_BY_OTHERS != 0 {
         return Err(untrusted(format!(
-            "{shown} can be written by its group or by others (mode {:o}): run `chmod go-w {shown}`",
+            "{shown} is writable by its group or by others (mode {:o}): run `chmod go-w {shown}`",
             metadata.mode() & 0o7777
         )));
     }
     Ok(())
 }
 
-/// Whether nobody else can exchange the file at a path: neither a link on the way nor a folder above it is under others'
-/// control. In a sticky folder (`/tmp`) only owners rename and remove, so that the entry's own owner decides.
+/// Whether no other user can replace the file at a path: neither a symlink nor a directory above it is under their control. In a
+/// sticky directory (`/tmp`) only owners rename and remove, so the owner of the entry decides.
 fn check_folders(path: &Path) -> Result<(), Untrusted> {
     let unreadable = |path: &Path, error: io::Error| Untrusted {
         path: path.to_owned(),
@@ -164,7 +164,7 @@ fn check_folders(path: &Path) -> Result<(), Untrusted> {
     Ok(())
 }
 
-/// Finds a program by its path, or by its name in folders in order, and checks that only this user or root can have written it.
+/// Finds a program by path, or by name in these directories, and checks that only this user or root could have written it.
 pub fn trusted_program<'a>(
     program: &Path,
     folders: impl IntoIterator<Item = &'a OsStr>,
@@ -173,10 +173,10 @@ pub fn trusted_program<'a>(
     let path = if program.components().count() > 1 {
         program.to_owned()
     } else {
-        // An empty or relative entry of PATH means the working directory, from which nothing is run.
+        // An empty or relative entry of PATH is the working directory, from which nothing is run.
         let mut found = folders.into_iter().map(|folder| Path::new(folder).join(program));
         found.find(|path| path.is_absolute() && path.is_file()).ok_or_else(|| {
-            missing(format!("there is no program `{}` beside this one or in PATH", program.display()))
+            missing(format!("no program `{}` next to this executable or in PATH", program.display()))
         })?
     };
     let metadata = fs::metadata(&path)
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_is_not_trusted() {
+    fn files_writable_by_others_are_not_trusted() {
         let folder = Folder::new("trust");
         let trust = |path: &Path| RegularFile::open(path).expect("it is there").check_trust();
         let path = folder.file("a", 0o644);
@@ -250,11 +250,11 @@ mod tests {
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).expect("it is ours");
         assert_eq!(trust(&path).expect_err("others can replace it").path, folder.0);
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o1777)).expect("it is ours");
-        assert_eq!(trust(&path), Ok(()), "in a sticky folder nobody else can replace it");
+        assert_eq!(trust(&path), Ok(()), "in a sticky directory no other user can replace it");
     }
 
     #[test]
-    fn programs_are_never_taken_from_the_working_directory() {
+    fn programs_are_never_run_from_the_working_directory() {
         let error = trusted_program(Path::new("Cargo.toml"), [OsStr::new(""), OsStr::new(".")]);
         assert!(error.expect_err("it is only here").to_string().contains("no program `Cargo.toml`"));
     }

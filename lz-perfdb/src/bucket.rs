@@ -1,4 +1,4 @@
-//! The packed context bucket as the database sees it: words whose meaning is the engine's own.
+//! The packed context bucket as the database stores it: opaque words.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A packed context bucket. Equal words are the same bucket; nothing else is known about them here.
+/// A packed context bucket. Equal words are the same bucket; their meaning is defined by the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Bucket(Box<[u64]>);
 
@@ -20,7 +20,7 @@ impl Bucket {
         self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// `None` when the bytes are not whole words: the row was not written by us.
+    /// `None` if the length is not a multiple of a word: the row was not written by this crate.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Bucket> {
         let (words, rest) = bytes.as_chunks::<8>();
         rest.is_empty().then(|| words.iter().map(|word| u64::from_le_bytes(*word)).collect())
@@ -39,7 +39,7 @@ impl FromIterator<u64> for Bucket {
     }
 }
 
-/// Sixteen hexadecimal digits a word, joined by dots: JSON numbers would lose the high bits in other readers.
+/// Sixteen hexadecimal digits per word, joined by dots: other readers would lose the high bits of JSON numbers.
 impl fmt::Display for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, word) in self.0.iter().enumerate() {
@@ -52,16 +52,16 @@ impl fmt::Display for Bucket {
     }
 }
 
-/// A text that is not a bucket.
+/// A text that is not a valid bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MalformedBucket {
-    /// The text as it was written.
+    /// The text.
     pub text: String,
 }
 
 impl fmt::Display for MalformedBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a bucket: words of 16 hexadecimal digits joined by dots are", self.text)
+        write!(f, "invalid bucket `{}`; expected words of 16 hexadecimal digits joined by dots", self.text)
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_and_text_go_both_ways(words in proptest::collection::vec(any::<u64>(), 0..6)) {
+        fn bytes_and_text_round_trip(words in proptest::collection::vec(any::<u64>(), 0..6)) {
             let bucket = Bucket::from(words.as_slice());
             prop_assert_eq!(Bucket::from_bytes(&bucket.to_bytes()), Some(bucket.clone()));
             prop_assert_eq!(bucket.to_string().parse::<Bucket>(), Ok(bucket));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_bucket_is_refused() {
+    fn invalid_buckets_are_rejected() {
         for text in ["1", "00000000000000zz", "0000000000000001.", "+000000000000001"] {
             assert!(text.parse::<Bucket>().is_err(), "{text}");
         }

@@ -1,21 +1,21 @@
-//! How far a piece of evidence is to be believed: a pure function of the evidence, the time and the present conditions.
+//! The confidence in a measurement: a pure function of the row, the time and the current environment.
 
 use super::Evidence;
 use lz_core::device::Environment;
 
-/// Evidence of this age counts half. Drivers and libraries are part of the key, so this is only for what nobody names:
-/// firmware, cooling, neighbours.
+/// Half-life by age. Drivers and libraries are part of the key, so this only covers conditions that are not recorded: firmware,
+/// cooling, other load.
 pub const AGE_HALF_LIFE_SECONDS: f64 = 30.0 * 24.0 * 3600.0;
 
-/// This many samples count half of infinitely many.
+/// Number of samples with a confidence factor of one half.
 const HALF_CONFIDENT_SAMPLES: f64 = 5.0;
 
-/// A standard deviation of this share of the median counts half.
+/// Standard deviation relative to the median with a confidence factor of one half.
 const HALF_CONFIDENT_DEVIATION: f64 = 0.25;
 
-/// From 0 (do not believe) to 1 (certain). It grows with samples, falls with relative variance and age, and falls when the
-/// conditions differ from the present ones; unknown conditions cost less than different ones. Evidence that has been
-/// invalidated or has expired is worth nothing. A timestamp in the future, as from another clock, is taken as now.
+/// Confidence from 0 to 1. Increases with samples; decreases with relative variance, age and differences between the recorded and
+/// the current environment. An unknown environment costs less than a different one. Invalidated or expired rows have confidence 0.
+/// A timestamp in the future counts as now.
 pub fn confidence(evidence: &Evidence, now: u64, environment: Environment) -> f64 {
     let timing = &evidence.timing;
     if !evidence.counts_at(now) || timing.check().is_err() {
@@ -29,12 +29,12 @@ pub fn confidence(evidence: &Evidence, now: u64, environment: Environment) -> f6
     by_samples * by_variance * by_age * agreement(evidence.key.environment, environment)
 }
 
-/// What is left of confidence after so many seconds.
+/// The remaining share of confidence after this many seconds.
 pub fn decay(seconds: u64) -> f64 {
     (-(seconds as f64) / AGE_HALF_LIFE_SECONDS).exp2()
 }
 
-/// Power matters most (clocks), then heat, then memory pressure.
+/// Power state matters most (clocks), then temperature, then memory pressure.
 fn agreement(then: Environment, now: Environment) -> f64 {
     let factor = |same: bool, unknown: bool, differs: f64| {
         if same {
@@ -102,16 +102,16 @@ mod tests {
     }
 
     #[test]
-    fn known_points() {
+    fn confidence_at_known_points() {
         let fresh = evidence();
         assert!((at(&fresh, NOW) - 0.8 / 1.0016).abs() < 1e-9, "{}", at(&fresh, NOW));
         let month = NOW + AGE_HALF_LIFE_SECONDS as u64;
         assert!((at(&fresh, month) / at(&fresh, NOW) - 0.5).abs() < 1e-9);
-        assert_eq!(at(&fresh, NOW - 1000), at(&fresh, NOW), "a clock that runs ahead is no reason for doubt");
+        assert_eq!(at(&fresh, NOW - 1000), at(&fresh, NOW), "a timestamp in the future counts as now");
     }
 
     #[test]
-    fn what_no_longer_counts_is_worth_nothing() {
+    fn invalid_and_expired_rows_have_no_confidence() {
         let mut expired = evidence();
         expired.expires_at = Some(NOW);
         assert_eq!(at(&expired, NOW), 0.0);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn other_conditions_cost_more_than_unknown_ones() {
+    fn different_environment_costs_more_than_unknown() {
         let fresh = evidence();
         let same = fresh.key.environment;
         let with = |power| confidence(&fresh, NOW, Environment { power, ..same });
@@ -132,13 +132,13 @@ mod tests {
         let hot = Environment { temperature: Temperature::Hot, ..same };
         assert!(
             confidence(&fresh, NOW, hot) > with(PowerState::Throttled),
-            "heat alone costs less than clocks"
+            "temperature costs less than clocks"
         );
     }
 
     proptest! {
         #[test]
-        fn it_is_a_share_and_moves_the_right_way(
+        fn confidence_is_a_share_and_monotonic(
             samples in 1u64..100_000, variance in 0.0..1e9f64, age in 0u64..1 << 34, more in 1u64..1000,
         ) {
             let mut one = evidence();

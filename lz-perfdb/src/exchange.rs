@@ -1,7 +1,7 @@
-//! The database as JSON lines, to carry it to another machine or into a review.
+//! Export and import of the database as JSON lines, for another machine or for review.
 //!
-//! The first line names the format; every other line is one row. Importing is idempotent: of two versions of a row the one
-//! with the later measurement stays, so that a file read twice does not count twice.
+//! The first line is a header; every other line is one row. Import is idempotent: of two versions of a row the later measurement
+//! is kept, so reading a file twice has no effect.
 
 use std::fmt;
 use std::io::{BufRead, Write};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::measurements::{find, put};
+use super::measurements::{find, upsert};
 use lz_files::{MAX_EXPORT_BYTES, RegularFile};
 
 use super::{DropReason, Evidence, Filter, HealthRow, Measurement, PerfDb};
@@ -28,7 +28,7 @@ enum Line {
     Health(HealthRow),
 }
 
-/// What was written.
+/// Counts of exported rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Exported {
     /// How many measurements.
@@ -57,22 +57,22 @@ impl fmt::Display for ExportError {
 
 impl std::error::Error for ExportError {}
 
-/// The most wrong lines that are named; the others are counted.
-const MAX_NAMED: usize = 20;
+/// Maximum number of reported lines; the rest is counted.
+const MAX_REPORTED_LINES: usize = 20;
 
-/// Why nothing was imported.
+/// Why an import failed. Nothing was imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportError {
     /// The file cannot be read.
     Unreadable(String),
-    /// It is not an export of ours, or lines of it are wrong.
+    /// It is not an export of this crate, or has invalid lines.
     Rejected {
-        /// The first wrong lines.
+        /// The first invalid lines.
         lines: Vec<RejectedLine>,
-        /// How many there are in all.
+        /// The total number of invalid lines.
         count: usize,
     },
-    /// The database did not take it.
+    /// The database rejected it.
     Dropped(DropReason),
 }
 
@@ -81,7 +81,11 @@ impl fmt::Display for ImportError {
         match self {
             Self::Unreadable(message) => write!(f, "nothing was imported: {message}"),
             Self::Rejected { lines, count } => {
-                write!(f, "nothing was imported: {count} wrong line{}", if *count == 1 { "" } else { "s" })?;
+                write!(
+                    f,
+                    "nothing was imported: {count} invalid line{}",
+                    if *count == 1 { "" } else { "s" }
+                )?;
                 for line in lines {
                     write!(f, "\n  line {}: {}", line.line, line.message)?;
                 }
@@ -104,28 +108,28 @@ impl From<DropReason> for ImportError {
     }
 }
 
-/// A line that is wrong.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedLine {
-    /// Which line, from 1.
+    /// The line number, from 1.
     pub line: usize,
     /// What is wrong with it.
     pub message: String,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImportReport {
     /// Measurements stored.
     pub stored: usize,
-    /// Measurements for which a later one is there already.
+    /// Measurements skipped because a later one exists.
     pub kept: usize,
-    /// Health rows handed to the database.
+    /// Health rows passed to the database.
     pub health: usize,
 }
 
 impl PerfDb {
-    /// Writes the measurements that a filter chooses, and all health rows, as JSON lines.
+    /// Writes the measurements that match a filter, and all health rows, as JSON lines.
     pub fn export(&self, filter: &Filter, to: &mut impl Write) -> Result<Exported, ExportError> {
         let mut write = |line: &Line| -> Result<(), ExportError> {
             let text = serde_json::to_string(line).map_err(ExportError::Encode)?;
@@ -151,15 +155,15 @@ impl PerfDb {
         self.import(bytes.as_slice())
     }
 
-    /// Reads JSON lines, all or none of them: every line that is wrong is named, and then nothing is stored.
+    /// Reads JSON lines, all or none: if any line is invalid, nothing is stored and the invalid lines are reported.
     pub fn import(&self, from: impl BufRead) -> Result<ImportReport, ImportError> {
         let (mut measurements, mut health) = (Vec::new(), Vec::new());
         let (mut lines, mut count) = (Vec::new(), 0);
-        let mut headed = false;
+        let mut has_header = false;
         for (index, text) in from.lines().enumerate() {
             let mut reject = |message: String| {
                 count += 1;
-                if lines.len() < MAX_NAMED {
+                if lines.len() < MAX_REPORTED_LINES {
                     lines.push(RejectedLine { line: index + 1, message });
                 }
             };
@@ -181,9 +185,9 @@ impl PerfDb {
                         ));
                         break;
                     }
-                    headed = true;
+                    has_header = true;
                 }
-                Ok(_) | Err(_) if !headed => {
+                Ok(_) | Err(_) if !has_header => {
                     reject("the first line must be the header that `export` writes".to_owned());
                     break;
                 }
@@ -198,7 +202,7 @@ impl PerfDb {
                 Err(error) => reject(error.to_string()),
             }
         }
-        if !headed && count == 0 {
+        if !has_header && count == 0 {
             lines.push(RejectedLine { line: 1, message: "the file is empty".to_owned() });
             count = 1;
         }
@@ -212,7 +216,7 @@ impl PerfDb {
                 if known.is_some_and(|known| known.timing.measured_at >= evidence.timing.measured_at) {
                     kept += 1;
                 } else {
-                    put(transaction, evidence)?;
+                    upsert(transaction, evidence)?;
                     stored += 1;
                 }
             }

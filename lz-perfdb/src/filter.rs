@@ -1,10 +1,10 @@
-//! Which rows a command means, as data that becomes one fixed SQL condition. No text of a caller ever becomes SQL.
+//! Row filters as data that binds to one fixed SQL condition. Text of a caller never becomes SQL.
 
 use rusqlite::ToSql;
 
 use super::Setting;
 
-/// A choice of measurements. Every condition that is set must hold; none set means all.
+/// A filter of measurements. All conditions that are set must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
     /// Only this operation.
@@ -48,26 +48,26 @@ pub(super) fn seconds(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A change in the world that makes measurements stop counting. They stay, for inspection, until they are pruned or
-/// measured again.
+/// A change that invalidates measurements. Invalid rows stay for inspection until they are pruned or measured
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invalidation {
-    /// The device now runs under this setting: what was measured on it under another driver, toolkit, torch or LayerZero ends.
+    /// The device now runs under this setting: rows of another driver, toolkit, torch or LayerZero version become invalid.
     SettingChanged(Setting),
-    /// The kernel now has this version: what was measured with another one ends.
+    /// The kernel now has this version: rows of other versions become invalid.
     KernelVersion {
         /// The kernel.
         kernel: String,
         /// The version that stays valid.
         version: String,
     },
-    /// The backend's descriptor changed: what was measured of this kernel under another digest ends.
+    /// The backend's descriptor changed: rows of this kernel with another digest become invalid.
     Capabilities {
         /// The kernel.
         kernel: String,
         /// The digest that stays valid.
         capabilities_hash: String,
     },
-    /// Everything about one kernel ends.
+    /// All rows of a kernel become invalid.
     Kernel(String),
 }

@@ -1,4 +1,4 @@
-//! The failures that outlive a process. What the states mean is the business of `lz_engine::health`; here they are rows.
+//! Stored circuit states. Their semantics are in `lz_engine::health`.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::seconds;
 use super::{Bucket, DropReason, PerfDb};
 
-/// What failed. Devices are not kept: a lost context ends with its process.
+/// The kind of circuit. Devices are not stored: a lost context ends with its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthScope {
@@ -26,7 +26,7 @@ pub enum HealthState {
     Closed,
     /// Calls are refused until the next probe.
     Open,
-    /// A few calls pass, to find out.
+    /// Some calls pass as probes.
     HalfOpen,
 }
 
@@ -60,11 +60,11 @@ impl fmt::Display for HealthState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HealthRow {
-    /// What failed.
+    /// The kind of circuit.
     pub scope: HealthScope,
     /// The kernel or the backend.
     pub name: String,
-    /// Its version: a new one starts with a clean record.
+    /// Its version: a new version starts without a record.
     pub version: String,
     /// The device it failed on.
     pub device_uuid: String,
@@ -72,21 +72,21 @@ pub struct HealthRow {
     pub bucket: Bucket,
     /// The state of the circuit.
     pub state: HealthState,
-    /// Failures that have not been forgiven yet.
+    /// Unforgiven failures.
     pub failures: u32,
-    /// How many times the circuit has opened since it last was healthy: what the back-off grows with.
+    /// Openings since it was last healthy; determines the backoff.
     pub reopenings: u32,
     /// The text of the latest error.
     pub last_error: String,
     /// When the next probe may run, in seconds since 1970.
     pub next_probe_at: Option<u64>,
-    /// When this was true, in seconds since 1970.
+    /// Time of the observation, in seconds since 1970.
     pub updated_at: u64,
 }
 
 impl PerfDb {
-    /// Stores states. Of two processes that saw the same circuit, the later observation stays. Healthy rows
-    /// (closed, nothing to forgive) are deleted.
+    /// Stores states. If two processes observed the same circuit, the later observation is kept. Healthy rows
+    /// (closed, no failures, no openings) are deleted.
     pub fn save_health(&self, rows: &[HealthRow]) -> Result<(), DropReason> {
         if rows.is_empty() {
             return Ok(());
@@ -130,7 +130,7 @@ impl PerfDb {
         })
     }
 
-    /// Deletes the stored states of what has this name, or of all, on one device.
+    /// Deletes the stored states of a name, or all, on one device.
     pub fn delete_health(&self, device_uuid: &str, name: Option<&str>) -> Result<(), DropReason> {
         self.write(|transaction| {
             let statement = "DELETE FROM health WHERE device_uuid = ?1 AND (?2 IS NULL OR name = ?2)";

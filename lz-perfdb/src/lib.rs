@@ -1,8 +1,8 @@
-//! The performance database: what was measured, under which conditions, and which kernels failed. It outlives the process.
+//! The performance database (PerfDB): persistent measurements with their conditions, and failures of kernels.
 //!
-//! One SQLite file in WAL mode, shared by any number of processes. It is an adviser, never a dependency: when it cannot be
-//! opened, is damaged, read-only or out of space, reads answer nothing, writes are dropped with a reason, [`PerfDb::status`]
-//! says so, and selection goes on. Nothing here knows how evidence is scored, nor what the words of a bucket mean.
+//! One SQLite file in WAL mode, shared by any number of processes. It is optional: if it cannot be opened, is damaged, read-only
+//! or out of space, reads return nothing, writes are dropped with a reason, [`PerfDb::status`] reports it, and selection
+//! continues. Scoring of measurements and the meaning of bucket words are not defined here.
 //!
 //! The only crate that depends on SQLite. Never depends on the engine or on operations.
 

@@ -1,4 +1,4 @@
-//! Storing, finding, invalidating and pruning measurements.
+//! Stores, looks up, invalidates and prunes measurements.
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
 
@@ -16,26 +16,26 @@ const KEY: &str = "operation = ?1 AND device_uuid = ?2 AND bucket = ?3 AND kerne
      AND driver = ?6 AND toolkit = ?7 AND torch = ?8 AND layerzero = ?9 AND dtypes = ?10 AND capabilities_hash = ?11
      AND environment = ?12";
 
-/// What a lookup knows about a call. Kernels and conditions are left open: they are what the answer tells.
+/// A lookup for a call. Matches any kernel and environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
     /// The operation.
     pub operation: &'a str,
-    /// Machine and software; all of it must agree.
+    /// Machine and software; all must match.
     pub setting: &'a Setting,
-    /// The dtypes, as the engine writes them.
+    /// The dtypes in the engine's notation.
     pub dtypes: &'a str,
     /// The packed context bucket.
     pub bucket: &'a Bucket,
 }
 
 impl PerfDb {
-    /// Stores a measurement. What is there for the same key is merged with it; what was invalid or has expired is replaced.
+    /// Stores a measurement: merged with a valid row of the same key; an invalid or expired row is replaced.
     pub fn record(&self, measurement: &Measurement) -> Result<(), DropReason> {
         self.record_all(std::slice::from_ref(measurement))
     }
 
-    /// Stores several measurements together or not at all.
+    /// Stores several measurements in one transaction.
     pub fn record_all(&self, measurements: &[Measurement]) -> Result<(), DropReason> {
         if let Some(rejection) = measurements.iter().find_map(|measurement| measurement.check().err()) {
             return Err(self.refuse(rejection));
@@ -45,7 +45,7 @@ impl PerfDb {
         })
     }
 
-    /// Everything measured for a call that still counts at `now`, best median first.
+    /// All measurements of a call that are valid at `now`, by median.
     pub fn lookup(&self, query: Query<'_>, now: u64) -> Vec<Evidence> {
         self.read(|connection| {
             let sql = format!(
@@ -70,7 +70,7 @@ impl PerfDb {
         })
     }
 
-    /// Everything that still counts at `now` for one operation under one setting, for scoring without the database.
+    /// All measurements of an operation under one setting that are valid at `now`, for scoring without database access.
     pub fn load_operation(&self, operation: &str, setting: &Setting, now: u64) -> OperationEvidence {
         let rows = self.read(|connection| {
             let sql = format!(
@@ -92,7 +92,7 @@ impl PerfDb {
         OperationEvidence::new(operation, rows)
     }
 
-    /// The measurements that a filter chooses, in key order, `limit` at most.
+    /// The measurements that match a filter, in key order, up to `limit`.
     pub fn show(&self, filter: &Filter, limit: usize) -> Vec<Evidence> {
         self.read(|connection| {
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -104,7 +104,7 @@ impl PerfDb {
         })
     }
 
-    /// How many measurements a filter chooses.
+    /// How many measurements match a filter.
     pub fn count(&self, filter: &Filter) -> u64 {
         self.read(|connection| {
             let sql = format!("SELECT count(*) FROM measurement WHERE {}", Filter::CONDITION);
@@ -114,11 +114,11 @@ impl PerfDb {
         })
     }
 
-    /// Deletes the measurements that a filter chooses, and says how many. A filter without any condition is refused:
-    /// deleting everything is done by deleting the file.
+    /// Deletes the measurements that match a filter and returns the count. A filter without conditions is rejected: to delete
+    /// everything, delete the file.
     pub fn prune(&self, filter: &Filter) -> Result<usize, DropReason> {
         if filter.is_everything() {
-            let why = "names no condition, and would delete everything".to_owned();
+            let why = "has no condition and would delete everything".to_owned();
             return Err(self.refuse(Rejection { field: "filter", why }));
         }
         self.write(|transaction| {
@@ -127,7 +127,7 @@ impl PerfDb {
         })
     }
 
-    /// Makes measurements stop counting after a change in the world, and says how many did.
+    /// Invalidates measurements after a change and returns the count.
     pub fn invalidate(&self, change: &Invalidation) -> Result<usize, DropReason> {
         self.write(|transaction| match change {
             Invalidation::SettingChanged(setting) => transaction.execute(
@@ -163,7 +163,7 @@ fn collect(
 ) -> rusqlite::Result<Vec<Evidence>> {
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map(values, evidence)?;
-    // A row that only another program can have written is left out.
+    // Malformed rows, written by another program, are skipped.
     rows.filter_map(Result::transpose).collect()
 }
 
@@ -206,7 +206,7 @@ fn evidence(row: &Row<'_>) -> rusqlite::Result<Option<Evidence>> {
     Ok(evidence.timing.check().is_ok().then_some(evidence))
 }
 
-/// The row of a key, whether it counts or not.
+/// The row of a key, valid or not.
 pub(super) fn find(transaction: &Transaction<'_>, key: &EvidenceKey) -> rusqlite::Result<Option<Evidence>> {
     let sql = format!("SELECT {COLUMNS} FROM measurement WHERE {KEY}");
     let mut statement = transaction.prepare_cached(&sql)?;
@@ -232,14 +232,14 @@ fn merge(transaction: &Transaction<'_>, measurement: &Measurement) -> rusqlite::
     let now = measurement.timing.measured_at;
     let known = find(transaction, &measurement.key)?.filter(|known| known.counts_at(now));
     let timing = known.map_or(measurement.timing, |known| known.timing.merged(&measurement.timing));
-    put(
+    upsert(
         transaction,
         &Evidence { key: measurement.key.clone(), timing, expires_at: measurement.expires_at, valid: true },
     )
 }
 
-/// Writes a row over whatever its key has.
-pub(super) fn put(transaction: &Transaction<'_>, evidence: &Evidence) -> rusqlite::Result<()> {
+/// Inserts or replaces a row.
+pub(super) fn upsert(transaction: &Transaction<'_>, evidence: &Evidence) -> rusqlite::Result<()> {
     let sql = format!(
         "INSERT OR REPLACE INTO measurement ({COLUMNS})
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)"

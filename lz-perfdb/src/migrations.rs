@@ -1,16 +1,16 @@
-//! The tables, as steps that only go forward. A step that has been released is never edited; a change is a new step.
+//! Schema migrations, forward only. A released step is never edited; a change is a new step.
 
 use rusqlite::{Connection, TransactionBehavior};
 
-/// Marks the file as ours (`LZPD`), so that another program's database is never migrated by mistake.
+/// The SQLite application id (`LZPD`), so that another program's database is never migrated by mistake.
 pub(super) const APPLICATION_ID: i32 = 0x4c5a_5044;
 
-/// The newest layout that this build knows.
+/// The newest schema version of this build.
 pub const SCHEMA_VERSION: u32 = STEPS.len() as u32;
 
-/// Step `n` leads from version `n` to version `n + 1`.
+/// Step `n` migrates from version `n` to version `n + 1`.
 ///
-/// The primary key starts with what a lookup knows, so that it is the index too.
+/// The primary key starts with the columns of a lookup, so that it serves as its index.
 pub(super) const STEPS: [&str; 3] = [
     "CREATE TABLE measurement (
         operation TEXT NOT NULL,
@@ -64,10 +64,10 @@ pub(super) const STEPS: [&str; 3] = [
     ) STRICT, WITHOUT ROWID;",
 ];
 
-/// Brings the tables from the version they have to ours, and says from which version. One transaction: all or nothing.
+/// Migrates to the current version in one transaction and returns the version found.
 pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<u32> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have migrated while this one waited for the lock, so the version is read inside.
+    // Read inside the transaction: another process may have migrated while this one waited for the lock.
     let found = version(&transaction)?;
     for step in STEPS.iter().skip(found as usize) {
         transaction.execute_batch(step)?;
@@ -80,7 +80,7 @@ pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<u32> {
     Ok(found)
 }
 
-/// The version in the file; a negative one is taken as the newest imaginable, and therefore refused.
+/// The version in the file; a negative one maps to `u32::MAX` and is rejected as newer.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     Ok(u32::try_from(version).unwrap_or(u32::MAX))
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_older_version_is_brought_forward_and_keeps_its_rows() {
+    fn every_older_version_is_migrated_and_keeps_its_rows() {
         for start in 0..SCHEMA_VERSION {
             let mut connection = Connection::open_in_memory().unwrap();
             for step in STEPS.iter().take(start as usize) {
@@ -108,7 +108,7 @@ mod tests {
                     .unwrap();
             }
             assert_eq!(migrate(&mut connection).unwrap(), start);
-            assert_eq!(migrate(&mut connection).unwrap(), SCHEMA_VERSION, "twice changes nothing");
+            assert_eq!(migrate(&mut connection).unwrap(), SCHEMA_VERSION, "migration is idempotent");
             let rows: u32 =
                 connection.query_row("SELECT count(*) FROM measurement", [], |row| row.get(0)).unwrap();
             assert_eq!(rows, u32::from(start > 0));

@@ -1,4 +1,4 @@
-//! What is stored about one kernel in one bucket, and how two measurements of the same thing become one.
+//! The records of one kernel in one bucket, and merging of measurements.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Bucket;
 use lz_core::device::{DeviceSpec, Environment};
 
-/// The machine and software under which a measurement holds. A change of any of them is a different setting.
+/// The machine and software that a measurement is valid for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
@@ -36,7 +36,7 @@ impl Setting {
     }
 }
 
-/// Everything that a measurement is valid for.
+/// The key of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvidenceKey {
@@ -48,37 +48,37 @@ pub struct EvidenceKey {
     pub operation: String,
     /// Machine and software.
     pub setting: Setting,
-    /// The dtypes of the call, as the engine writes them.
+    /// The dtypes of the call, in the engine's notation.
     pub dtypes: String,
     /// The packed context bucket.
     pub bucket: Bucket,
     /// Digest of the backend's capability descriptor.
     pub capabilities_hash: String,
-    /// The conditions at the time.
+    /// The environment at the time.
     pub environment: Environment,
 }
 
-/// The statistics of some runs. Times are in nanoseconds.
+/// Statistics of a set of runs. Times are in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// The middle of the times.
+    /// Median.
     pub median_ns: f64,
-    /// The time that 95 of 100 runs stay below.
+    /// 95th percentile.
     pub p95_ns: f64,
     /// The variance of the times, in square nanoseconds.
     pub variance_ns2: f64,
-    /// How many runs were timed.
+    /// Number of timed runs.
     pub samples: u64,
-    /// What the first call cost once (compilation, warm-up), apart from the steady state.
+    /// One-time cost of the first call (compilation, warm-up).
     pub warmup_ns: f64,
     /// When, in seconds since 1970.
     pub measured_at: u64,
 }
 
 impl Timing {
-    /// Two sets of runs as one. The order does not matter; the median and percentile of a union cannot be known from those of
-    /// its parts, so they are weighted by samples. The warm-up cost is the worst seen: it is what a cold start must expect.
+    /// Merges two sets of runs; commutative. Median and percentile of a union cannot be computed from those of its parts, so they
+    /// are weighted by samples. The warm-up cost is the maximum.
     #[must_use]
     pub fn merged(&self, other: &Timing) -> Timing {
         let samples = self.samples.saturating_add(other.samples);
@@ -86,7 +86,7 @@ impl Timing {
         let total = (own + others).max(1.0);
         let weighted = |a: f64, b: f64| (a * own + b * others) / total;
         let median_ns = weighted(self.median_ns, other.median_ns);
-        // The law of total variance: spread within the parts, and spread between them.
+        // Law of total variance: variance within the parts plus variance between them.
         let spread = |timing: &Timing| timing.variance_ns2 + (timing.median_ns - median_ns).powi(2);
         Timing {
             median_ns,
@@ -98,7 +98,7 @@ impl Timing {
         }
     }
 
-    /// The first thing that is wrong with it, if any: a database must not learn nonsense.
+    /// Validates the values; returns the first problem.
     pub fn check(&self) -> Result<(), Rejection> {
         let numbers = [
             ("median_ns", self.median_ns),
@@ -108,26 +108,29 @@ impl Timing {
         ];
         for (field, value) in numbers {
             if !value.is_finite() || value < 0.0 {
-                return Err(Rejection { field, why: format!("{value} is not a finite number from 0 on") });
+                return Err(Rejection {
+                    field,
+                    why: format!("{value} is not a finite number of at least 0"),
+                });
             }
         }
         if self.median_ns == 0.0 {
-            return Err(Rejection { field: "median_ns", why: "nothing takes no time".to_owned() });
+            return Err(Rejection { field: "median_ns", why: "must be greater than 0".to_owned() });
         }
         if self.samples == 0 {
-            return Err(Rejection { field: "samples", why: "there must be one at least".to_owned() });
+            return Err(Rejection { field: "samples", why: "must be at least 1".to_owned() });
         }
         if i64::try_from(self.samples).is_err() || i64::try_from(self.measured_at).is_err() {
-            return Err(Rejection { field: "samples", why: "the number is absurd".to_owned() });
+            return Err(Rejection { field: "samples", why: "the number is out of range".to_owned() });
         }
         Ok(())
     }
 }
 
-/// Why a record is not stored.
+/// Why a record is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The field that is wrong.
+    /// The invalid field.
     pub field: &'static str,
     /// What is wrong with it.
     pub why: String,
@@ -141,20 +144,20 @@ impl fmt::Display for Rejection {
 
 impl std::error::Error for Rejection {}
 
-/// One result to be stored.
+/// A measurement to be stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measurement {
-    /// What it is valid for.
+    /// Its key.
     pub key: EvidenceKey,
     /// The statistics.
     pub timing: Timing,
-    /// When it stops counting, in seconds since 1970: set for nightly builds, whose version does not tell two days apart.
+    /// Expiry in seconds since 1970: set for nightly builds, whose version does not distinguish days.
     pub expires_at: Option<u64>,
 }
 
 impl Measurement {
-    /// The first thing that is wrong with it, if any.
+    /// Validates the record; returns the first problem.
     pub fn check(&self) -> Result<(), Rejection> {
         for (field, text) in [("kernel", &self.key.kernel), ("operation", &self.key.operation)] {
             if text.is_empty() {
@@ -165,22 +168,22 @@ impl Measurement {
     }
 }
 
-/// One stored result.
+/// A stored measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
-    /// What it is valid for.
+    /// Its key.
     pub key: EvidenceKey,
     /// The statistics.
     pub timing: Timing,
-    /// When it stops counting, in seconds since 1970.
+    /// Expiry in seconds since 1970.
     pub expires_at: Option<u64>,
-    /// False once something that it depends on has changed.
+    /// False once it has been invalidated.
     pub valid: bool,
 }
 
 impl Evidence {
-    /// Whether it still counts at `now`.
+    /// Whether it is valid at `now`.
     pub fn counts_at(&self, now: u64) -> bool {
         self.valid && self.expires_at.is_none_or(|end| now < end)
     }
@@ -210,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_does_not_depend_on_order(a in timing(), b in timing(), c in timing()) {
+        fn merge_is_commutative(a in timing(), b in timing(), c in timing()) {
             let (left, right) = (a.merged(&b).merged(&c), c.merged(&a).merged(&b));
             prop_assert!(near(left.median_ns, right.median_ns) && near(left.p95_ns, right.p95_ns));
             prop_assert!(near(left.variance_ns2, right.variance_ns2));
@@ -219,7 +222,7 @@ mod tests {
         }
 
         #[test]
-        fn a_merged_median_lies_between(a in timing(), b in timing()) {
+        fn merged_median_is_between_its_parts(a in timing(), b in timing()) {
             let merged = a.merged(&b);
             let (low, high) = (a.median_ns.min(b.median_ns), a.median_ns.max(b.median_ns));
             prop_assert!(merged.median_ns >= low * (1.0 - 1e-9) && merged.median_ns <= high * (1.0 + 1e-9));
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variance_of_a_union_includes_the_distance() {
+    fn merged_variance_includes_the_distance_of_medians() {
         let part = |median_ns| Timing {
             median_ns,
             p95_ns: median_ns,
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_fields_are_reported() {
         let good = Timing {
             median_ns: 1.0,
             p95_ns: 1.0,

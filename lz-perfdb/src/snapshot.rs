@@ -1,8 +1,8 @@
-//! The evidence of one operation in memory, for scoring: no lock, no database, no allocation on a question.
+//! In-memory measurements of one operation, for scoring: no lock, no database access, no allocation per lookup.
 
 use super::{Bucket, Evidence};
 
-/// Everything that counts for one operation under one setting, ordered by bucket and then by kernel.
+/// All valid measurements of one operation under one setting, ordered by bucket, then by kernel.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct OperationEvidence {
     operation: String,
@@ -10,7 +10,7 @@ pub struct OperationEvidence {
 }
 
 impl OperationEvidence {
-    /// Orders rows into a snapshot.
+    /// Sorts the rows.
     pub fn new(operation: &str, mut rows: Vec<Evidence>) -> OperationEvidence {
         rows.sort_by(|a, b| {
             let order =
@@ -30,7 +30,7 @@ impl OperationEvidence {
         &self.rows
     }
 
-    /// The rows of one bucket, for all kernels, dtypes and conditions.
+    /// The rows of one bucket, for all kernels, dtypes and environments.
     pub fn of_bucket(&self, bucket: &[u64]) -> &[Evidence] {
         let start = self.rows.partition_point(|row| row.key.bucket.words() < bucket);
         let rest = self.rows.get(start..).unwrap_or_default();
@@ -38,7 +38,7 @@ impl OperationEvidence {
         rest.get(..length).unwrap_or_default()
     }
 
-    /// The rows of one kernel, in the version and with the capabilities it has now, in one bucket.
+    /// The rows of one kernel in its current version and with its current capabilities, in one bucket.
     pub fn of_kernel<'a>(
         &'a self,
         bucket: &Bucket,

@@ -1,15 +1,15 @@
-//! Crashes while measuring: a mark says which process runs which kernel for the first time, and a mark whose process has ended
-//! without removing it says that the kernel took the process down.
+//! Crash detection while measuring: a mark records which process runs which kernel for the first time. A mark whose process has ended
+//! without removing it means that the kernel crashed the process.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::{Bucket, HealthRow, HealthScope, HealthState, PerfDb, ProcessIdentity, TrialMark};
 
-/// Marks of which nobody can say any more what became of their process are dropped after a day.
-const LIFE_SECONDS: u64 = 24 * 3600;
+/// Marks whose process cannot be checked are dropped after this time.
+const MAX_MARK_AGE_SECONDS: u64 = 24 * 3600;
 
-/// The marks that one tuning of one call makes.
+/// The marks of tuning one call.
 pub struct Marks<'a> {
     db: Option<&'a PerfDb>,
     process: Option<ProcessIdentity>,
@@ -23,7 +23,7 @@ impl<'a> Marks<'a> {
         Marks { db, process: current_process(), device, bucket: Bucket::from(bucket) }
     }
 
-    /// Marks a kernel for as long as what comes back is held.
+    /// Inserts a mark for a kernel.
     pub fn begin(&self, kernel: &str, version: &str, now: u64) -> Option<TrialMark> {
         let mark = TrialMark {
             kernel: kernel.to_owned(),
@@ -33,11 +33,11 @@ impl<'a> Marks<'a> {
             process: self.process.clone()?,
             began_at: now,
         };
-        // What is dropped is counted and logged by the database itself.
+        // The database counts and logs dropped writes.
         self.db?.begin_trial(&mark).ok().map(|()| mark)
     }
 
-    /// The kernel came back, with a result or an error.
+    /// Removes the mark: the kernel returned, with a result or an error.
     pub fn end(&self, mark: Option<TrialMark>) {
         if let (Some(db), Some(mark)) = (self.db, mark) {
             let _ = db.end_trial(&mark);
@@ -45,20 +45,20 @@ impl<'a> Marks<'a> {
     }
 }
 
-/// Makes open circuits of the marks whose process has ended, and drops those that are too old.
+/// Converts marks of ended processes to open circuits, and drops marks that are too old.
 pub fn collect_crashes(db: &PerfDb, now: u64, backoff: Duration) {
     let marks = db.load_trials();
     if marks.is_empty() {
         return;
     }
-    let Some(here) = current_process() else { return };
+    let Some(this_process) = current_process() else { return };
     for mark in marks {
-        let crashed = has_ended(&mark.process, &here) == Some(true);
-        let is_old = now.saturating_sub(mark.began_at) > LIFE_SECONDS;
+        let crashed = has_ended(&mark.process, &this_process) == Some(true);
+        let is_old = now.saturating_sub(mark.began_at) > MAX_MARK_AGE_SECONDS;
         if !(crashed || is_old) {
             continue;
         }
-        // Another process may look at the same mark: whoever removes it counts it.
+        // Other processes may see the same mark: the one that removes it counts it.
         let removed = db.end_trial(&mark) == Ok(true);
         if removed && crashed {
             let _ = db.save_health(&[crash_row(db, &mark, now, backoff)]);
@@ -87,7 +87,7 @@ fn crash_row(db: &PerfDb, mark: &TrialMark, now: u64, backoff: Duration) -> Heal
     }
 }
 
-/// This process; `None` where the system does not say.
+/// This process; `None` if the system does not provide it.
 fn current_process() -> Option<ProcessIdentity> {
     let pid = std::process::id();
     Some(ProcessIdentity {
@@ -98,10 +98,10 @@ fn current_process() -> Option<ProcessIdentity> {
     })
 }
 
-/// Whether a process has ended; `None` when that cannot be known from here: it ran before the last boot, on another machine or
-/// in another container.
-fn has_ended(process: &ProcessIdentity, here: &ProcessIdentity) -> Option<bool> {
-    if process.boot != here.boot || process.pid_namespace != here.pid_namespace {
+/// Whether a process has ended; `None` if it cannot be checked: it ran before the last boot, on another machine or in another
+/// container.
+fn has_ended(process: &ProcessIdentity, this_process: &ProcessIdentity) -> Option<bool> {
+    if process.boot != this_process.boot || process.pid_namespace != this_process.pid_namespace {
         return None;
     }
     Some(match process_state(process.pid) {
@@ -110,10 +110,10 @@ fn has_ended(process: &ProcessIdentity, here: &ProcessIdentity) -> Option<bool> 
     })
 }
 
-/// A process's state and when it started, from `/proc`.
+/// The state and start time of a process, from `/proc`.
 fn process_state(pid: u32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may itself have spaces and parentheses.
+    // The name in parentheses may itself contain spaces and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
@@ -126,29 +126,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_there_and_one_with_another_start_is_not() {
-        let here = current_process().unwrap();
-        assert_eq!(has_ended(&here, &here), Some(false));
-        let reused = ProcessIdentity { started: here.started + 1, ..here.clone() };
-        assert_eq!(has_ended(&reused, &here), Some(true));
-        let elsewhere = ProcessIdentity { pid_namespace: "pid:[1]".to_owned(), ..here.clone() };
-        assert_eq!(has_ended(&elsewhere, &here), None);
-        let earlier = ProcessIdentity { boot: "another".to_owned(), ..here.clone() };
-        assert_eq!(has_ended(&earlier, &here), None);
+    fn process_with_another_start_time_has_ended() {
+        let this_process = current_process().unwrap();
+        assert_eq!(has_ended(&this_process, &this_process), Some(false));
+        let reused = ProcessIdentity { started: this_process.started + 1, ..this_process.clone() };
+        assert_eq!(has_ended(&reused, &this_process), Some(true));
+        let elsewhere = ProcessIdentity { pid_namespace: "pid:[1]".to_owned(), ..this_process.clone() };
+        assert_eq!(has_ended(&elsewhere, &this_process), None);
+        let earlier = ProcessIdentity { boot: "another".to_owned(), ..this_process.clone() };
+        assert_eq!(has_ended(&earlier, &this_process), None);
     }
 
     #[test]
-    fn a_killed_child_has_ended_even_before_it_is_waited_for() {
-        let here = current_process().unwrap();
+    fn zombie_has_ended() {
+        let this_process = current_process().unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let (_, started) = process_state(child.id()).unwrap();
-        let process = ProcessIdentity { pid: child.id(), started, ..here.clone() };
-        assert_eq!(has_ended(&process, &here), Some(false));
+        let process = ProcessIdentity { pid: child.id(), started, ..this_process.clone() };
+        assert_eq!(has_ended(&process, &this_process), Some(false));
         child.kill().unwrap();
-        while has_ended(&process, &here) == Some(false) {
+        while has_ended(&process, &this_process) == Some(false) {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert_eq!(has_ended(&process, &here), Some(true));
+        assert_eq!(has_ended(&process, &this_process), Some(true));
     }
 }

@@ -1,43 +1,43 @@
-//! Marks of kernels that are being measured for the first time: what a process leaves behind that ends in the middle of it.
-//! Which processes have ended is the business of `lz_engine::tune`; here they are rows.
+//! Marks of trials in progress: a mark that a crashed process leaves behind identifies the kernel that was being measured.
+//! `lz_engine::tune` determines which processes have ended.
 
 use rusqlite::{Row, params};
 
 use super::filter::seconds;
 use super::{Bucket, DropReason, PerfDb};
 
-/// One process of one machine, so that a number that is used again is not taken for it.
+/// Identifies a process, also after its pid is reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessIdentity {
-    /// The boot of the machine.
+    /// Boot id of the machine.
     pub boot: String,
-    /// The namespace in which the number counts: containers of one machine have their own.
+    /// PID namespace: containers have their own.
     pub pid_namespace: String,
-    /// Its number.
+    /// PID.
     pub pid: u32,
-    /// When it started, in ticks since the boot.
+    /// Start time, in ticks since boot.
     pub started: u64,
 }
 
-/// A kernel that a process runs for the first time.
+/// A trial of a kernel in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialMark {
     /// The kernel.
     pub kernel: String,
     /// Its version.
     pub version: String,
-    /// Under whose name health is kept.
+    /// The machine id that health is stored under.
     pub device_uuid: String,
     /// The context bucket.
     pub bucket: Bucket,
-    /// The process that measures.
+    /// The measuring process.
     pub process: ProcessIdentity,
-    /// When it began, in seconds since 1970.
+    /// Start of the trial, in seconds since 1970.
     pub began_at: u64,
 }
 
 impl PerfDb {
-    /// Notes that a process begins to measure a kernel.
+    /// Inserts a mark.
     pub fn begin_trial(&self, mark: &TrialMark) -> Result<(), DropReason> {
         self.write(|transaction| {
             let mut insert = transaction.prepare_cached(
@@ -59,7 +59,7 @@ impl PerfDb {
         })
     }
 
-    /// Removes a mark. Says whether it was there: of several processes that remove it, one is told so.
+    /// Removes a mark and returns whether it existed: if several processes remove it, one gets true.
     pub fn end_trial(&self, mark: &TrialMark) -> Result<bool, DropReason> {
         self.write(|transaction| {
             let mut delete = transaction.prepare_cached(

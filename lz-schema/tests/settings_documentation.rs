@@ -1,4 +1,4 @@
-//! The table of settings in `docs/operating.md` is the one that files, variables and calls are read by.
+//! The table of settings in `docs/operating.md` matches the settings that files, variables and calls accept.
 
 use lz_schema::policy::SETTINGS;
 

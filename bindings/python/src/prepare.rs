@@ -49,20 +49,20 @@ fn tune<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
     writable_database()?;
-    let mut options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
+    let mut options = TuneOptions { max_samples: samples.max(1), ..TuneOptions::default() };
     let (tuned, _) = perform(py, Way::Decide, info, arguments, Some(keywords), |frame, context, run_one| {
         let _there = frame.on_its_device();
         if frame.is_asynchronous() {
             // Waiting costs some ten microseconds, so that a sample is as many runs as make that less than kernels differ by.
-            options.synchronise = Some(cuda::Waits::shared());
+            options.synchronize = Some(cuda::Waits::shared());
             options.sample_time = Duration::from_millis(3);
             // Such a sample is a turn; and whoever waits for a device leaves it to others.
             options.turn_time = Duration::ZERO;
         }
         let mut tell = |progress: &Progress<'_>| {
             let heard = match (progress, told) {
-                (Progress::Sampled { kernel, ns, done, most }, Some(told)) => {
-                    told.call1((*kernel, *ns, *done, *most)).map(drop)
+                (Progress::Sampled { kernel, ns, done, max }, Some(told)) => {
+                    told.call1((*kernel, *ns, *done, *max)).map(drop)
                 }
                 _ => Ok(()),
             };

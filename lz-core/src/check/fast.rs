@@ -1,10 +1,10 @@
-//! The yes-or-no of validation, in small pieces that generated code strings together. No allocation, no messages.
+//! Fast yes-or-no validation in small pieces that generated code combines. No allocation, no messages.
 
 use lz_schema::DType;
 
 use crate::tensor::{Dims, Place, TensorMut, TensorView, may_overlap};
 
-/// A size that no input has bound yet.
+/// An axis that no input has bound yet.
 pub const UNBOUND: i64 = -1;
 
 /// Binds an axis, or compares.
@@ -19,7 +19,7 @@ pub fn bind(axis: &mut i64, size: i64) -> bool {
     }
 }
 
-/// Binds a pack, or compares; `bound` says whether it was bound before.
+/// Binds a pack, or compares; `bound` is whether it was bound before.
 #[inline(always)]
 #[must_use]
 pub fn bind_pack(pack: &mut Dims, bound: &mut bool, sizes: &[i64]) -> bool {
@@ -31,7 +31,7 @@ pub fn bind_pack(pack: &mut Dims, bound: &mut bool, sizes: &[i64]) -> bool {
     }
 }
 
-/// Binds a dtype variable (0 when unbound, else the dtype's number), or compares; `allowed` is a bit set of numbers.
+/// Binds a dtype variable (0 if unbound, else the number of the dtype), or compares; `allowed` is a bit set of numbers.
 #[inline(always)]
 #[must_use]
 pub fn bind_dtype(variable: &mut u8, allowed: u32, dtype: DType) -> bool {
@@ -52,7 +52,7 @@ pub fn broadcasts(shape: &[i64], sizes: &[i64]) -> bool {
         && shape.iter().rev().zip(sizes.iter().rev()).all(|(&size, &full)| size == full || size == 1)
 }
 
-/// Whether a tensor is where the others are; the first one says where that is.
+/// Whether a tensor is on the same device as the others; the first one determines the device.
 #[inline(always)]
 #[must_use]
 pub fn same_place(place: &mut Option<Place>, view: &TensorView<'_>) -> bool {
@@ -65,7 +65,7 @@ pub fn same_place(place: &mut Option<Place>, view: &TensorView<'_>) -> bool {
     }
 }
 
-/// Whether the next size is this one; goes on behind it.
+/// Whether the next size equals `size`; advances past it.
 #[inline(always)]
 #[must_use]
 pub fn next_is(rest: &mut &[i64], size: Option<i64>) -> bool {
@@ -78,28 +78,28 @@ pub fn next_is(rest: &mut &[i64], size: Option<i64>) -> bool {
     }
 }
 
-/// Whether the next sizes are these; goes on behind them.
+/// Whether the next sizes equal `sizes`; advances past them.
 #[inline(always)]
 #[must_use]
 pub fn next_are(rest: &mut &[i64], sizes: &[i64]) -> bool {
     sizes.iter().all(|&size| next_is(rest, Some(size)))
 }
 
-/// Whether an output tensor has this dtype and memory that can be written element by element.
+/// Whether an output tensor has this dtype and non-overlapping elements.
 #[inline(always)]
 #[must_use]
 pub fn output_fits(out: &TensorMut<'_>, dtype: DType) -> bool {
     out.is_sound() && out.dtype() == dtype && (out.is_contiguous() || !out.layout().overlaps_itself())
 }
 
-/// Whether a written tensor is apart from another one.
+/// Whether a written tensor does not overlap another one.
 #[inline(always)]
 #[must_use]
 pub fn apart(written: &TensorView<'_>, other: &TensorView<'_>) -> bool {
     !may_overlap(written, other)
 }
 
-/// Whether an output is apart from an input and, where the schema says so, on the same device.
+/// Whether an output does not overlap an input and, if the schema requires it, is on the same device.
 #[inline(always)]
 #[must_use]
 pub fn output_apart(output: &TensorMut<'_>, input: &TensorView<'_>, same_place: bool) -> bool {

@@ -9,7 +9,7 @@ use crate::reason::{Reason, ReasonCode};
 use crate::tensor::{Dims, Place, TensorView, may_overlap};
 
 impl<'c> Checker<'c, '_> {
-    /// Inputs in the order in which they bind: required ones first.
+    /// Inputs in binding order: required ones first.
     fn binding_order(&self) -> impl Iterator<Item = (usize, &'c Input)> + use<'c> {
         let inputs = &self.operation.inputs;
         let of = move |optional: bool| {
@@ -234,7 +234,7 @@ impl<'c> Checker<'c, '_> {
         let input = &self.operation.inputs[index].name;
         match &self.bound.packs[axis] {
             None => {
-                // An unsound shape was reported already; its product is not needed.
+                // An invalid shape was already reported; its product is not used.
                 self.bound.axes[axis] = Some(dims.product().unwrap_or(0));
                 self.bound.packs[axis] = Some(dims);
                 self.axis_origin[axis] = Some(Origin { input: index, dimension: 0 });
@@ -257,7 +257,7 @@ impl<'c> Checker<'c, '_> {
         }
     }
 
-    /// Dimensions that need every axis: expressions, and broadcast inputs.
+    /// Dimensions that need all axes: expressions and broadcast inputs.
     pub(super) fn check_computed_dimensions(&mut self) {
         for (index, input) in self.operation.inputs.iter().enumerate() {
             let (Some(view), Some(dims)) =
@@ -294,12 +294,12 @@ impl<'c> Checker<'c, '_> {
                 let packed = sizes.len() + 1 - dims.len().min(sizes.len() + 1);
                 for (dimension, dim) in dims.iter().enumerate() {
                     let Dim::Expr(expression) = dim else { continue };
-                    let place = if plain.is_some_and(|pack| pack < dimension) {
+                    let position = if plain.is_some_and(|pack| pack < dimension) {
                         (dimension + packed).saturating_sub(1)
                     } else {
                         dimension
                     };
-                    if let (Some(&size), Some(&required)) = (shape.get(place), sizes.get(place))
+                    if let (Some(&size), Some(&required)) = (shape.get(position), sizes.get(position))
                         && size != required
                     {
                         self.problems.push(
@@ -308,7 +308,7 @@ impl<'c> Checker<'c, '_> {
                                 .required(format!("{} = {required}", expression.text))
                                 .found(size.to_string())
                                 .message(format!(
-                                    "{}.shape[{place}] is {size}, but must be {} = {required}",
+                                    "{}.shape[{position}] is {size}, but must be {} = {required}",
                                     input.name, expression.text
                                 )),
                         );
@@ -318,7 +318,7 @@ impl<'c> Checker<'c, '_> {
         }
     }
 
-    /// Strides, devices and overlap of what is written in place.
+    /// Strides, devices and overlap of inputs that are written in place.
     pub(super) fn check_memory(&mut self) {
         let mut shared: Option<(usize, Place)> = None;
         for (index, input) in self.operation.inputs.iter().enumerate() {
@@ -338,27 +338,30 @@ impl<'c> Checker<'c, '_> {
                 ),
                 _ => {}
             }
-            let place = view.place();
+            let device = view.place();
             match input.device {
                 DeviceRule::Any => {}
-                DeviceRule::Host if place.is_host() => {}
+                DeviceRule::Host if device.is_host() => {}
                 DeviceRule::Host => self.problems.push(
                     Reason::new(ReasonCode::DeviceMismatch)
                         .argument(&input.name)
                         .required("host memory")
-                        .found(place.to_string()),
+                        .found(device.to_string()),
                 ),
                 DeviceRule::Same => match shared {
-                    None => shared = Some((index, place)),
-                    Some((_, first)) if first == place => {}
+                    None => shared = Some((index, device)),
+                    Some((_, first)) if first == device => {}
                     Some((origin, first)) => {
                         let origin = &self.operation.inputs[origin].name;
                         self.problems.push(
                             Reason::new(ReasonCode::DeviceMismatch)
                                 .argument(&input.name)
                                 .required(first.to_string())
-                                .found(place.to_string())
-                                .message(format!("{} is on {place}, but {origin} is on {first}", input.name)),
+                                .found(device.to_string())
+                                .message(format!(
+                                    "{} is on {device}, but {origin} is on {first}",
+                                    input.name
+                                )),
                         );
                     }
                 },
@@ -387,7 +390,7 @@ impl<'c> Checker<'c, '_> {
         }
     }
 
-    /// Checks that read data. Only the host's can be read here; a device's is checked in debug mode by its backend.
+    /// Checks that read data. Only host memory can be read here; a device backend checks its own in debug mode.
     pub(super) fn check_values(&mut self) {
         let operation = self.operation;
         for (index, input) in operation.inputs.iter().enumerate() {
@@ -450,7 +453,7 @@ fn rank_problem(input: &Input, required: String, shape: &Dims) -> Reason {
         .found(format!("{} dimensions {shape:?}", shape.len()))
 }
 
-/// What is wrong with a view by itself.
+/// The problem of a view by itself.
 pub(super) fn memory_problem(view: &TensorView<'_>) -> Option<Reason> {
     if view.is_sound() {
         return None;

@@ -1,8 +1,8 @@
-//! Checks a call against its schema and says everything that is wrong with it.
+//! Validates a call against its schema and reports all problems.
 //!
-//! This is the slow, complete and only source of validation messages. Generated code has a fast yes-or-no of the same rules
-//! (built from [`fast`] and [`values`]) and comes here when the answer is no; run-time operations come here always.
-//! A property test holds the two equal.
+//! This is the slow, complete and only source of validation messages. Generated code has a fast yes-or-no check of the same rules
+//! (built from [`fast`] and [`values`]) and calls this one on failure; run-time operations always use this one. A property test
+//! checks that the two agree.
 
 pub mod fast;
 mod inputs;
@@ -22,33 +22,33 @@ use crate::tensor::Dims;
 
 pub use produced::{Produced, check_produced};
 
-/// A call whose axes, dtypes and params are known.
+/// The bound axes, dtypes and params of a call.
 #[derive(Debug, Clone)]
 pub struct Bound {
-    /// One entry an axis; for a pack the product. `None` if only absent inputs or the run itself know it.
+    /// Per axis; for a pack the product. `None` if only absent inputs or the kernel determine it.
     pub axes: Vec<Option<i64>>,
-    /// One entry an axis; the sizes of a pack.
+    /// Per axis; the sizes of a pack.
     pub packs: Vec<Option<Dims>>,
-    /// One entry a dtype variable.
+    /// Per dtype variable.
     pub types: Vec<Option<DType>>,
-    /// One value an expression slot: axes, params with defaults filled in, `given`.
+    /// Per expression slot: axes, params with defaults filled in, `given`.
     pub values: Vec<Value>,
 }
 
-/// What an output will be.
+/// The inferred form of an output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutputSpec {
     /// This call does not produce it.
     Absent,
     /// A tensor to fill.
     Tensor(Dims, DType),
-    /// A tensor whose size the kernel finds out.
+    /// A tensor whose size the kernel determines.
     Dynamic(DType),
     /// Strings.
     Text,
 }
 
-/// Checks a call. With `outputs`, also those; they come in the schema's order, [`OutArg::Absent`] where the caller gives none.
+/// Validates a call, and `outputs` if given; they are in the schema's order, [`OutArg::Absent`] where the caller passes none.
 pub fn check_call(
     operation: &Operation,
     args: &[Arg<'_>],
@@ -73,26 +73,26 @@ pub fn check_call(
     }
 }
 
-/// What every output will be, for a call that was found right.
+/// Infers all outputs of a valid call.
 pub fn infer_outputs(operation: &Operation, bound: &Bound) -> Result<Vec<OutputSpec>, Reason> {
     operation.outputs.iter().map(|output| outputs::infer(operation, output, bound)).collect()
 }
 
-/// What generated code answers when its fast check says no and the complete one finds nothing. A property test shows that this
-/// does not happen; should it, the caller gets an error and not a wrong run.
+/// The error of generated code if its fast check fails and the complete one finds no problem. A property test shows that this does
+/// not happen; if it did, the caller would get an error and not an invalid run.
 #[cold]
 pub fn disagreement(operation: &crate::operation::OperationInfo) -> Error {
     Error::Validation {
         operation: operation.name.to_string(),
         reasons: vec![
             Reason::new(ReasonCode::ConstraintFailed).message(
-                "the generated check refuses a call that the schema allows; run `cargo xtask codegen`",
+                "the generated check rejects a call that the schema allows; run `cargo xtask codegen`",
             ),
         ],
     }
 }
 
-/// A host tensor for an output that was inferred.
+/// Allocates a host tensor for an inferred output.
 pub fn allocate(
     operation: &crate::operation::OperationInfo,
     spec: Option<(Dims, DType)>,
@@ -104,7 +104,7 @@ pub fn allocate(
     crate::tensor::Tensor::zeros(&sizes, dtype).map_err(refuse)
 }
 
-/// What a kernel handed back for an output whose size only it knows.
+/// The value that a kernel produced for an output whose size it determines.
 pub fn produced<T>(
     operation: &crate::operation::OperationInfo,
     output: &str,
@@ -119,7 +119,7 @@ pub fn produced<T>(
     })
 }
 
-/// Where a size was first seen, for messages.
+/// Where an axis was bound, for messages.
 #[derive(Debug, Clone, Copy)]
 struct Origin {
     input: usize,
@@ -174,13 +174,13 @@ impl<'c, 'a> Checker<'c, 'a> {
         {
             self.check_outputs(outputs);
         }
-        // Last, because it reads data: everything that can be refused by looking at shapes is refused by then.
+        // Last, because it reads data: calls with invalid shapes have been rejected by now.
         if self.problems.is_empty() {
             self.check_values();
         }
     }
 
-    /// Whether every axis that a passed input binds got a size; a wrong rank leaves some without.
+    /// Whether every axis that a passed input binds has a size; a wrong rank leaves some without.
     fn everything_is_bound(&self) -> bool {
         self.operation.axes.iter().zip(&self.bound.axes).all(|(axis, size)| {
             size.is_some()
@@ -190,11 +190,11 @@ impl<'c, 'a> Checker<'c, 'a> {
     }
 
     fn fill_slots(&mut self) {
-        for (place, slot) in self.operation.slots().into_iter().enumerate() {
+        for (index, slot) in self.operation.slots().into_iter().enumerate() {
             match slot {
-                Slot::Axis(axis) => self.bound.values[place] = Value::Int(self.bound.axes[axis].unwrap_or(0)),
+                Slot::Axis(axis) => self.bound.values[index] = Value::Int(self.bound.axes[axis].unwrap_or(0)),
                 Slot::Param(_) => {}
-                Slot::Given(input) => self.bound.values[place] = Value::Bool(self.args[input].is_given()),
+                Slot::Given(input) => self.bound.values[index] = Value::Bool(self.args[input].is_given()),
             }
         }
     }
@@ -212,7 +212,7 @@ impl<'c, 'a> Checker<'c, 'a> {
         }
     }
 
-    /// Every constraint that can be judged: `unknown` are slots without a value.
+    /// Checks every constraint that does not depend on `unknown`, the slots without a value.
     fn check_constraints(&mut self, unknown: &[u16]) {
         let operation = self.operation;
         for constraint in &operation.constraints {
@@ -253,7 +253,7 @@ impl<'c, 'a> Checker<'c, 'a> {
 }
 
 impl Bound {
-    /// The alternative that this call's enum param picks.
+    /// The alternative that this call's enum param selects.
     fn pick<'t, T>(&self, operation: &Operation, cases: &'t Cases<T>) -> Option<&'t T> {
         match cases {
             Cases::One(only) => Some(only),
@@ -271,7 +271,7 @@ impl Bound {
         }
     }
 
-    /// The sizes that a shape has in this call; `Err` names the expression that cannot be computed.
+    /// The sizes of a shape in this call; `Err` names the expression that cannot be computed.
     fn sizes(&self, dims: &[Dim]) -> Result<Dims, Reason> {
         let mut sizes = Dims::empty();
         let mut full = true;

@@ -1,4 +1,4 @@
-//! Outputs: what they will be, and whether what the caller gave fits.
+//! Outputs: inference, and validation of `out`.
 
 use lz_schema::expr::{Program, Value};
 use lz_schema::model::{Kind, Operation, Output};
@@ -46,7 +46,7 @@ impl Checker<'_, '_> {
             );
             return;
         }
-        for (index, (output, given)) in operation.outputs.iter().zip(outputs).enumerate() {
+        for (index, (output, out)) in operation.outputs.iter().zip(outputs).enumerate() {
             let spec = match infer(operation, output, &self.bound) {
                 Ok(spec) => spec,
                 Err(reason) => {
@@ -54,7 +54,7 @@ impl Checker<'_, '_> {
                     continue;
                 }
             };
-            match (spec, given) {
+            match (spec, out) {
                 (OutputSpec::Absent, OutArg::Absent)
                 | (OutputSpec::Text, OutArg::Text(_))
                 | (OutputSpec::Dynamic(_), OutArg::Dynamic(_)) => {}
@@ -77,12 +77,12 @@ impl Checker<'_, '_> {
                 (_, OutArg::Absent) => self.problems.push(
                     Reason::new(ReasonCode::OutputMissing)
                         .argument(&output.name)
-                        .message(format!("{} must be given a place to go", output.name)),
+                        .message(format!("missing output tensor `{}`", output.name)),
                 ),
                 _ => self.problems.push(
                     Reason::new(ReasonCode::ArgumentKind)
                         .argument(&output.name)
-                        .message(format!("{} was given a place of another kind than it needs", output.name)),
+                        .message(format!("the output given for `{}` has the wrong kind", output.name)),
                 ),
             }
         }

@@ -8,7 +8,7 @@ use crate::args::Arg;
 use crate::reason::{Reason, ReasonCode};
 
 impl Checker<'_, '_> {
-    /// Every given param has its type; enum params, on which shapes may depend, also get their defaults here.
+    /// Checks the types of given params; also fills in defaults of enum params, because shapes may depend on them.
     pub(super) fn check_param_types(&mut self) {
         let operation = self.operation;
         for (index, param) in operation.params.iter().enumerate() {
@@ -40,8 +40,8 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Fills in what the caller left out. Returns the slots of params that are missing or whose default cannot be computed;
-    /// what depends on them cannot be judged.
+    /// Fills in defaults. Returns the slots of params that are missing or whose default cannot be computed; what depends on them is
+    /// not checked.
     pub(super) fn fill_defaults(&mut self) -> Vec<u16> {
         let operation = self.operation;
         let mut unknown = Vec::new();
@@ -96,7 +96,7 @@ impl Checker<'_, '_> {
     }
 }
 
-/// The value as the param's own type, f32 rounded as a caller's f32 would be.
+/// Converts a value to the param's type; f32 is rounded as the caller's f32 would be.
 fn convert(param: &Param, value: Value) -> Option<Value> {
     match (&param.ty, value) {
         (ParamType::Int, Value::Int(_)) | (ParamType::Bool, Value::Bool(_)) => Some(value),
@@ -109,7 +109,7 @@ fn convert(param: &Param, value: Value) -> Option<Value> {
     }
 }
 
-/// The type in words.
+/// The name of the type, for messages.
 pub(super) fn type_name(param: &Param) -> String {
     match &param.ty {
         ParamType::Int => "an int".to_owned(),
@@ -119,7 +119,7 @@ pub(super) fn type_name(param: &Param) -> String {
     }
 }
 
-/// The case in words.
+/// The name of an enum case.
 pub(super) fn case_name(param: &Param, case: u32) -> String {
     match &param.ty {
         ParamType::Enum(cases) => cases.get(case as usize).cloned().unwrap_or_else(|| case.to_string()),

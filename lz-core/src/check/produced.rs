@@ -1,4 +1,4 @@
-//! Outputs whose size only the kernel knows: whether what it made is what the schema says.
+//! Validates dynamic outputs, whose size the kernel determines, against the schema.
 
 use lz_schema::DType;
 use lz_schema::model::{Dim, Operation};
@@ -6,7 +6,7 @@ use lz_schema::model::{Dim, Operation};
 use super::Bound;
 use crate::reason::{Reason, ReasonCode};
 
-/// One output that a kernel made: its number in the schema, its dtype unless it is text, and its sizes.
+/// A produced output: its index in the schema, its dtype unless it is text, and its sizes.
 pub type Produced<'a> = (usize, Option<DType>, &'a [i64]);
 
 /// Checks dtype, rank and sizes of dynamic outputs; a dynamic axis must be the same in all of them.

@@ -1,12 +1,12 @@
 //! Checks that read data: index, range, indptr and partition tensors, on the host.
 //!
-//! The `*_ok` functions are the fast answers that generated code asks for; the `*_problem` functions say where and what.
+//! The `*_ok` functions are the fast checks of generated code; the `*_problem` functions report where and what.
 
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::{Dims, Indices, TensorView};
 
-/// The sizes of a tensor with every broadcast dimension (stride 0) counted once: its elements are one element, and a view of a
-/// few bytes may have more of them than anybody can wait for. Indices into these sizes are indices into the tensor.
+/// The sizes of a tensor with every broadcast dimension (stride 0) reduced to 1, so that a view of a few bytes cannot take unbounded
+/// time. Indices into these sizes are valid indices into the tensor.
 fn distinct(view: &TensorView<'_>) -> Dims {
     let mut sizes = Dims::empty();
     for (size, stride) in view.shape().iter().zip(view.strides()) {
@@ -50,12 +50,12 @@ pub fn index_problem(view: &TensorView<'_>, end: i64) -> Option<Reason> {
     )
 }
 
-/// A bound of values: whole numbers for integer tensors, floats for floating ones, so that 1.5 is not taken for 1.
+/// The type of a bound: `i64` for integer tensors, `f64` for float ones, so that 1.5 is not truncated to 1.
 pub trait Bound: Copy + PartialOrd + std::fmt::Display {
-    /// The element at an index, as a number of the bound's kind.
+    /// The element at an index.
     fn at(view: &TensorView<'_>, index: &[i64]) -> Self;
 
-    /// Whether all elements are right.
+    /// Whether all elements satisfy a predicate.
     fn all(view: &TensorView<'_>, right: impl Fn(Self) -> bool) -> bool;
 }
 
@@ -106,7 +106,7 @@ pub fn range_problem<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> Option
     )
 }
 
-/// Starts at 0, never falls, ends at `total`.
+/// Starts at 0, is non-decreasing, ends at `total`.
 #[inline]
 pub fn indptr_ok(view: &TensorView<'_>, total: i64) -> bool {
     !view.place().is_host() || indptr_problem(view, total).is_none()
@@ -117,7 +117,7 @@ pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
     let reason = |found: String, message: String| {
         Some(
             Reason::new(ReasonCode::IndptrInvalid)
-                .required(format!("0 first, never falling, {total} last"))
+                .required(format!("0 first, non-decreasing, {total} last"))
                 .found(found)
                 .message(message),
         )
@@ -135,7 +135,7 @@ pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
         if value < previous {
             return reason(
                 format!("[{position}] = {value} after {previous}"),
-                format!("[{position}] is {value}, but may not fall below [{}] = {previous}", position - 1),
+                format!("[{position}] is {value}, but must not be less than [{}] = {previous}", position - 1),
             );
         }
         previous = value;
@@ -149,7 +149,7 @@ pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
     None
 }
 
-/// Never negative; sums along the last dimension to `total`.
+/// Non-negative; sums along the last dimension to `total`.
 #[inline]
 pub fn partition_ok(view: &TensorView<'_>, total: i64) -> bool {
     !view.place().is_host() || partition_problem(view, total).is_none()
@@ -167,17 +167,17 @@ pub fn partition_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
         }
         let mut sum = 0i64;
         for part in 0..distinct_parts {
-            let mut place = row;
-            if !place.push(part) {
+            let mut element = row;
+            if !element.push(part) {
                 return None;
             }
-            let value = view.int_at(&place);
+            let value = view.int_at(&element);
             if value < 0 {
                 return Some(
                     Reason::new(ReasonCode::PartitionInvalid)
                         .required("sizes of 0 or more")
-                        .found(format!("{place:?} = {value}"))
-                        .message(format!("{place:?} is {value}, but a size may not be negative")),
+                        .found(format!("{element:?} = {value}"))
+                        .message(format!("{element:?} is {value}, but a size must not be negative")),
                 );
             }
             sum = sum.saturating_add(value);
@@ -203,7 +203,7 @@ mod tests {
     use crate::tensor::Layout;
 
     #[test]
-    fn floats_are_held_to_their_range_as_floats() {
+    fn float_ranges_are_compared_as_floats() {
         let view = |values: &'static [f32]| TensorView::from_slice(values, &[3]).expect("three values");
         assert!(range_ok(&view(&[0.0, 0.5, 1.0]), 0.0, 1.0));
         for wrong in [&[0.0, 1.5, 1.0], &[0.0, -0.5, 1.0], &[0.0, f32::NAN, 1.0]] {
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// One element, as many times as an index of 2^40 entries: reading each entry would take hours.
+    /// One element broadcast to 2^40 entries: reading each entry would take hours.
     fn broadcast(value: &'static [i32; 1], rank: usize) -> TensorView<'static> {
         let mut layout =
             Layout::contiguous(&vec![1i64 << (40 / rank); rank], lz_schema::DType::I32).expect("a layout");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broadcast_element_is_read_once() {
+    fn broadcast_elements_are_read_once() {
         for rank in [1, 2, 4] {
             let view = broadcast(&[7], rank);
             assert!(index_ok(&view, 8) && index_problem(&view, 8).is_none());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_held_to_their_range() {
+    fn integer_ranges_are_checked() {
         let view = TensorView::from_slice(&[0i32, 4, 9], &[3]).expect("three values");
         assert!(range_ok(&view, 0, 9) && range_problem(&view, 0, 9).is_none());
         assert!(!range_ok(&view, 0, 8) && range_problem(&view, 0, 8).is_some());

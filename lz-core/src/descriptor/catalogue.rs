@@ -10,7 +10,7 @@ pub struct Catalogue<'a> {
     operations: Vec<&'a Operation>,
 }
 
-/// An operation that a name stands for; the alias says which params it fixes.
+/// A target of a name, with the alias that fixes some params.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     /// The operation.
@@ -20,21 +20,21 @@ pub struct Target<'a> {
 }
 
 impl<'a> Catalogue<'a> {
-    /// Of these operations.
+    /// A catalog of these operations.
     pub fn new(operations: impl IntoIterator<Item = &'a Operation>) -> Catalogue<'a> {
         Catalogue { operations: operations.into_iter().collect() }
     }
 
-    /// What a name stands for: one operation, all operations of an alias, or nothing.
+    /// Resolves a name: one operation, all operations of an alias, or nothing.
     pub fn resolve(&self, name: &str) -> Vec<Target<'a>> {
         if let Some(operation) = self.operations.iter().find(|operation| operation.name == name) {
             return vec![Target { operation, alias: None }];
         }
-        let carrying = self.operations.iter().filter_map(|operation| {
+        let with_alias = self.operations.iter().filter_map(|operation| {
             let alias = operation.aliases.iter().find(|alias| alias.name == name)?;
             Some(Target { operation, alias: Some(alias) })
         });
-        carrying.collect()
+        with_alias.collect()
     }
 
     /// All names, operations first.
@@ -44,13 +44,13 @@ impl<'a> Catalogue<'a> {
         operations.chain(aliases.map(|alias| alias.name.as_str()))
     }
 
-    /// The name that is spelled most like this one.
+    /// The most similar name.
     pub fn nearest(&self, name: &str) -> Option<&'a str> {
         nearest(name, self.names())
     }
 }
 
-/// What the limits of an operation's kernels may name, numbered as the operation numbers its slots.
+/// The scope of limit expressions, numbered by the operation's slots.
 pub(crate) fn scope(operation: &Operation) -> VariableTable {
     let mut table = VariableTable::new();
     for slot in operation.slots() {
@@ -72,7 +72,7 @@ pub(crate) fn scope(operation: &Operation) -> VariableTable {
     table
 }
 
-/// Whether an input is a tensor of a cache of keys and values, by the name that all schemas give to such.
+/// Whether an input is a KV-cache tensor, by the naming convention of the schemas.
 pub fn is_cache(operation: &Operation, input: usize) -> bool {
     operation
         .inputs

@@ -1,6 +1,6 @@
-//! What descriptors call a feature and what schemas call it. A feature that a kernel does not claim becomes a limit.
+//! Maps features of descriptors to names of schemas. A feature that a kernel does not claim becomes a limit.
 //!
-//! This names no operation: an entry acts on any operation that has an input or a param of that name.
+//! Independent of operations: an entry applies to every operation with an input or param of that name.
 
 use lz_schema::model::{Constant, Operation, Param, ParamType};
 
@@ -8,7 +8,7 @@ use crate::generated::contracts::capabilities_v1::KernelCapabilities;
 use crate::reason::ReasonCode;
 use crate::spec::Limit;
 
-/// A feature: whether a kernel claims it, the inputs and params that ask for it, the reason when it is not there.
+/// A feature: whether a kernel claims it, the inputs and params that use it, and the reason if it is missing.
 struct Feature {
     claimed: fn(&KernelCapabilities) -> bool,
     names: &'static [&'static str],
@@ -58,10 +58,10 @@ const FEATURES: [Feature; 8] = [
     },
 ];
 
-/// Params that other parts of a descriptor speak about.
-const ELSEWHERE: [&str; 2] = ["layout", "format"];
+/// Params that are covered by other parts of a descriptor.
+const COVERED_ELSEWHERE: [&str; 2] = ["layout", "format"];
 
-/// Limits for every optional input and param that the kernel does not claim; `fixed` are the params that the alias settles.
+/// Limits for every optional input and param that the kernel does not claim; `fixed` are the params that the alias fixes.
 pub(super) fn limits(operation: &Operation, kernel: &KernelCapabilities, fixed: &[&str]) -> Vec<Limit> {
     let mut limits = Vec::new();
     let feature = |name: &str| FEATURES.iter().find(|feature| feature.names.contains(&name));
@@ -75,7 +75,7 @@ pub(super) fn limits(operation: &Operation, kernel: &KernelCapabilities, fixed: 
         }
     }
     for param in &operation.params {
-        if ELSEWHERE.contains(&param.name.as_str()) || fixed.contains(&param.name.as_str()) {
+        if COVERED_ELSEWHERE.contains(&param.name.as_str()) || fixed.contains(&param.name.as_str()) {
             continue;
         }
         let (claimed, code) = match feature(&param.name) {
@@ -90,13 +90,13 @@ pub(super) fn limits(operation: &Operation, kernel: &KernelCapabilities, fixed: 
     limits
 }
 
-/// The condition that a param has its default; `None` for one that every call must give.
+/// The condition that a param has its default; `None` for a required param.
 fn at_default(param: &Param) -> Option<String> {
     let default = param.default.as_ref()?;
     let (name, text) = (&param.name, default.text.trim());
     Some(match &param.ty {
         ParamType::F32 | ParamType::F64 if text.parse() == Ok(0.0) => format!("{name} == 0"),
-        // A param of 32 bits is its default only up to rounding.
+        // An f32 param equals its default only up to rounding.
         ParamType::F32 | ParamType::F64 => {
             format!("abs({name} - ({text})) <= 0.000001 * abs({text})")
         }
@@ -107,7 +107,7 @@ fn at_default(param: &Param) -> Option<String> {
     })
 }
 
-/// The condition that a param has the value that an alias fixes, and the reason when it has not.
+/// The condition that a param has the value that an alias fixes, and the reason if it does not.
 pub(super) fn fixed(param: &Param, value: &Constant) -> Limit {
     let name = &param.name;
     let check = match (value, &param.ty) {

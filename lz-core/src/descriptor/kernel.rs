@@ -1,4 +1,4 @@
-//! One kernel of a descriptor as the spec that selection reads: limits become expressions over the operation's own names.
+//! Converts a kernel of a descriptor to a spec: limits become expressions over the operation's names.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::mode::ReductionOrder;
 use crate::reason::ReasonCode;
 use crate::spec::{DeviceNeeds, KernelSpec, Limit, StrideNeeds};
 
-/// Every kernel of a descriptor, once for each operation that it is for.
+/// All kernels of a descriptor, once per operation.
 pub(super) fn specs(
     capabilities: &v1::Capabilities,
     root: &Node,
@@ -26,21 +26,17 @@ pub(super) fn specs(
 ) -> Vec<KernelSpec> {
     let mut specs = Vec::new();
     let mut ids: BTreeMap<&str, Span> = BTreeMap::new();
-    for (name, place, list) in get(root, "ops").map(entries).into_iter().flatten() {
+    for (name, span, list) in get(root, "ops").map(entries).into_iter().flatten() {
         let targets = catalogue.resolve(name);
         if targets.is_empty() {
-            unknown_operation(name, place, catalogue, sink);
+            unknown_operation(name, span, catalogue, sink);
         }
         let kernels = capabilities.ops.get(name).map_or(&[][..], Vec::as_slice);
         for (kernel, node) in kernels.iter().zip(items(list)) {
-            let place = get(node, "kernel_id").map_or(node.span, |node| node.span);
-            if let Some(earlier) = ids.insert(&kernel.kernel_id, place) {
-                sink.error(
-                    Code::DuplicateKernel,
-                    place,
-                    format!("there is a kernel `{}` already", kernel.kernel_id),
-                )
-                .also(earlier, "first written here");
+            let span = get(node, "kernel_id").map_or(node.span, |node| node.span);
+            if let Some(earlier) = ids.insert(&kernel.kernel_id, span) {
+                sink.error(Code::DuplicateKernel, span, format!("duplicate kernel `{}`", kernel.kernel_id))
+                    .also(earlier, "first written here");
             }
             names_of_fused(node, catalogue, sink);
             let first = sink.diagnostics.len();
@@ -57,14 +53,14 @@ pub(super) fn specs(
                 spec.capabilities_hash = hash.to_owned();
                 specs.push(spec);
             }
-            once(sink, first, &targets);
+            dedup_diagnostics(sink, first, &targets);
         }
     }
     specs
 }
 
-/// A kernel of an alias meets each mistake once for each operation behind it; people want to read it once.
-fn once(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
+/// A problem of an alias is found once per operation behind it; report it once.
+fn dedup_diagnostics(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
     let mut seen: Vec<(Code, Span, String)> = Vec::new();
     for diagnostic in sink.diagnostics.split_off(first.min(sink.diagnostics.len())) {
         let span = diagnostic.labels.first().map(|label| label.span).unwrap_or_default();
@@ -78,10 +74,9 @@ fn once(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
     }
 }
 
-fn unknown_operation(name: &str, place: Span, catalogue: &Catalogue<'_>, sink: &mut Sink) {
+fn unknown_operation(name: &str, span: Span, catalogue: &Catalogue<'_>, sink: &mut Sink) {
     let near = sink.nearest(name, catalogue.names());
-    sink.error(Code::UnknownOperation, place, format!("no operation or alias is called `{name}`"))
-        .suggest(near);
+    sink.error(Code::UnknownOperation, span, format!("unknown operation or alias `{name}`")).suggest(near);
 }
 
 fn names_of_fused(node: &Node, catalogue: &Catalogue<'_>, sink: &mut Sink) {
@@ -92,7 +87,7 @@ fn names_of_fused(node: &Node, catalogue: &Catalogue<'_>, sink: &mut Sink) {
     }
 }
 
-/// The platform of the contract's word.
+/// Converts the contract's platform.
 pub(super) fn platform(word: v1::CapabilitiesPlatform) -> Platform {
     match word {
         v1::CapabilitiesPlatform::Cpu => Platform::Cpu,
@@ -109,7 +104,7 @@ struct Reader<'a, 'b> {
     kernel: &'a v1::KernelCapabilities,
     node: &'a Node,
     operation: &'a Operation,
-    /// All operations that this entry is for.
+    /// All operations that this entry applies to.
     targets: &'b [Target<'a>],
     sink: &'b mut Sink,
 }
@@ -143,7 +138,7 @@ impl Reader<'_, '_> {
             (false, Some(false)) => StrideNeeds::Any,
         };
         if !kernel.alignment.is_power_of_two() {
-            let span = self.place("alignment");
+            let span = self.span_of("alignment");
             self.sink.error(Code::BadNumber, span, "`alignment` must be a power of two");
         }
         spec.alignment = kernel.alignment;
@@ -169,7 +164,7 @@ impl Reader<'_, '_> {
         spec
     }
 
-    fn place(&self, key: &str) -> Span {
+    fn span_of(&self, key: &str) -> Span {
         get(self.node, key).map_or_else(|| self.head(), |node| node.span)
     }
 
@@ -181,10 +176,10 @@ impl Reader<'_, '_> {
     fn missing(&mut self, key: &str, why: &str) {
         let span = self.head();
         let message =
-            format!("`{}` does not say `{key}`, but `{}` {why}", self.kernel.kernel_id, self.operation.name);
+            format!("`{}` does not set `{key}`, but `{}` {why}", self.kernel.kernel_id, self.operation.name);
         let error = self.sink.error(Code::MissingLimit, span, message);
         if key.starts_with("max_") {
-            error.note("`null` says that there is no such limit");
+            error.note("`null` means no limit");
         }
     }
 
@@ -212,21 +207,21 @@ impl Reader<'_, '_> {
             } else {
                 listed_dtypes.clone()
             };
-            let taken: Vec<DType> =
+            let accepted: Vec<DType> =
                 variable.dtypes.iter().copied().filter(|dtype| claimed.contains(dtype)).collect();
-            if taken.is_empty() && required {
+            if accepted.is_empty() && required {
                 let names = listed(variable.dtypes.iter().map(|dtype| dtype.name()));
-                let span = self.place("dtypes");
+                let span = self.span_of("dtypes");
                 let message = format!(
                     "`{}` has no dtype for `{}` of `{}`",
                     self.kernel.kernel_id, variable.name, self.operation.name
                 );
                 self.sink
                     .error(Code::MissingLimit, span, message)
-                    .note(format!("it may be {names}; `dtypes_by_variable` can say which"));
+                    .note(format!("allowed are {names}; `dtypes_by_variable` can restrict them"));
             }
-            if !taken.is_empty() {
-                all.push((variable.name.clone(), taken));
+            if !accepted.is_empty() {
+                all.push((variable.name.clone(), accepted));
             }
         }
         for (name, span, _) in get(self.node, "dtypes_by_variable").map(entries).into_iter().flatten() {
@@ -288,25 +283,25 @@ impl Reader<'_, '_> {
                 let message = format!("`{}` has no layouts", self.operation.name);
                 self.sink.error(Code::NoSuchSize, *span, message).note("write [\"any\"]");
             } else {
-                let message = format!("`{name}` is no layout of `{}`", self.operation.name);
+                let message = format!("`{name}` is not a layout of `{}`", self.operation.name);
                 let near = self.sink.nearest(name, known.iter().copied());
                 self.sink
                     .error(Code::UnknownCase, *span, message)
                     .suggest(near)
-                    .note(format!("the layouts are {}", listed(known.iter().copied())));
+                    .note(format!("known layouts: {}", listed(known.iter().copied())));
             }
         }
         let Some(cases) = Self::layout_cases(self.operation) else { return Vec::new() };
         let any = stated.iter().any(|(name, _)| name == "any");
-        let taken: Vec<String> = cases
+        let accepted: Vec<String> = cases
             .iter()
             .filter(|case| any || stated.iter().any(|(name, _)| name == *case))
             .cloned()
             .collect();
-        if taken.is_empty() && stated.iter().all(|(name, _)| known.contains(&name.as_str())) {
+        if accepted.is_empty() && stated.iter().all(|(name, _)| known.contains(&name.as_str())) {
             self.missing("requires_layouts", "has layouts of its own");
         }
-        taken
+        accepted
     }
 
     fn produces_layout(&mut self) -> Option<String> {
@@ -315,8 +310,8 @@ impl Reader<'_, '_> {
         if cases.contains(&name) {
             return Some(name);
         }
-        let span = self.place("produces_layout");
-        let message = format!("`{name}` is no layout of `{}`", self.operation.name);
+        let span = self.span_of("produces_layout");
+        let message = format!("`{name}` is not a layout of `{}`", self.operation.name);
         self.sink
             .error(Code::UnknownCase, span, message)
             .suggest(nearest(&name, cases.iter().map(String::as_str)));
@@ -328,24 +323,22 @@ impl Reader<'_, '_> {
         if self.capabilities.platform == v1::CapabilitiesPlatform::Cuda && get(self.node, "min_sm").is_none()
         {
             let span = self.head();
-            let message = format!("`{}` does not say `min_sm`, but it runs on CUDA", kernel.kernel_id);
-            self.sink
-                .error(Code::MissingLimit, span, message)
-                .note("`null` says that there is no such limit");
+            let message = format!("`{}` does not set `min_sm`, but it runs on CUDA", kernel.kernel_id);
+            self.sink.error(Code::MissingLimit, span, message).note("`null` means no limit");
         }
-        if let (Some(least), Some(most)) = (kernel.min_sm, kernel.max_sm)
-            && least > most
+        if let (Some(min), Some(max)) = (kernel.min_sm, kernel.max_sm)
+            && min > max
         {
-            let span = self.place("max_sm");
+            let span = self.span_of("max_sm");
             self.sink.error(
                 Code::BadNumber,
                 span,
-                format!("no compute capability is from {least} to {most}"),
+                format!("the range of compute capabilities {min} to {max} is empty"),
             );
         }
         for item in get(self.node, "isa").map_or(&[][..], items) {
             if let Some(name) = text(item).filter(|name| crate::device::Isa::from_name(name).is_none()) {
-                self.sink.error(Code::UnknownWord, item.span, format!("no CPU feature is called `{name}`"));
+                self.sink.error(Code::UnknownWord, item.span, format!("unknown CPU feature `{name}`"));
             }
         }
         DeviceNeeds {
@@ -371,7 +364,7 @@ impl Reader<'_, '_> {
         spec.limits.extend(features::limits(self.operation, self.kernel, &names));
     }
 
-    /// Limits that are numbers: on heads, sequences and batches.
+    /// Numeric limits: on heads, sequences and batches.
     fn sizes(&mut self, spec: &mut KernelSpec) {
         let kernel = self.kernel;
         let heads = self.axes(|axis| matches!(axis.name.as_str(), "head_dim" | "head_dim_v"));
@@ -385,7 +378,7 @@ impl Reader<'_, '_> {
             ("max_batch_size", kernel.max_batch_size, &batches, "<=", ReasonCode::AxisLimit),
         ];
         for (key, bound, axes, operator, code) in numbers {
-            self.about(key, bound.is_some(), axes);
+            self.check_applies(key, bound.is_some(), axes);
             let needed = matches!(key, "max_head_dim" | "max_seq_len") && !axes.is_empty();
             if needed && get(self.node, key).is_none() {
                 self.missing(key, if key == "max_seq_len" { "has sequences" } else { "has heads" });
@@ -395,11 +388,11 @@ impl Reader<'_, '_> {
                     .extend(bound.map(|bound| Limit { check: format!("{axis} {operator} {bound}"), code }));
             }
         }
-        self.about("head_dim_multiple", kernel.head_dim_multiple.is_some(), &heads);
+        self.check_applies("head_dim_multiple", kernel.head_dim_multiple.is_some(), &heads);
         if let Some(multiple) = kernel.head_dim_multiple {
             if multiple == 0 {
-                let span = self.place("head_dim_multiple");
-                self.sink.error(Code::BadNumber, span, "nothing is a multiple of 0");
+                let span = self.span_of("head_dim_multiple");
+                self.sink.error(Code::BadNumber, span, "`head_dim_multiple` must not be 0");
             }
             for axis in &heads {
                 let check = format!("{axis} % {multiple} == 0");
@@ -412,22 +405,25 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A limit on something that no operation of the entry has would never be looked at.
-    fn about(&mut self, key: &str, stated: bool, axes: &[String]) {
+    /// Rejects a limit on a size that no operation of the entry has: it would never apply.
+    fn check_applies(&mut self, key: &str, stated: bool, axes: &[String]) {
         let elsewhere = self.targets.len() > 1;
         if stated && axes.is_empty() && !elsewhere {
-            let span = self.place(key);
+            let span = self.span_of(key);
             let message =
-                format!("`{key}` says nothing about `{}`, which has no such size", self.operation.name);
+                format!("`{key}` does not apply to `{}`, which has no such size", self.operation.name);
             self.sink
                 .error(Code::NoSuchSize, span, message)
-                .note("conditions over its own axes go into `limits`");
+                .note("put conditions over other axes into `limits`");
         }
     }
 
-    fn axes(&self, wanted: impl Fn(&lz_schema::model::Axis) -> bool) -> Vec<String> {
-        let axes =
-            self.operation.axes.iter().filter(|axis| wanted(axis) && axis.value.is_none() && !axis.dynamic);
+    fn axes(&self, predicate: impl Fn(&lz_schema::model::Axis) -> bool) -> Vec<String> {
+        let axes = self
+            .operation
+            .axes
+            .iter()
+            .filter(|axis| predicate(axis) && axis.value.is_none() && !axis.dynamic);
         axes.map(|axis| axis.name.clone()).collect()
     }
 
@@ -458,7 +454,7 @@ impl Reader<'_, '_> {
                     let span = get(node, "code").map_or(node.span, |node| node.span);
                     let near = crate::reason::catalogue().nearest(&limit.code);
                     self.sink
-                        .error(Code::UnknownReason, span, format!("no reason is called `{}`", limit.code))
+                        .error(Code::UnknownReason, span, format!("unknown reason code `{}`", limit.code))
                         .suggest(near);
                 }
             }
@@ -503,7 +499,7 @@ impl Reader<'_, '_> {
         spec.grid = Some([x, y, z]);
     }
 
-    /// How many tiles the longest sequence has.
+    /// The number of tiles of the longest sequence.
     fn sequence_tiles(&self, tile: i64) -> Option<String> {
         let lengths = self.axes(|axis| axis.role == Role::Length);
         match lengths.as_slice() {
@@ -517,7 +513,7 @@ impl Reader<'_, '_> {
         let scope = catalogue::scope(self.operation);
         let Err(errors) = expr::check_expecting(formula, &scope, expected) else { return };
         for error in errors {
-            // A formula that was rewritten has places of its own; then the whole of it is underlined.
+            // Spans of a rewritten formula do not match the file; underline all of it.
             let exact = verbatim(node).filter(|_| text(node) == Some(formula));
             let span = match exact {
                 Some(at) => Span::new(at + error.span.start, at + error.span.end),
@@ -532,7 +528,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Inputs and params that are named must exist in one of the operations.
+    /// Checks that named inputs and params exist in one of the operations.
     fn names(&mut self) {
         for (key, what) in [("optional_inputs", "optional input"), ("params", "param")] {
             for item in get(self.node, key).map_or(&[][..], items) {
@@ -572,7 +568,7 @@ fn parse(names: &[v1::DTypeName]) -> Vec<DType> {
     names.iter().filter_map(|name| DType::parse(&name.to_string())).collect()
 }
 
-/// Replaces a name where it stands as a whole word.
+/// Replaces whole words.
 fn replace_word(text: &str, word: &str, by: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
     let mut result = String::with_capacity(text.len());

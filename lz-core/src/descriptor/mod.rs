@@ -1,7 +1,7 @@
-//! Capability descriptors: what the kernels of a backend can do, as a JSON file that the backend ships.
+//! Capability descriptors: the kernels of a backend and their capabilities, as a JSON file that the backend ships.
 //!
-//! A descriptor is read whole or not at all. An unknown version, an unknown field, a limit that is left out, a kernel that is
-//! there twice: the backend is disabled, and the error says everything that is wrong. What is not said is not supported.
+//! A descriptor is accepted as a whole or not at all. An unknown version, an unknown field, a missing limit or a duplicate kernel disables the
+//! backend, and the error lists all problems. Undeclared capabilities are unsupported.
 
 mod catalogue;
 mod features;
@@ -25,20 +25,20 @@ use crate::spec::KernelSpec;
 /// The contract, `schemas/contracts/capabilities.v1.schema.json`.
 pub(crate) const CONTRACT: &str = include_str!("../../../schemas/contracts/capabilities.v1.schema.json");
 
-/// A descriptor that keeps its contract.
+/// A valid descriptor.
 #[derive(Debug, Clone)]
 pub struct Descriptor {
     /// The backend.
     pub backend: String,
     /// Its version.
     pub version: String,
-    /// Where its kernels run.
+    /// The platform of its kernels.
     pub platform: Platform,
-    /// Its kernels. A kernel of an alias is here once for each operation behind it, under one id.
+    /// Its kernels. A kernel of an alias is contained once per operation behind it, with the same id.
     pub kernels: Vec<KernelSpec>,
-    /// Rows that tell GPU generations.
+    /// Rows for the GPU generation table.
     pub generations: Vec<GenerationEntry>,
-    /// SHA-256 of the canonical JSON: the order of keys and white space do not count.
+    /// SHA-256 of the canonical JSON: independent of key order and white space.
     pub hash: String,
 }
 
@@ -47,18 +47,18 @@ pub struct Descriptor {
 pub struct DescriptorError {
     /// The file.
     pub path: String,
-    /// The backend, if the file says it.
+    /// The backend, if the file names it.
     pub backend: Option<String>,
-    /// Every mistake, with its place.
+    /// All problems, with spans.
     pub report: Report,
-    /// The same as reasons.
+    /// The problems as reasons.
     pub reasons: Vec<Reason>,
 }
 
 impl fmt::Display for DescriptorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let backend = self.backend.as_deref().unwrap_or("its backend");
-        write!(f, "{} is not right, so {backend} is disabled\n{}", self.path, self.report)
+        write!(f, "{} is invalid, so {backend} is disabled\n{}", self.path, self.report)
     }
 }
 
@@ -74,31 +74,31 @@ impl From<DescriptorError> for Error {
     }
 }
 
-/// Reads a descriptor; `path` names it in messages.
+/// Reads a descriptor; `path` is its name in messages.
 pub fn read(path: &str, text: &str, catalogue: &Catalogue<'_>) -> Result<Descriptor, DescriptorError> {
     let (mut sink, checked) = contract::read(CONTRACT, path, text);
-    let Some(checked) = checked else { return Err(refuse(path, None, sink)) };
+    let Some(checked) = checked else { return Err(reject(path, None, sink)) };
     let backend = contract::get(&checked.root, "backend").and_then(contract::text).map(str::to_owned);
     if !sink.diagnostics.is_empty() {
-        return Err(refuse(path, backend, sink));
+        return Err(reject(path, backend, sink));
     }
     let hash = hash(&checked.json);
     let capabilities: v1::Capabilities = match serde_json::from_value(checked.json) {
         Ok(capabilities) => capabilities,
         Err(error) => {
-            // The contract and the types that were made from it would have to disagree.
+            // Only if the contract and the types generated from it disagree.
             sink.error(
                 Code::WrongForm,
                 contract::first_line(&checked.source, checked.root.span),
                 error.to_string(),
             );
-            return Err(refuse(path, backend, sink));
+            return Err(reject(path, backend, sink));
         }
     };
     let kernels = kernel::specs(&capabilities, &checked.root, catalogue, &hash, &mut sink);
     let generations = generations(&capabilities, &checked.root, &mut sink);
     if !sink.diagnostics.is_empty() {
-        return Err(refuse(path, backend, sink));
+        return Err(reject(path, backend, sink));
     }
     Ok(Descriptor {
         backend: capabilities.backend,
@@ -110,14 +110,14 @@ pub fn read(path: &str, text: &str, catalogue: &Catalogue<'_>) -> Result<Descrip
     })
 }
 
-/// SHA-256 of JSON whose keys are sorted and whose white space is gone, in lower-case hexadecimal.
+/// SHA-256 of JSON with sorted keys and without white space, in lower-case hexadecimal.
 pub fn hash(json: &serde_json::Value) -> String {
     let mut canonical = String::new();
     write_canonical(json, &mut canonical);
     Sha256::digest(canonical.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// One hash over several descriptors, whatever their order; what tables and decisions are bound to.
+/// One hash over several descriptors, independent of their order; tables and decisions are bound to it.
 pub fn combined_hash<'a>(hashes: impl IntoIterator<Item = &'a str>) -> String {
     let mut hashes: Vec<&str> = hashes.into_iter().collect();
     hashes.sort_unstable();
@@ -185,7 +185,7 @@ fn generations(
     entries
 }
 
-fn refuse(path: &str, backend: Option<String>, sink: Sink) -> DescriptorError {
+fn reject(path: &str, backend: Option<String>, sink: Sink) -> DescriptorError {
     let report = contract::report(sink);
     let reasons = report.diagnostics.iter().map(reason).collect();
     DescriptorError { path: path.to_owned(), backend, report, reasons }
@@ -198,9 +198,9 @@ fn reason(diagnostic: &Diagnostic) -> Reason {
         Code::UnknownOperation => ReasonCode::OperationUnknown,
         _ => ReasonCode::CapabilitiesSchemaMismatch,
     };
-    let place = diagnostic.labels.first().map_or_else(String::new, |label| {
+    let location = diagnostic.labels.first().map_or_else(String::new, |label| {
         let (line, column) = label.source.position(label.span.start);
         format!("{}:{line}:{column}: ", label.source.path)
     });
-    Reason::new(code).message(format!("{place}{}", diagnostic.message))
+    Reason::new(code).message(format!("{location}{}", diagnostic.message))
 }

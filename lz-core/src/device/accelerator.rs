@@ -1,4 +1,4 @@
-//! Details of the accelerators that are neither processors nor NVIDIA GPUs.
+//! Details of accelerators other than CPUs and NVIDIA GPUs.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct RocmSpec {
     /// The architecture as the compiler names it: `gfx942`.
     pub gfx: String,
-    /// The matrix-core family: `cdna3`, `rdna3`; absent where the architecture is not known to us.
+    /// The matrix-core family: `cdna3`, `rdna3`; `None` for an unknown architecture.
     pub family: Option<String>,
     /// Compute units.
     pub compute_units: u32,
@@ -33,7 +33,7 @@ pub struct RocmSpec {
 }
 
 impl RocmSpec {
-    /// The matrix-core family of an architecture name, where it is one that we know.
+    /// The matrix-core family of an architecture name, if it is known.
     pub fn family_of(gfx: &str) -> Option<&'static str> {
         Some(match gfx {
             "gfx906" => "gcn5",

@@ -1,10 +1,10 @@
-//! Details of an NVIDIA GPU. Plain data: reading them from a driver is the job of `cuda_driver`.
+//! Details of an NVIDIA GPU. Plain data: `cuda_driver` reads them from the driver.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Generation, GenerationTable, InstructionSet};
 
-/// What the hardware computes natively.
+/// Features that the hardware supports natively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CudaSupports {
@@ -51,11 +51,11 @@ impl CudaSupports {
 pub struct CudaSpec {
     /// Compute capability as one number: 90 for 9.0.
     pub sm: u32,
-    /// The generation, where the table knows the compute capability.
+    /// The generation, if the table contains the compute capability.
     pub generation: Option<Generation>,
-    /// Which tensor cores it has; 0 where the table does not know.
+    /// Tensor-core generation; 0 if the table does not contain it.
     pub tensor_core_generation: u32,
-    /// How kernels reach the tensor cores.
+    /// Tensor-core instruction sets.
     pub instruction_sets: Vec<InstructionSet>,
     /// Device memory in bytes.
     pub memory_bytes: u64,
@@ -65,22 +65,22 @@ pub struct CudaSpec {
     pub max_grid: [u64; 3],
     /// Largest block in each dimension, in threads.
     pub max_block: [u32; 3],
-    /// Most threads in one block.
+    /// Maximum number of threads in one block.
     pub max_threads_per_block: u32,
-    /// Most shared memory that one block may opt in to, in bytes.
+    /// Maximum opt-in shared memory of one block, in bytes.
     pub max_shared_memory_per_block: u32,
     /// Second-level cache in bytes; 0 when unknown.
     pub l2_bytes: u64,
-    /// Version of the kernel driver, such as `580.65.06`; empty when NVML is not there to say.
+    /// Version of the kernel driver, such as `580.65.06`; empty without NVML.
     pub driver_version: String,
-    /// Newest CUDA that the driver speaks, such as `13.0`; empty when unknown.
+    /// Newest CUDA version that the driver supports, such as `13.0`; empty when unknown.
     pub cuda_version: String,
-    /// What the hardware computes natively.
+    /// Features that the hardware supports natively.
     pub supports: CudaSupports,
 }
 
 impl CudaSpec {
-    /// Fills generation, tensor cores and instruction sets from a table, and leaves all else.
+    /// Sets generation, tensor cores and instruction sets from a table.
     pub fn classify(&mut self, table: &GenerationTable) {
         let row = table.lookup(self.sm);
         self.generation = row.map(|row| row.generation.clone());
@@ -88,7 +88,7 @@ impl CudaSpec {
         self.instruction_sets = row.map(|row| row.instruction_sets.clone()).unwrap_or_default();
     }
 
-    /// A spec with the limits that every compute capability from 5.0 on shares, classified by `table`.
+    /// A spec with the limits common to all compute capabilities from 5.0 on, classified by `table`.
     pub fn for_sm(sm: u32, table: &GenerationTable) -> CudaSpec {
         let mut spec = CudaSpec {
             sm,
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reclassifying_follows_the_table_and_keeps_the_rest() {
+    fn classify_only_sets_what_the_table_defines() {
         let mut table = GenerationTable::default();
         let mut spec = CudaSpec::for_sm(70, &table);
         assert_eq!((spec.generation.clone(), spec.tensor_core_generation), (None, 0));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn small_floats_came_with_their_generations() {
+    fn small_float_support_follows_the_generation() {
         assert!(!CudaSupports::for_sm(75).bf16 && CudaSupports::for_sm(80).bf16);
         assert!(!CudaSupports::for_sm(86).f8 && CudaSupports::for_sm(89).f8);
         assert!(!CudaSupports::for_sm(90).f4 && CudaSupports::for_sm(100).f4);

@@ -1,5 +1,5 @@
-//! The conditions under which something was measured, in coarse buckets: a timing taken on a hot, throttled GPU must not be
-//! mistaken for one taken on a cold one. Reading sensors is the job of `nvml` and `discover`.
+//! The environment of a measurement in coarse buckets, so that a timing of a hot, throttled GPU is not confused with one of a cold
+//! GPU. `nvml` and `discover` read the sensors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +37,7 @@ macro_rules! bucket {
 }
 
 bucket! {
-    /// How warm the device is.
+    /// Device temperature.
     Temperature {
         /// Below 50 °C.
         Cold = "cold",
@@ -49,7 +49,7 @@ bucket! {
 }
 
 bucket! {
-    /// How much of the memory is taken.
+    /// Share of memory in use.
     MemoryPressure {
         /// Below 60 %.
         Low = "low",
@@ -61,13 +61,13 @@ bucket! {
 }
 
 bucket! {
-    /// Whether the clocks are free.
+    /// Clock throttling.
     PowerState {
-        /// Nothing holds the clocks back.
+        /// Clocks are not limited.
         Boost = "boost",
-        /// Idle, or held at a chosen clock or power cap.
+        /// Idle, or limited by an application clock or power cap.
         Nominal = "nominal",
-        /// Slowed down by heat or by the power supply.
+        /// Throttled by heat or power supply.
         Throttled = "throttled",
     }
 }
@@ -101,7 +101,7 @@ impl MemoryPressure {
 }
 
 impl PowerState {
-    /// The bucket of NVML's clock-event reasons, a set of bits.
+    /// The bucket of NVML's clock-event reasons, a bit set.
     pub const fn of_clock_reasons(reasons: u64) -> PowerState {
         const HARDWARE_SLOWDOWN: u64 = 0x08;
         const SOFTWARE_THERMAL: u64 = 0x20;
@@ -117,15 +117,15 @@ impl PowerState {
     }
 }
 
-/// The conditions of one device at one moment. The default is all unknown.
+/// The environment of one device at one moment. The default is all unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// How warm the device is.
+    /// Device temperature.
     pub temperature: Temperature,
-    /// How much of its memory is taken.
+    /// Share of its memory in use.
     pub memory_pressure: MemoryPressure,
-    /// Whether its clocks are free.
+    /// Clock throttling.
     pub power: PowerState,
 }
 
@@ -138,13 +138,17 @@ impl fmt::Display for Environment {
 /// A text that is not `temperature/memory/power`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownEnvironment {
-    /// The text as it was written.
+    /// The text.
     pub text: String,
 }
 
 impl fmt::Display for UnknownEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not an environment such as `warm/low/boost`", self.text)
+        write!(
+            f,
+            "invalid environment `{}`; expected temperature/memory/power, such as `warm/low/boost`",
+            self.text
+        )
     }
 }
 
@@ -172,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readings_fall_into_buckets() {
+    fn readings_map_to_buckets() {
         assert_eq!(Temperature::of_celsius(49), Temperature::Cold);
         assert_eq!(Temperature::of_celsius(50), Temperature::Warm);
         assert_eq!(Temperature::of_celsius(80), Temperature::Hot);
@@ -186,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn text_goes_both_ways() {
+    fn text_round_trips() {
         let environment = Environment {
             temperature: Temperature::Hot,
             power: PowerState::Nominal,

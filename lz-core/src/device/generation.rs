@@ -1,6 +1,6 @@
-//! Which GPU generation a compute capability belongs to, as data that a descriptor may replace.
+//! Maps compute capabilities to GPU generations, as data that a descriptor may extend.
 //!
-//! A new GPU must not need a new release of the engine: a backend's descriptor can carry rows for it. Rows given later win.
+//! A new GPU must not require a new release of the engine: a backend's descriptor can add rows. Later rows win.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Generation(String);
 
 impl Generation {
-    /// The generation of this name; upper case and the long form `ada_lovelace` are taken too.
+    /// The generation with this name; upper case and the long form `ada_lovelace` are accepted.
     pub fn named(name: &str) -> Generation {
         let lower = name.trim().to_ascii_lowercase();
         Generation(if lower == "ada_lovelace" { "ada".to_owned() } else { lower })
@@ -30,7 +30,7 @@ impl fmt::Display for Generation {
     }
 }
 
-/// How a kernel reaches the tensor cores. These do not contain one another: `wgmma` exists on Hopper alone.
+/// Tensor-core instruction sets. They are not nested: `wgmma` exists on Hopper only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum InstructionSet {
     /// Warp-level matrix instructions.
@@ -66,30 +66,30 @@ impl fmt::Display for InstructionSet {
     }
 }
 
-/// One row: the compute capabilities `first_sm..=last_sm` and what they are.
+/// A row: the compute capabilities `first_sm..=last_sm` and their properties.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GenerationEntry {
     /// First compute capability of the range, as one number (90 for 9.0).
     pub first_sm: u32,
-    /// Last compute capability of the range, included.
+    /// Last compute capability of the range, inclusive.
     pub last_sm: u32,
     /// The generation.
     pub generation: Generation,
-    /// Which tensor cores it has.
+    /// Tensor-core generation.
     pub tensor_core_generation: u32,
-    /// How kernels reach them.
+    /// Tensor-core instruction sets.
     pub instruction_sets: Vec<InstructionSet>,
 }
 
-/// Why rows were refused.
+/// Why rows were rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GenerationTableError {
     /// A range ends before it starts.
     EmptyRange {
-        /// First compute capability as given.
+        /// First compute capability.
         first_sm: u32,
-        /// Last compute capability as given.
+        /// Last compute capability.
         last_sm: u32,
     },
     /// A row has no generation name.
@@ -114,7 +114,7 @@ impl fmt::Display for GenerationTableError {
 
 impl std::error::Error for GenerationTableError {}
 
-/// The rows, oldest rule first; the last row that covers a compute capability decides.
+/// Rows in order of precedence; the last row that covers a compute capability wins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GenerationTable {
@@ -124,11 +124,10 @@ pub struct GenerationTable {
 impl Default for GenerationTable {
     /// Turing to Blackwell.
     ///
-    /// Ada counts as third-generation here, although its maker says fourth: kernels that ask for generation 4 mean Hopper's
-    /// instructions, which Ada lacks. Blackwell is what is sold under that name: 10.0 and 10.3 in datacenters, 11.0 (10.1
-    /// before it was renumbered) on boards, 12.0 and 12.1 in workstations; the last have no `tcgen05`: same generation, other
-    /// instructions. Between and beyond lie other generations (10.7 is the next), and what is not known is not guessed: a
-    /// descriptor or a policy can say it.
+    /// Ada counts as third-generation here, although NVIDIA calls it fourth: kernels that require generation 4 mean Hopper's
+    /// instructions, which Ada lacks. Blackwell covers 10.0 and 10.3 (datacenter), 11.0 (embedded, formerly 10.1), 12.0 and 12.1
+    /// (workstation); the last two have no `tcgen05`: same generation, different instructions. Other compute capabilities (10.7 is the
+    /// next generation) are unknown and not guessed; a descriptor or a policy can define them.
     fn default() -> Self {
         use InstructionSet::{MmaSync, Tcgen05Mma, Wgmma};
         let row =
@@ -154,12 +153,12 @@ impl Default for GenerationTable {
 }
 
 impl GenerationTable {
-    /// The row that decides for a compute capability.
+    /// The row of a compute capability.
     pub fn lookup(&self, sm: u32) -> Option<&GenerationEntry> {
         self.rows.iter().rev().find(|row| row.first_sm <= sm && sm <= row.last_sm)
     }
 
-    /// Adds rows that win over the ones there are. Nothing changes when any of them is refused.
+    /// Adds rows that override existing ones. If any row is invalid, nothing changes.
     pub fn extend(
         &mut self,
         rows: impl IntoIterator<Item = GenerationEntry>,
@@ -180,7 +179,7 @@ impl GenerationTable {
         Ok(())
     }
 
-    /// The rows, oldest rule first.
+    /// The rows, in order of precedence.
     pub fn rows(&self) -> &[GenerationEntry] {
         &self.rows
     }
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn warp_group_instructions_are_hoppers_alone() {
+    fn wgmma_exists_on_hopper_only() {
         let table = GenerationTable::default();
         let has = |sm: u32, set| table.lookup(sm).is_some_and(|row| row.instruction_sets.contains(&set));
         assert!(has(90, InstructionSet::Wgmma) && !has(100, InstructionSet::Wgmma));
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_overrides_and_adds() {
+    fn extend_overrides_and_adds_rows() {
         let mut table = GenerationTable::default();
         let rows: Vec<GenerationEntry> = serde_json::from_str(
             r#"[{"first_sm": 89, "last_sm": 89, "generation": "ada", "tensor_core_generation": 4, "instruction_sets": ["mma.sync"]},
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_row_changes_nothing() {
+    fn invalid_row_changes_nothing() {
         let mut table = GenerationTable::default();
         let good = table.lookup(90).cloned().unwrap();
         let empty = GenerationEntry { first_sm: 9, last_sm: 8, ..good.clone() };

@@ -1,4 +1,4 @@
-//! Instruction sets of processors as a small set that compares and serialises.
+//! CPU instruction sets as a bit set.
 
 use std::fmt;
 
@@ -55,11 +55,11 @@ instruction_sets! {
 }
 
 impl Isa {
-    /// The instruction set of this name. The spellings with and without the underscore are both in use, so both are taken.
+    /// The instruction set with this name. Spellings with and without underscore are both common, so both are accepted.
     pub fn from_name(name: &str) -> Option<Isa> {
         let plain = |text: &str| text.replace(['_', '-', '.'], "").to_ascii_lowercase();
-        let wanted = plain(name);
-        Self::ALL.iter().copied().find(|isa| plain(isa.name()) == wanted)
+        let normalized = plain(name);
+        Self::ALL.iter().copied().find(|isa| plain(isa.name()) == normalized)
     }
 }
 
@@ -74,10 +74,10 @@ impl fmt::Display for Isa {
 pub struct IsaSet(u64);
 
 impl IsaSet {
-    /// The set with nothing in it.
+    /// The empty set.
     pub const EMPTY: IsaSet = IsaSet(0);
 
-    /// This set and one more.
+    /// This set with one more element.
     #[must_use]
     pub const fn with(self, isa: Isa) -> IsaSet {
         IsaSet(self.0 | (1 << isa as u8))
@@ -90,33 +90,33 @@ impl IsaSet {
         }
     }
 
-    /// Whether one instruction set is in the set.
+    /// Whether an instruction set is in the set.
     pub const fn has(self, isa: Isa) -> bool {
         self.0 & (1 << isa as u8) != 0
     }
 
-    /// Whether everything of `required` is in this set.
+    /// Whether `required` is a subset.
     pub const fn contains(self, required: IsaSet) -> bool {
         self.0 & required.0 == required.0
     }
 
-    /// What `required` asks for and this set lacks.
+    /// The elements of `required` that this set lacks.
     #[must_use]
     pub const fn missing(self, required: IsaSet) -> IsaSet {
         IsaSet(required.0 & !self.0)
     }
 
-    /// Whether nothing is in the set.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// What is in the set, in declaration order.
+    /// The elements, in declaration order.
     pub fn iter(self) -> impl Iterator<Item = Isa> {
         Isa::ALL.iter().copied().filter(move |isa| self.has(*isa))
     }
 
-    /// The one word that stands for the whole set in signatures: the widest family that kernels specialise for.
+    /// The tier in hardware signatures: the widest family that kernels specialize for.
     pub const fn tier(self) -> &'static str {
         if self.has(Isa::AmxBf16) || self.has(Isa::AmxInt8) {
             "amx"
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_distinct_and_found_again() {
+    fn names_are_unique_and_round_trip() {
         for isa in Isa::ALL {
             assert_eq!(Isa::from_name(isa.name()), Some(*isa));
         }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_says_what_it_lacks() {
+    fn missing_returns_the_difference() {
         let have: IsaSet = [Isa::Avx2, Isa::Fma].into_iter().collect();
         let need: IsaSet = [Isa::Avx2, Isa::F16c, Isa::Avx512F].into_iter().collect();
         assert!(!have.contains(need));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_a_list_of_names_and_refuses_others() {
+    fn json_is_a_list_of_known_names() {
         let have: IsaSet = [Isa::Avx2, Isa::AmxBf16].into_iter().collect();
         let text = serde_json::to_string(&have).unwrap();
         assert_eq!(text, r#"["avx2","amx_bf16"]"#);

@@ -1,8 +1,8 @@
-//! What the engine knows about a device: its platform, limits and features, as plain data.
+//! Devices: platform, limits and features as plain data.
 //!
-//! A spec is found on this machine by `lz_device::discover`, taken from `lz_device::preset`, or read from JSON: selection cannot
-//! tell the difference, so one can ask what would be chosen on a device that is not there. Nothing here knows kernels,
-//! operations or policy, and nothing here fails because hardware is absent: absence is a value (`lz_device::Absence`).
+//! A spec is detected by `lz_device::discover`, taken from `lz_device::preset`, or read from JSON. Selection treats them alike, so a
+//! simulated device can be used to explain selections. Nothing here depends on kernels, operations or policy, and nothing here fails
+//! because hardware is absent: absence is a value (`lz_device::Absence`).
 
 mod accelerator;
 mod cpu_spec;

@@ -1,4 +1,4 @@
-//! The device spec itself: identity common to every platform, and one record of details per platform.
+//! The device spec: identity common to all platforms, and details per platform.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,16 +49,16 @@ impl fmt::Display for Platform {
     }
 }
 
-/// A platform name that is not in the closed set.
+/// An unknown platform name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownPlatform {
-    /// The name as it was written.
+    /// The name.
     pub name: String,
 }
 
 impl fmt::Display for UnknownPlatform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown platform `{}`; known are cpu, cuda, rocm, hpu, xpu and metal", self.name)
+        write!(f, "unknown platform `{}`; expected one of cpu, cuda, rocm, hpu, xpu, metal", self.name)
     }
 }
 
@@ -75,7 +75,7 @@ impl FromStr for Platform {
     }
 }
 
-/// Who made the device.
+/// The vendor of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Vendor {
@@ -89,7 +89,7 @@ pub enum Vendor {
     Apple,
     /// Arm and its licensees, where the implementer is not one of the above.
     Arm,
-    /// Anyone else.
+    /// Any other.
     Other,
 }
 
@@ -113,7 +113,7 @@ impl fmt::Display for Vendor {
     }
 }
 
-/// What only one platform has; the variant decides the platform, so that the two cannot disagree.
+/// Platform-specific details; the variant determines the platform, so that the two cannot disagree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceDetail {
@@ -131,19 +131,19 @@ pub enum DeviceDetail {
     Metal(MetalSpec),
 }
 
-/// One device, present or imagined.
+/// A device, detected or simulated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
-    /// The name that its maker gives it.
+    /// The product name.
     pub name: String,
-    /// Who made it.
+    /// The vendor.
     pub vendor: Vendor,
-    /// Stable identity: the GPU's own UUID, or for processors a digest of everything that changes speed.
+    /// Stable identity: the GPU's UUID, or for CPUs a digest of everything that affects speed.
     pub uuid: String,
-    /// Position among the devices of the same platform.
+    /// Index among the devices of the same platform.
     pub index: u32,
-    /// What only this platform has.
+    /// Platform-specific details.
     pub detail: DeviceDetail,
 }
 
@@ -160,7 +160,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The processor's details, when it is one.
+    /// The CPU details, if it is one.
     pub const fn cpu(&self) -> Option<&CpuSpec> {
         match &self.detail {
             DeviceDetail::Cpu(spec) => Some(spec),
@@ -168,7 +168,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The NVIDIA GPU's details, when it is one.
+    /// The NVIDIA GPU details, if it is one.
     pub const fn cuda(&self) -> Option<&CudaSpec> {
         match &self.detail {
             DeviceDetail::Cuda(spec) => Some(spec),
@@ -176,7 +176,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The AMD GPU's details, when it is one.
+    /// The AMD GPU details, if it is one.
     pub const fn rocm(&self) -> Option<&RocmSpec> {
         match &self.detail {
             DeviceDetail::Rocm(spec) => Some(spec),
@@ -189,17 +189,17 @@ impl DeviceSpec {
         self.cuda().map(|spec| spec.sm)
     }
 
-    /// The GPU generation, where the platform has such a notion and the generation table knows it.
+    /// The GPU generation, if the platform has one and the generation table contains it.
     pub fn generation(&self) -> Option<&Generation> {
         self.cuda().and_then(|spec| spec.generation.as_ref())
     }
 
-    /// The instruction sets of a processor; empty on every other platform.
+    /// The instruction sets of a CPU; empty on other platforms.
     pub fn isa(&self) -> IsaSet {
         self.cpu().map_or(IsaSet::EMPTY, |spec| spec.isa)
     }
 
-    /// Device memory in bytes; for processors the memory of the host, where it could be read.
+    /// Device memory in bytes; for CPUs the host memory, if it could be read.
     pub fn memory_bytes(&self) -> Option<u64> {
         match &self.detail {
             DeviceDetail::Cpu(spec) => spec.memory_bytes,
@@ -211,7 +211,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The driver's version, or an empty text where there is none (processors).
+    /// The driver version; empty without a driver (CPUs).
     pub fn driver_version(&self) -> &str {
         match &self.detail {
             DeviceDetail::Cpu(_) => "",
@@ -223,7 +223,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The toolkit's or runtime's version, or an empty text where there is none.
+    /// The toolkit or runtime version; empty without one.
     pub fn toolkit_version(&self) -> &str {
         match &self.detail {
             DeviceDetail::Cpu(_) | DeviceDetail::Metal(_) => "",
@@ -234,7 +234,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The largest launch grid, where the platform limits it.
+    /// The maximum launch grid, if the platform has one.
     pub fn max_grid(&self) -> Option<[u64; 3]> {
         match &self.detail {
             DeviceDetail::Cuda(spec) => Some(spec.max_grid),
@@ -243,7 +243,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The largest number of threads in one block, where the platform limits it.
+    /// The maximum number of threads per block, if the platform has one.
     pub fn max_threads_per_block(&self) -> Option<u32> {
         match &self.detail {
             DeviceDetail::Cuda(spec) => Some(spec.max_threads_per_block),
@@ -252,10 +252,10 @@ impl DeviceSpec {
         }
     }
 
-    /// What a dispatch table must agree on before it may be used here, such as `cuda_sm90_cu130`.
+    /// The hardware signature that a dispatch table must match, such as `cuda_sm90_cu130`.
     ///
-    /// Two devices with one signature take the same decisions: the signature names the architecture, its toolkit, and for
-    /// processors the instruction-set tier and the cores at hand, never the single device.
+    /// Devices with the same signature get the same decisions: it names the architecture, its toolkit, and for CPUs the
+    /// instruction-set tier and the number of usable cores, never the individual device.
     pub fn hardware_signature(&self) -> String {
         match &self.detail {
             DeviceDetail::Cpu(spec) => {
@@ -270,8 +270,8 @@ impl DeviceSpec {
     }
 }
 
-/// `prefix` + `architecture` + `_` + `toolkit` + the first two numbers of the version without their dot.
-/// An unknown version leaves the toolkit part out instead of pretending one.
+/// `prefix` + `architecture` + `_` + `toolkit` + the first two version components without a dot. An unknown version omits the toolkit
+/// part.
 fn joined(prefix: &str, architecture: &str, toolkit: &str, version: &str) -> String {
     let digits: String = version
         .split('.')
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_that_is_unknown_is_left_out_of_the_signature() {
+    fn unknown_version_is_omitted_from_the_signature() {
         assert_eq!(joined("cuda_sm", "90", "cu", ""), "cuda_sm90");
         assert_eq!(joined("cuda_sm", "90", "cu", "12.8.1"), "cuda_sm90_cu128");
     }
@@ -301,7 +301,7 @@ mod tests {
         let error = "tpu".parse::<Platform>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown platform `tpu`; known are cpu, cuda, rocm, hpu, xpu and metal"
+            "unknown platform `tpu`; expected one of cpu, cuda, rocm, hpu, xpu, metal"
         );
         assert!(serde_json::from_str::<Platform>("\"tpu\"").is_err());
     }

@@ -6,8 +6,8 @@ use crate::expression_names;
 use crate::operation::OperationInfo;
 use crate::spec::KernelSpec;
 
-/// How a kernel is compiled for a shape. Called by a background thread or by a warm-up, never inside a call; it may take as
-/// long as it needs, and must not call the engine.
+/// Compiles a kernel for a shape. Called by a background thread or a warm-up, never inside a call; it may take arbitrarily long and must
+/// not call the engine.
 pub trait Compile: Send + Sync + 'static {
     /// Compiles for calls like this one.
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Compiled, KernelError>;
@@ -22,28 +22,28 @@ where
     }
 }
 
-/// What is to be compiled.
+/// A compilation request.
 #[derive(Debug, Clone, Copy)]
 pub struct CompileRequest<'a> {
     /// The kernel.
     pub spec: &'a KernelSpec,
     /// Its operation.
     pub operation: &'static OperationInfo,
-    /// A call that it is wanted for; others of the same bucket count as alike.
+    /// A call that it is requested for; it is compiled for the call's bucket.
     pub context: &'a Context,
 }
 
 impl CompileRequest<'_> {
-    /// The call's axes, params, dtypes and so on, by name and as text.
+    /// The call's axes, params, dtypes and other fields, by name and as text.
     pub fn call(&self) -> Vec<(String, String)> {
         let fields = self.operation.fields.iter();
         fields.map(|field| (field.name.to_string(), expression_names::show(field, self.context))).collect()
     }
 }
 
-/// What a compilation left behind.
+/// The result of a compilation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compiled {
-    /// Keys of what now lies in the backend's own cache.
+    /// Keys of artifacts in the backend's own cache.
     pub artifacts: Vec<String>,
 }

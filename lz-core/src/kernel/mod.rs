@@ -1,4 +1,4 @@
-//! Kernels: what one says of itself (as data) and how it is run.
+//! Kernels: their specs and how they are run.
 
 mod compile;
 pub mod run;
@@ -17,12 +17,12 @@ use crate::reason::{Reason, ReasonCode};
 pub use compile::{Compile, CompileRequest, Compiled};
 use run::Run;
 
-/// How a kernel is called by somebody who does not know its operation. Generated code implements it for typed kernels.
+/// The type-erased interface of a kernel. Generated code implements it for typed kernels.
 pub trait Kernel: Send + Sync + 'static {
     /// The generated handle of a typed kernel, so that typed dispatch skips the dynamic arguments.
     fn as_any(&self) -> &dyn Any;
 
-    /// Runs with arguments that were validated: inputs, then params (all of them, defaults filled in).
+    /// Runs with validated arguments: inputs, then all params with defaults filled in.
     fn run(
         &self,
         args: &mut [Arg<'_>],
@@ -31,18 +31,18 @@ pub trait Kernel: Send + Sync + 'static {
     ) -> Result<(), KernelError>;
 }
 
-/// One operation of several that a kernel does at once.
+/// One of several operations that a kernel fuses.
 pub struct FusedPart<'a> {
     /// The operation.
     pub operation: &'static crate::operation::OperationInfo,
-    /// Its arguments, validated: inputs, then params. What the part before it would make is `Absent`: it is never made.
+    /// Its validated arguments: inputs, then params. The output of the previous part is `Absent`: it is not materialized.
     pub args: Vec<Arg<'a>>,
 }
 
-/// How a kernel runs that does its neighbours' operations as well (`fuses` in its spec).
+/// A kernel that fuses neighboring operations (`fuses` in its spec).
 pub trait FusedKernel: Send + Sync + 'static {
-    /// Does all parts, in order, each of which takes the first output of the one before it, and writes the outputs of the
-    /// last. The values are those of the parts one after the other, within what the last one's schema allows.
+    /// Runs all parts in order; each takes the first output of the previous one. Writes the outputs of the last part. Results equal
+    /// those of running the parts one by one, within the tolerance of the last part's schema.
     fn run_fused(
         &self,
         parts: &mut [FusedPart<'_>],
@@ -51,24 +51,24 @@ pub trait FusedKernel: Send + Sync + 'static {
     ) -> Result<(), KernelError>;
 }
 
-/// Whether a kernel may run calls with a certain handle, which no expression over axes and params can say.
+/// Accepts or rejects handles, which no expression over axes and params can express.
 ///
-/// A kernel with a judge makes digests of handles part of what decisions are remembered by; others do not pay for it.
+/// For operations with such a kernel, digests of handles become part of the cache key; others do not pay for it.
 pub trait Judge: Send + Sync + 'static {
-    /// Why it may not run this call; `None` if it may. Asked when a decision is made, not on each call.
+    /// Why it cannot run this call; `None` if it can. Called on cache misses only.
     fn objection(&self, operation: &OperationInfo, context: &Context) -> Option<Reason>;
 }
 
-/// Why a kernel did not finish.
+/// Why a kernel failed.
 #[derive(Debug, Clone)]
 pub struct KernelError {
     /// The reason, as data.
     pub reason: Reason,
-    /// Whose fault it is.
+    /// The cause.
     pub cause: Cause,
-    /// How far the damage goes.
+    /// The extent of the damage.
     pub severity: Severity,
-    /// Nothing was written: even an operation that changes its inputs may be tried with another kernel.
+    /// Nothing was written: even an operation that mutates its inputs may fall back to another kernel.
     pub untouched: bool,
 }
 
@@ -78,27 +78,27 @@ impl KernelError {
         KernelError::because(Reason::new(ReasonCode::KernelFailed).message(message))
     }
 
-    /// The kernel declines the call and has written nothing; another one may try.
+    /// The kernel declines the call before writing anything; a fallback may run.
     pub fn declined(message: impl Into<String>) -> KernelError {
         KernelError::because(Reason::new(ReasonCode::KernelDeclined).message(message)).before_writing()
     }
 
-    /// The caller's program ended the call: no other kernel is tried.
+    /// The caller's program interrupted the call: no fallback runs.
     pub fn interrupted(message: impl Into<String>) -> KernelError {
         KernelError::because(Reason::new(ReasonCode::CallInterrupted).message(message))
     }
 
-    /// A limited resource other than memory is used up.
+    /// A limited resource other than memory is exhausted.
     pub fn at_capacity(message: impl Into<String>) -> KernelError {
         KernelError::because(Reason::new(ReasonCode::CapacityExceeded).message(message))
     }
 
-    /// Something that the kernel depends on failed: a file, a library, another process.
+    /// A dependency of the kernel failed: a file, a library, another process.
     pub fn environment(message: impl Into<String>) -> KernelError {
         KernelError::because(Reason::new(ReasonCode::EnvironmentFailed).message(message))
     }
 
-    /// Arguments that turned out wrong on the way to the kernel.
+    /// Arguments that were found to be invalid on the way to the kernel.
     pub fn invalid(error: crate::error::Error) -> KernelError {
         let reason = error.reasons().first().map(|reason| (*reason).clone());
         let reason =
@@ -106,27 +106,27 @@ impl KernelError {
         KernelError::because(reason).cause(Cause::Caller).before_writing()
     }
 
-    /// With a reason of its own, whose code says the [usual cause](Cause::of).
+    /// With this reason, whose code determines the [usual cause](Cause::of).
     pub fn because(reason: Reason) -> KernelError {
         let cause = Cause::of(reason.code);
         KernelError { reason, cause, severity: Severity::Call, untouched: false }
     }
 
-    /// Says whose fault it is, where the code of the reason does not.
+    /// Overrides the cause.
     #[must_use]
     pub fn cause(mut self, cause: Cause) -> KernelError {
         self.cause = cause;
         self
     }
 
-    /// Says that nothing was written before it failed.
+    /// Marks that nothing was written.
     #[must_use]
     pub fn before_writing(mut self) -> KernelError {
         self.untouched = true;
         self
     }
 
-    /// Says how far the damage goes.
+    /// Sets the extent of the damage.
     #[must_use]
     pub fn severity(mut self, severity: Severity) -> KernelError {
         self.severity = severity;
@@ -142,52 +142,52 @@ impl fmt::Display for KernelError {
 
 impl std::error::Error for KernelError {}
 
-/// A kernel and its spec, as the registry holds it.
+/// A kernel and its spec, as registered.
 #[derive(Clone)]
 pub struct KernelEntry {
-    /// What it says of itself.
+    /// Its spec.
     pub spec: Arc<crate::spec::KernelSpec>,
-    /// How it runs.
+    /// Its implementation.
     pub kernel: Arc<dyn Kernel>,
-    /// How it is compiled for a shape before a call needs it; only kernels that say `jit` have one.
+    /// Compiles it ahead of a call; only for kernels with `jit`.
     pub compile: Option<Arc<dyn Compile>>,
-    /// How it does its neighbours' operations as well; without it a plan may name it for them, but a block is not run so.
+    /// Runs it fused with neighboring operations; without it a plan may name the kernel for them, but a block is not run fused.
     pub fused: Option<Arc<dyn FusedKernel>>,
-    /// Who decides for which handles it may run.
+    /// Accepts or rejects handles.
     pub judge: Option<Arc<dyn Judge>>,
-    /// Its operation, where the maker of the entry knows it; otherwise the registry finds it by the spec's name.
+    /// Its operation, if known; otherwise the registry looks it up by the spec's name.
     pub operation: Option<&'static OperationInfo>,
 }
 
 impl KernelEntry {
-    /// Joins the two.
+    /// Combines a spec and an implementation.
     pub fn new(spec: crate::spec::KernelSpec, kernel: impl Kernel) -> KernelEntry {
         let (spec, kernel) = (Arc::new(spec), Arc::new(kernel));
         KernelEntry { spec, kernel, compile: None, fused: None, judge: None, operation: None }
     }
 
-    /// Says which operation it is a kernel of, so that the registry need not know the operation beforehand.
+    /// Sets its operation, so that it need not be registered before.
     #[must_use]
     pub fn of(mut self, operation: &'static OperationInfo) -> KernelEntry {
         self.operation = Some(operation);
         self
     }
 
-    /// Says how it is compiled, so that it need not be compiled inside a call.
+    /// Sets the compiler, so that it need not compile inside a call.
     #[must_use]
     pub fn compiled_by(mut self, compile: impl Compile) -> KernelEntry {
         self.compile = Some(Arc::new(compile));
         self
     }
 
-    /// Says how it does the operations that its spec says it fuses.
+    /// Sets the implementation of the operations that its spec fuses.
     #[must_use]
     pub fn fusing(mut self, fused: impl FusedKernel) -> KernelEntry {
         self.fused = Some(Arc::new(fused));
         self
     }
 
-    /// Says who decides for which handles it may run.
+    /// Sets the filter of handles.
     #[must_use]
     pub fn judged_by(mut self, judge: impl Judge) -> KernelEntry {
         self.judge = Some(Arc::new(judge));

@@ -1,15 +1,15 @@
-//! Sizes and strides held in place, and the indices that sizes allow.
+//! Inline sizes and strides, and iteration over indices.
 
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 
-/// The largest number of dimensions a tensor may have.
+/// The maximum number of dimensions of a tensor.
 pub const MAX_RANK: usize = 8;
 
-/// Up to [`MAX_RANK`] sizes or strides, held in place.
+/// Up to [`MAX_RANK`] sizes or strides, stored inline.
 #[derive(Clone, Copy)]
 pub struct Dims {
-    /// The first `len` are written; the others are not.
+    /// The first `len` are initialized.
     values: [MaybeUninit<i64>; MAX_RANK],
     len: u8,
 }
@@ -28,18 +28,18 @@ impl Dims {
             return None;
         }
         let mut dims = Dims { len: values.len() as u8, ..Dims::empty() };
-        for (place, value) in dims.values.iter_mut().zip(values) {
-            place.write(*value);
+        for (slot, value) in dims.values.iter_mut().zip(values) {
+            slot.write(*value);
         }
         Some(dims)
     }
 
-    /// As many zeros as is said, at most [`MAX_RANK`].
+    /// `len` zeros, at most [`MAX_RANK`].
     fn zeros(len: usize) -> Dims {
         Dims { values: [const { MaybeUninit::new(0) }; MAX_RANK], len: len.min(MAX_RANK) as u8 }
     }
 
-    /// The same, copied word by word.
+    /// A copy made word by word.
     #[inline(always)]
     pub(super) fn twin(&self) -> Dims {
         let mut twin = Dims::empty();
@@ -47,7 +47,7 @@ impl Dims {
         twin
     }
 
-    /// Becomes a copy of `values`; `false` if there are more than [`MAX_RANK`].
+    /// Overwrites with a copy of `values`; `false` if there are more than [`MAX_RANK`].
     #[inline(always)]
     pub(crate) fn become_copy(&mut self, values: &[i64]) -> bool {
         if values.len() > MAX_RANK {
@@ -57,38 +57,38 @@ impl Dims {
         true
     }
 
-    /// Copying all at once would read with wide instructions what was just written with narrow ones, for which processors wait;
-    /// the volatile reads keep the compiler from doing that after all, and from calling a function for two words.
+    /// A wide copy would stall on store forwarding, because the values were just written with narrow stores. The volatile reads keep
+    /// the compiler from merging them, and from calling `memcpy` for two words.
     #[inline(always)]
     fn copy_words(&mut self, values: &[i64]) {
         self.len = values.len() as u8;
-        for (place, value) in self.values.iter_mut().zip(values) {
-            // SAFETY: a reference is always good to read.
-            place.write(unsafe { std::ptr::read_volatile(value) });
+        for (slot, value) in self.values.iter_mut().zip(values) {
+            // SAFETY: a reference is always valid for reads.
+            slot.write(unsafe { std::ptr::read_volatile(value) });
         }
     }
 
     fn as_mut_slice(&mut self) -> &mut [i64] {
-        // SAFETY: the first `len` are written, and there are no more than there is room for.
+        // SAFETY: the first `len` values are initialized, and `len <= MAX_RANK`.
         unsafe { std::slice::from_raw_parts_mut(self.values.as_mut_ptr().cast(), usize::from(self.len)) }
     }
 
-    /// As many values as is said, at most [`MAX_RANK`].
+    /// Sets the length, at most [`MAX_RANK`], and returns the storage.
     ///
     /// # Safety
-    /// All of them are written before anybody looks.
+    /// All `len` values must be written before they are read.
     #[inline(always)]
-    pub(super) unsafe fn renew(&mut self, len: usize) -> &mut [MaybeUninit<i64>; MAX_RANK] {
+    pub(super) unsafe fn set_length(&mut self, len: usize) -> &mut [MaybeUninit<i64>; MAX_RANK] {
         self.len = len.min(MAX_RANK) as u8;
         &mut self.values
     }
 
-    /// Appends one dimension; `false` when it is full.
+    /// Appends one dimension; `false` if it is full.
     #[inline]
     #[must_use]
     pub fn push(&mut self, value: i64) -> bool {
-        let Some(place) = self.values.get_mut(usize::from(self.len)) else { return false };
-        place.write(value);
+        let Some(slot) = self.values.get_mut(usize::from(self.len)) else { return false };
+        slot.write(value);
         self.len += 1;
         true
     }
@@ -115,7 +115,7 @@ impl Deref for Dims {
     type Target = [i64];
     #[inline]
     fn deref(&self) -> &[i64] {
-        // SAFETY: the first `len` are written, and there are no more than there is room for.
+        // SAFETY: the first `len` values are initialized, and `len <= MAX_RANK`.
         unsafe { std::slice::from_raw_parts(self.values.as_ptr().cast(), usize::from(self.len)) }
     }
 }
@@ -161,13 +161,13 @@ impl Iterator for Indices {
         let mut following = current;
         self.next = None;
         for position in (0..self.shape.len()).rev() {
-            let place = &mut following.as_mut_slice()[position];
-            *place += 1;
-            if *place < self.shape[position] {
+            let slot = &mut following.as_mut_slice()[position];
+            *slot += 1;
+            if *slot < self.shape[position] {
                 self.next = Some(following);
                 break;
             }
-            *place = 0;
+            *slot = 0;
         }
         Some(current)
     }

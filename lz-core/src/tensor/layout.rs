@@ -1,4 +1,4 @@
-//! Everything about a tensor but its memory, and whether it makes sense.
+//! Tensor metadata and its validation.
 
 use lz_schema::DType;
 
@@ -6,12 +6,12 @@ use super::dims::{Dims, MAX_RANK};
 use crate::device::Platform;
 use crate::reason::{Reason, ReasonCode};
 
-/// Where memory lives: a platform and the number of the device on it.
+/// The device of a memory: a platform and a device index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which kind of device.
+    /// The platform.
     pub platform: Platform,
-    /// Which one of them.
+    /// The device index.
     pub index: u16,
 }
 
@@ -19,7 +19,7 @@ impl Place {
     /// Host memory.
     pub const HOST: Place = Place { platform: Platform::Cpu, index: 0 };
 
-    /// Whether the host may read it directly.
+    /// Whether the host can access it directly.
     #[inline]
     pub fn is_host(self) -> bool {
         self.platform == Platform::Cpu
@@ -32,27 +32,27 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Everything about a tensor but its memory.
+/// Everything about a tensor except its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Sizes.
     pub shape: Dims,
-    /// Distance between neighbours along each dimension, in elements; may be negative or zero.
+    /// Distance between neighbors along each dimension, in elements; may be negative or zero.
     pub strides: Dims,
     /// Element type.
     pub dtype: DType,
-    /// Where the memory is.
+    /// The device of the memory.
     pub place: Place,
 }
 
 impl Layout {
-    /// Of no tensor.
+    /// An empty layout.
     #[inline(always)]
     pub(super) const fn empty() -> Layout {
         Layout { shape: Dims::empty(), strides: Dims::empty(), dtype: DType::U8, place: Place::HOST }
     }
 
-    /// Takes other sizes and strides, and finds out what is true of them in the same pass.
+    /// Replaces sizes and strides, and computes their facts in the same pass.
     #[inline(always)]
     pub(super) fn describe(
         &mut self,
@@ -66,18 +66,18 @@ impl Layout {
             *self = Layout::empty();
             return Facts::UNUSABLE;
         }
-        // SAFETY: the loop writes as many.
-        let (sizes, strides) = unsafe { (self.shape.renew(rank), self.strides.renew(rank)) };
+        // SAFETY: the loop writes `rank` values of each.
+        let (sizes, strides) = unsafe { (self.shape.set_length(rank), self.strides.set_length(rank)) };
         for position in (0..rank).rev() {
             let (extent, stride) = dimension(position);
             sizes[position].write(extent);
             strides[position].write(stride);
-            facts.take(extent, stride);
+            facts.add_dimension(extent, stride);
         }
-        facts.settle(address, size).unwrap_or_else(|| Facts::of_any(self, address))
+        facts.finish(address, size).unwrap_or_else(|| Facts::of_any(self, address))
     }
 
-    /// The same, as [`Dims::twin`] copies.
+    /// A copy, as [`Dims::twin`].
     #[inline(always)]
     pub(super) fn twin(&self) -> Layout {
         Layout {
@@ -88,7 +88,7 @@ impl Layout {
         }
     }
 
-    /// A dense row-major host layout; an error names what is wrong with the sizes.
+    /// A dense row-major host layout; the error names what is invalid.
     pub fn contiguous(shape: &[i64], dtype: DType) -> Result<Layout, Reason> {
         let Some(dims) = Dims::new(shape) else {
             return Err(Reason::new(ReasonCode::RankMismatch)
@@ -108,7 +108,7 @@ impl Layout {
         self.shape.product()
     }
 
-    /// Lowest and highest element offset that an index can reach; `(0, -1)` when there is no element, `None` on overflow.
+    /// Lowest and highest reachable element offset; `(0, -1)` without elements, `None` on overflow.
     #[inline]
     pub fn reach(&self) -> Option<(i64, i64)> {
         let (mut lowest, mut highest, mut empty) = (0i64, 0i64, false);
@@ -130,7 +130,7 @@ impl Layout {
         if empty { Some((0, -1)) } else { Some((lowest, highest)) }
     }
 
-    /// Whether the metadata makes sense by itself: ranks agree, no size is negative, nothing overflows the address space.
+    /// Whether the metadata is valid: ranks agree, no size is negative, nothing overflows the address space.
     #[inline]
     pub fn is_sound(&self) -> bool {
         if self.shape.len() != self.strides.len() {
@@ -150,7 +150,7 @@ impl Layout {
         }
     }
 
-    /// What is wrong with the metadata, in words; `None` if it [is sound](Self::is_sound).
+    /// What is wrong with the metadata; `None` if it [is sound](Self::is_sound).
     pub fn problem(&self) -> Option<Reason> {
         if self.is_sound() {
             return None;
@@ -158,7 +158,7 @@ impl Layout {
         if self.shape.len() != self.strides.len() {
             return Some(
                 Reason::new(ReasonCode::StrideInvalid)
-                    .required(format!("{} strides, one a dimension", self.shape.len()))
+                    .required(format!("{} strides, one per dimension", self.shape.len()))
                     .found(format!("{} strides", self.strides.len())),
             );
         }
@@ -196,7 +196,7 @@ impl Layout {
         true
     }
 
-    /// The last dimension has stride 1, or no neighbours.
+    /// The last dimension has stride 1, or at most one element.
     #[inline]
     pub fn last_is_dense(&self) -> bool {
         match (self.shape.last(), self.strides.last()) {
@@ -221,7 +221,7 @@ impl Layout {
         Some(offset as isize)
     }
 
-    /// The same layout over integers that are as wide as the elements and that `int_at` and `set_int` carry without loss.
+    /// The same layout over integers of the same width that `int_at` and `set_int` preserve exactly.
     pub(super) fn as_bits(self) -> Layout {
         let dtype = match self.dtype.size() {
             1 => DType::U8,
@@ -232,7 +232,7 @@ impl Layout {
         Layout { dtype, ..self }
     }
 
-    /// Some of the first dimension, and how many bytes further it begins; `None` if there are not that many.
+    /// A slice of the first dimension, and its byte offset; `None` if out of range.
     pub(super) fn leading(&self, start: i64, count: i64) -> Option<(Layout, isize)> {
         let (size, stride) = (*self.shape.first()?, *self.strides.first()?);
         let end = start.checked_add(count)?;
@@ -248,14 +248,14 @@ impl Layout {
         Some((Layout { shape: Dims::new(sizes)?, ..*self }, offset))
     }
 
-    /// Whether two indices of this layout may name the same memory (stride 0, or strides that cross).
+    /// Whether two indices of this layout may refer to the same memory (stride 0, or crossing strides).
     pub fn overlaps_itself(&self) -> bool {
         if self.is_contiguous() || self.shape.contains(&0) {
             return false;
         }
         let mut dims: [(i64, i64); MAX_RANK] = [(0, 1); MAX_RANK];
-        for (place, (&size, &stride)) in dims.iter_mut().zip(self.shape.iter().zip(self.strides.iter())) {
-            *place = (stride.saturating_abs(), size);
+        for (dim, (&size, &stride)) in dims.iter_mut().zip(self.shape.iter().zip(self.strides.iter())) {
+            *dim = (stride.saturating_abs(), size);
         }
         let dims = &mut dims[..self.shape.len()];
         dims.sort_unstable();
@@ -270,11 +270,11 @@ impl Layout {
     }
 }
 
-/// What is true of a tensor's metadata and address, found out once when a view is made.
+/// Properties of a tensor's metadata and address, computed once when a view is created.
 ///
-/// Bits 0 to 5 are the [stride class](crate::context::stride_class), bit 6 says that the tensor can be used: sound
-/// metadata, an aligned address, no null unless empty. The bits above hold the bytes of a dense tensor that can be used and
-/// has elements; they are 0 for every other.
+/// Bits 0 to 5 are the [stride class](crate::context::stride_class); bit 6 is set if the tensor is usable: sound metadata, an aligned
+/// address, not null unless empty. The bits above are the size in bytes of a dense, usable, non-empty tensor, and 0 for all
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Facts(u64);
 
@@ -283,8 +283,8 @@ const LAST_DENSE: u64 = 1 << 2;
 const USABLE: u64 = 1 << 6;
 const BYTES: u32 = 7;
 
-/// Nearly all tensors are dense and have elements; one pass finds that out together with their soundness. Dimensions come
-/// from the last to the first.
+/// The fast path for dense, non-empty tensors, which nearly all are: computes density and soundness in one pass. Dimensions are
+/// visited from last to first.
 struct Dense {
     elements: i64,
     plain: bool,
@@ -297,17 +297,17 @@ impl Dense {
     }
 
     #[inline(always)]
-    fn take(&mut self, extent: i64, stride: i64) {
+    fn add_dimension(&mut self, extent: i64, stride: i64) {
         self.plain &= extent == 1 || (stride == self.elements && extent > 1);
         let (product, overflows) = self.elements.overflowing_mul(extent);
         self.plain &= !overflows;
         self.elements = product;
     }
 
-    /// What is true of it, if it is dense and has elements.
+    /// The facts, if the tensor is dense and not empty.
     #[inline(always)]
-    fn settle(self, address: usize, size: usize) -> Option<Facts> {
-        (self.plain && self.elements <= MOST_ELEMENTS).then(|| {
+    fn finish(self, address: usize, size: usize) -> Option<Facts> {
+        (self.plain && self.elements <= MAX_DENSE_ELEMENTS).then(|| {
             let bytes = (self.elements as u64) << size.trailing_zeros();
             Facts(1 | CONTIGUOUS | LAST_DENSE | USABLE | alignment(address) | bytes << BYTES)
         })
@@ -320,22 +320,22 @@ fn alignment(address: usize) -> u64 {
 }
 
 impl Facts {
-    /// Of no tensor.
+    /// An empty view.
     pub const UNUSABLE: Facts = Facts(1 | CONTIGUOUS | LAST_DENSE | 6 << 3);
 
-    /// Looks at a layout and an address.
+    /// Computes the facts of a layout and an address.
     #[inline]
     pub fn of(layout: &Layout, address: usize) -> Facts {
         let size = layout.dtype.size();
         let mut facts = Dense::new(size, address);
         facts.plain &= layout.shape.len() == layout.strides.len();
         for (&extent, &stride) in layout.shape.iter().zip(layout.strides.iter()).rev() {
-            facts.take(extent, stride);
+            facts.add_dimension(extent, stride);
         }
-        facts.settle(address, size).unwrap_or_else(|| Facts::of_any(layout, address))
+        facts.finish(address, size).unwrap_or_else(|| Facts::of_any(layout, address))
     }
 
-    /// The same for every layout there is.
+    /// The general case.
     #[inline(never)]
     fn of_any(layout: &Layout, address: usize) -> Facts {
         let aligned = address & (layout.dtype.size() - 1) == 0;
@@ -368,13 +368,13 @@ impl Facts {
         self.0 & 0b11_1111
     }
 
-    /// Bytes of a dense tensor that can be used and has elements; 0 for every other.
+    /// Size in bytes of a dense, usable, non-empty tensor; 0 for all others.
     #[inline(always)]
     pub fn dense_bytes(self) -> usize {
         (self.0 >> BYTES) as usize
     }
 }
 
-/// Elements of any size of which there are no more than this many do not overflow the address space, and their bytes fit
-/// beside the other facts.
-const MOST_ELEMENTS: i64 = i64::MAX >> 11;
+/// Up to this many elements of any dtype do not overflow the address space, and their size in bytes fits into the bits above the
+/// flags.
+const MAX_DENSE_ELEMENTS: i64 = i64::MAX >> 11;

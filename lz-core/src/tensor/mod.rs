@@ -1,8 +1,7 @@
-//! Tensors as this crate sees them: borrowed views of memory that somebody else owns, and one owned host buffer.
+//! Tensors: borrowed views of foreign memory, and one owned host buffer.
 //!
-//! A view carries metadata of any quality. Nothing here trusts it: [`Layout::problem`] says what is wrong with it, and
-//! elements are reached only through views whose layout was found sound against the memory behind them
-//! (safe constructors check; `from_raw` makes its caller vouch).
+//! A view may carry invalid metadata. [`Layout::problem`] reports what is invalid, and elements are only accessed through views whose
+//! layout is sound for the memory behind them (safe constructors check; callers of `from_raw` guarantee it).
 
 mod dims;
 mod layout;
@@ -33,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_too_short_is_refused() {
+    fn too_short_slice_is_rejected() {
         let data = [0f32; 5];
         let reason = TensorView::from_slice(&data, &[2, 3]).unwrap_err();
         assert_eq!(reason.code, ReasonCode::ShapeMismatch);
@@ -42,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn unsound_metadata_is_named() {
+    fn unsound_metadata_is_reported() {
         let cases = [
             (layout(&[-1], &[1], DType::F32), ReasonCode::NegativeSize),
             (layout(&[i64::MAX, 3], &[1, 1], DType::F32), ReasonCode::SizeOverflow),
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_survive_a_copy_that_numbers_would_not() {
+    fn bitwise_copy_preserves_nan_payloads() {
         let signalling = [f32::from_bits(0x7f80_0001), f32::from_bits(0xffc1_2345), -0.0];
         let mut copy = [0f32; 3];
         let view = TensorView::from_slice(&signalling, &[3]).unwrap().bits();
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_visit_each_place_once() {
+    fn indices_visit_each_element_once() {
         assert_eq!(Indices::new(&[]).count(), 1);
         assert_eq!(Indices::new(&[2, 0]).count(), 0);
         let seen: Vec<Vec<i64>> = Indices::new(&[2, 2]).map(|index| index.to_vec()).collect();

@@ -1,17 +1,17 @@
-//! Whether two tensors share memory.
+//! Memory overlap of two tensors.
 
 use super::view::TensorView;
 
-/// Whether a write through one tensor may change what another shows.
+/// Whether a write through one tensor may change another.
 ///
-/// Exact for tensors whose reaches are apart, and for interleaved tensors that share their largest stride (columns of one
-/// matrix); otherwise an intersection of reaches counts as overlap.
+/// Exact for tensors with disjoint address ranges, and for interleaved tensors with the same largest stride (columns of one matrix);
+/// otherwise intersecting address ranges count as overlap.
 #[inline]
 pub fn may_overlap(a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
     if a.place() != b.place() {
         return false;
     }
-    // Nearly all tensors are dense, and then it is a matter of four numbers.
+    // Nearly all tensors are dense: compare two intervals.
     let ((a_start, a_end), (b_start, b_end)) = (a.dense_range(), b.dense_range());
     if a_start != a_end && b_start != b_end {
         return a_start < b_end && b_start < a_end;
@@ -19,7 +19,7 @@ pub fn may_overlap(a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
     reaches_overlap(a, b)
 }
 
-/// The same for tensors with gaps.
+/// The case of tensors with gaps.
 #[inline(never)]
 fn reaches_overlap(a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
     let (Some((a_start, a_end)), Some((b_start, b_end))) = (a.address_range(), b.address_range()) else {
@@ -32,12 +32,12 @@ fn reaches_overlap(a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
     if pitch_a != pitch_b || width_a > pitch_a || width_b > pitch_b {
         return true;
     }
-    // Both are bands of the same pitch: compare where the bands lie modulo the pitch.
+    // Both are bands of the same pitch: compare the bands modulo the pitch.
     let distance = (b_start as i128 - a_start as i128).rem_euclid(pitch_a as i128) as u128;
     !(distance >= width_a && distance + width_b <= pitch_a)
 }
 
-/// Largest stride in bytes and the bytes that the other dimensions reach, for layouts with positive strides.
+/// The largest stride in bytes and the extent of the other dimensions, for layouts with positive strides.
 fn pitch(view: &TensorView<'_>) -> Option<(u128, u128)> {
     let size = view.dtype().size() as u128;
     let dims = || view.shape().iter().zip(view.strides()).filter(|(size, _)| **size > 1);

@@ -10,10 +10,10 @@ use super::view::{TensorMut, TensorView};
 use crate::element::Element;
 use crate::reason::{Reason, ReasonCode};
 
-/// Alignment of owned buffers: a cache line, which is also the widest vector register.
+/// Alignment of owned buffers: a cache line, which is also the width of the widest vector register.
 pub const BUFFER_ALIGNMENT: usize = 64;
 
-/// An owned, dense, zero-initialised host tensor.
+/// An owned, dense, zero-initialized host tensor.
 #[derive(Debug)]
 pub struct Tensor {
     data: NonNull<u8>,
@@ -56,7 +56,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Takes a vector's memory over, where its length is that of the shape.
+    /// Takes ownership of a vector's memory, if its length is that of the shape.
     pub fn from_vec<T: Element>(data: Vec<T>, shape: &[i64]) -> Result<Tensor, Reason> {
         TensorView::from_slice(&data, shape)?;
         let layout = Layout::contiguous(shape, T::DTYPE)?;
@@ -75,7 +75,7 @@ impl Tensor {
     /// Borrows it.
     #[inline]
     pub fn view(&self) -> TensorView<'_> {
-        // SAFETY: the buffer is owned, initialised and as large as its dense layout says.
+        // SAFETY: the buffer is owned, initialized and has the size of its dense layout.
         unsafe { TensorView::from_raw(self.data.as_ptr(), self.layout) }
     }
 
@@ -99,7 +99,7 @@ impl Tensor {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         let length = self.allocation.map_or(0, |allocation| allocation.size());
-        // SAFETY: the allocation has that many initialised bytes (none when there is no allocation).
+        // SAFETY: the allocation has that many initialized bytes (none without an allocation).
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), length) }
     }
 
@@ -113,7 +113,7 @@ impl Tensor {
 
 impl Clone for Tensor {
     fn clone(&self) -> Tensor {
-        // The same sizes were allocated once, so they are sound; an allocation failure aborts as everywhere in Rust.
+        // These sizes were allocated before, so they are sound; an allocation failure aborts as usual.
         match Tensor::zeros(&self.layout.shape, self.layout.dtype) {
             Ok(mut copy) => {
                 copy.bytes_mut().copy_from_slice(self.bytes());
@@ -127,7 +127,7 @@ impl Clone for Tensor {
 impl Drop for Tensor {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation {
-            // SAFETY: allocated with this very layout in `zeros`, or by the box that `from_vec` took over; freed once.
+            // SAFETY: allocated with this layout in `zeros`, or by the box whose ownership `from_vec` took; freed once.
             unsafe { dealloc(self.data.as_ptr(), allocation) }
         }
     }

@@ -1,4 +1,4 @@
-//! Borrowed tensors. Elements are reached only where the layout was found sound against the memory behind it.
+//! Borrowed tensors. Elements are only accessed if the layout is sound for the memory behind it.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -12,7 +12,7 @@ use crate::reason::{Reason, ReasonCode};
 
 macro_rules! shared_by_views {
     ($self:ident, $view:expr) => {
-        /// Everything but the memory.
+        /// The metadata.
         #[inline]
         pub fn layout(&$self) -> &Layout {
             &$view.layout
@@ -32,7 +32,7 @@ macro_rules! shared_by_views {
         pub fn dtype(&$self) -> DType {
             $view.layout.dtype
         }
-        /// Where the memory is.
+        /// The device of the memory.
         #[inline]
         pub fn place(&$self) -> Place {
             $view.layout.place
@@ -55,7 +55,7 @@ macro_rules! shared_by_views {
         pub fn address(&$self) -> usize {
             $view.data as usize
         }
-        /// Whether metadata and address together can be used: sound, aligned, and not null unless empty.
+        /// Whether metadata and address are usable: sound, aligned, and not null unless empty.
         #[inline]
         pub fn is_sound(&$self) -> bool {
             $view.facts.is_usable()
@@ -65,17 +65,17 @@ macro_rules! shared_by_views {
         pub fn is_contiguous(&$self) -> bool {
             $view.facts.is_contiguous()
         }
-        /// The last dimension has stride 1, or no neighbours.
+        /// The last dimension has stride 1, or at most one element.
         #[inline]
         pub fn last_is_dense(&$self) -> bool {
             $view.facts.last_is_dense()
         }
-        /// What selection sees of strides and address, see [`stride_class`](crate::context::stride_class).
+        /// The stride class for selection, see [`stride_class`](crate::context::stride_class).
         #[inline]
         pub fn stride_class(&$self) -> u64 {
             $view.facts.stride_class()
         }
-        /// Bytes that indices can reach, as addresses `start..end`; `None` when empty or unsound.
+        /// Reachable addresses `start..end`; `None` if empty or unsound.
         pub fn address_range(&$self) -> Option<(u128, u128)> {
             let (lowest, highest) = if $self.is_contiguous() && $self.is_sound() {
                 (0, $self.elements() - 1)
@@ -111,7 +111,7 @@ unsafe impl Sync for TensorView<'_> {}
 impl<'a> TensorView<'a> {
     shared_by_views!(self, self);
 
-    /// No tensor: validation refuses it. A function and not a constant, which would be copied whole.
+    /// An empty view, which validation rejects. A function and not a constant, which would be copied as a whole.
     #[inline(always)]
     pub const fn empty() -> TensorView<'a> {
         TensorView {
@@ -122,9 +122,8 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// Describes other memory from now on, in place: a view is too large to be handed from function to function in every
-    /// call. `dimension` gives the size and the stride, in elements, of each dimension; a rank above
-    /// [`MAX_RANK`](super::MAX_RANK) leaves no tensor.
+    /// Redirects the view to other memory, in place: a view is too large to be passed by value in every call. `dimension` returns the
+    /// size and the stride, in elements, of each dimension; a rank above [`MAX_RANK`](super::MAX_RANK) results in an empty view.
     ///
     /// # Safety
     /// As for [`TensorView::from_raw`].
@@ -140,13 +139,13 @@ impl<'a> TensorView<'a> {
         (self.data, self.facts) = (data, self.layout.describe(data as usize, rank, dimension));
     }
 
-    /// The same, as [`Dims::twin`] copies.
+    /// A copy, as [`Dims::twin`].
     #[inline(always)]
     fn twin(&self) -> TensorView<'a> {
         TensorView { data: self.data, layout: self.layout.twin(), facts: self.facts, memory: PhantomData }
     }
 
-    /// Takes bytes for pairs of 4-bit floats; other elements stay what they are.
+    /// Reinterprets bytes as pairs of 4-bit floats; other dtypes stay unchanged.
     #[inline]
     pub fn take_bytes_for_nibbles(&mut self) {
         if self.layout.dtype == DType::U8 {
@@ -154,7 +153,7 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// The first address of a dense tensor with elements and the one behind its last; the same twice for every other.
+    /// The address range of a dense, non-empty tensor; an empty range for all others.
     #[inline(always)]
     pub(crate) fn dense_range(&self) -> (usize, usize) {
         let start = self.data as usize;
@@ -177,11 +176,11 @@ impl<'a> TensorView<'a> {
         Ok(TensorView::of(data.as_ptr().wrapping_add(start).cast(), layout))
     }
 
-    /// A view of memory that somebody else describes.
+    /// A view of foreign memory.
     ///
     /// # Safety
-    /// If the layout [is sound](Layout::is_sound) and the place is the host, every element it can reach from `data` must
-    /// stay readable, and not be written by others, for `'a`. Unsound metadata is allowed: validation refuses it.
+    /// If the layout [is sound](Layout::is_sound) and the memory is on the host, every element it can reach from `data` must
+    /// stay readable, and not be written by others, for `'a`. Unsound metadata is allowed: validation rejects it.
     #[inline]
     pub unsafe fn from_raw(data: *const u8, layout: Layout) -> TensorView<'a> {
         TensorView::of(data, layout)
@@ -192,7 +191,7 @@ impl<'a> TensorView<'a> {
         TensorView { facts: Facts::of(&layout, data as usize), data, layout, memory: PhantomData }
     }
 
-    /// A tensor without memory, to ask what would be chosen for it. Validation for a run refuses it.
+    /// A view without memory, to explain selections. Validation of a run rejects it.
     pub fn described(layout: Layout) -> TensorView<'static> {
         TensorView::of(std::ptr::null(), layout)
     }
@@ -211,11 +210,11 @@ impl<'a> TensorView<'a> {
         if elements == 0 {
             return Some(&[]);
         }
-        // SAFETY: dense, sound and aligned, so `elements` values of T start at `data`; whoever made the view vouched for the memory.
+        // SAFETY: dense, sound and aligned, so `elements` values of T start at `data`; the view's creator guarantees the memory.
         Some(unsafe { std::slice::from_raw_parts(self.data.cast(), elements) })
     }
 
-    /// The element at an index, widened to f64 (integers beyond 2^53 round); NaN if the index is out of range or the memory is not the host's.
+    /// The element at an index as f64 (integers beyond 2^53 round); NaN if the index is out of range or the memory is not on the host.
     #[inline]
     pub fn at(&self, index: &[i64]) -> f64 {
         match self.element(index) {
@@ -225,7 +224,7 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// The element at an index as an integer (floats truncate); 0 if the index is out of range or the memory is not the host's.
+    /// The element at an index as an integer (floats truncate); 0 if the index is out of range or the memory is not on the host.
     #[inline]
     pub fn int_at(&self, index: &[i64]) -> i64 {
         match self.element(index) {
@@ -244,13 +243,13 @@ impl<'a> TensorView<'a> {
         Some(self.data.wrapping_offset(offset.wrapping_mul(self.layout.dtype.size() as isize)))
     }
 
-    /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
+    /// The same memory as integers of the same width, for bitwise copies (NaN payloads, packed nibbles).
     #[inline]
     pub fn bits(&self) -> TensorView<'a> {
         TensorView::of(self.data, self.layout.as_bits())
     }
 
-    /// Some of the first dimension, from `start` on; `None` if there are not that many.
+    /// A slice of the first dimension from `start` on; `None` if out of range.
     pub fn leading(&self, start: i64, count: i64) -> Option<TensorView<'a>> {
         let (layout, offset) = self.layout.leading(start, count)?;
         Some(TensorView::of(self.data.wrapping_offset(offset), layout))
@@ -259,12 +258,12 @@ impl<'a> TensorView<'a> {
     /// One row as a slice: the last dimension at a leading index, if it is dense, on the host, aligned, of this type and in range.
     #[inline]
     pub fn row<T: Element>(&self, leading: &[i64]) -> Option<&'a [T]> {
-        let (start, width) = self.row_place::<T>(leading)?;
-        // SAFETY: `row_place` found the row inside the view, dense, aligned and of type T; whoever made the view vouched for the memory.
+        let (start, width) = self.row_location::<T>(leading)?;
+        // SAFETY: `row_location` found the row inside the view, dense, aligned and of type T; the view's creator guarantees the memory.
         Some(unsafe { std::slice::from_raw_parts(start.cast(), width) })
     }
 
-    fn row_place<T: Element>(&self, leading: &[i64]) -> Option<(*const u8, usize)> {
+    fn row_location<T: Element>(&self, leading: &[i64]) -> Option<(*const u8, usize)> {
         let (&width, _) = self.layout.shape.split_last()?;
         let usable = self.layout.dtype == T::DTYPE
             && self.layout.place.is_host()
@@ -291,7 +290,7 @@ impl<'a> TensorView<'a> {
 /// A borrowed tensor that may be written.
 #[derive(Debug)]
 pub struct TensorMut<'a> {
-    /// Made from an address that may be written; lent out only for as long as nothing writes.
+    /// Created from a writable address; only borrowed while nothing writes.
     view: TensorView<'a>,
     memory: PhantomData<&'a mut [u8]>,
 }
@@ -304,17 +303,17 @@ unsafe impl Sync for TensorMut<'_> {}
 impl<'a> TensorMut<'a> {
     shared_by_views!(self, self.view);
 
-    /// No tensor: validation refuses it.
+    /// An empty view, which validation rejects.
     #[inline(always)]
     pub const fn empty() -> TensorMut<'a> {
         TensorMut { view: TensorView::empty(), memory: PhantomData }
     }
 
-    /// What describes the memory, to be [described](TensorView::describe) in place.
+    /// The description of the memory, to be [redirected](TensorView::describe) in place.
     ///
     /// # Safety
-    /// What is written there must describe memory as [`TensorMut::from_raw`] wants it, and must not be read from while
-    /// somebody writes through `self`.
+    /// It must describe memory as [`TensorMut::from_raw`] requires, and must not be read from while
+    /// `self` is written through.
     #[inline(always)]
     pub unsafe fn description(&mut self) -> &mut TensorView<'a> {
         &mut self.view
@@ -336,11 +335,11 @@ impl<'a> TensorMut<'a> {
         Ok(TensorMut::of(data.as_mut_ptr().wrapping_add(start).cast(), layout))
     }
 
-    /// A view of memory that somebody else describes.
+    /// A view of foreign memory.
     ///
     /// # Safety
-    /// If the layout [is sound](Layout::is_sound) and the place is the host, every element it can reach from `data` must
-    /// stay readable and writable, and be used by nobody else, for `'a`. Unsound metadata is allowed: validation refuses it.
+    /// If the layout [is sound](Layout::is_sound) and the memory is on the host, every element it can reach from `data` must
+    /// stay readable and writable, and not be accessed otherwise, for `'a`. Unsound metadata is allowed: validation rejects it.
     #[inline]
     pub unsafe fn from_raw(data: *mut u8, layout: Layout) -> TensorMut<'a> {
         TensorMut::of(data, layout)
@@ -351,28 +350,28 @@ impl<'a> TensorMut<'a> {
         TensorMut { view: TensorView::of(data, layout), memory: PhantomData }
     }
 
-    /// A shorter exclusive borrow of the same memory.
+    /// Reborrows the same memory exclusively.
     #[inline(always)]
     pub fn reborrow(&mut self) -> TensorMut<'_> {
         TensorMut { view: self.view.twin(), memory: PhantomData }
     }
 
-    /// A second view of the same memory. Generated dispatch lends a tensor that is changed in place to the kernel that runs.
+    /// A second view of the same memory. Generated dispatch passes a tensor that is mutated in place to the running kernel.
     ///
     /// # Safety
-    /// Nobody may look through `self` while the copy is written.
+    /// `self` must not be read through while the copy is written.
     #[inline(always)]
     pub unsafe fn lend(&self) -> TensorMut<'a> {
         TensorMut { view: self.view.twin(), memory: PhantomData }
     }
 
-    /// Read-only view for as long as nothing writes.
+    /// A read-only view.
     #[inline]
     pub fn as_view(&self) -> TensorView<'_> {
         self.view.twin()
     }
 
-    /// The same without a copy.
+    /// A read-only view by reference.
     #[inline(always)]
     pub fn view(&self) -> &TensorView<'_> {
         &self.view
@@ -389,7 +388,7 @@ impl<'a> TensorMut<'a> {
         Some(unsafe { std::slice::from_raw_parts_mut(self.view.data.cast_mut().cast(), elements) })
     }
 
-    /// Writes one element, rounded to the element type (nearest even, saturating for integers and for 8- and 4-bit floats); out of range writes nothing.
+    /// Writes one element, rounded to the element type (nearest even, saturating for integers and for 8- and 4-bit floats); ignored if out of range.
     #[inline]
     pub fn set(&mut self, index: &[i64], value: f64) {
         if let Some(address) = self.element(index) {
@@ -398,7 +397,7 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    /// Writes one integer element, saturating; out of range writes nothing.
+    /// Writes one integer element, saturating; ignored if out of range.
     #[inline]
     pub fn set_int(&mut self, index: &[i64], value: i64) {
         if let Some(address) = self.element(index) {
@@ -412,23 +411,23 @@ impl<'a> TensorMut<'a> {
         self.view.element(index).map(<*const u8>::cast_mut)
     }
 
-    /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
+    /// The same memory as integers of the same width, for bitwise copies (NaN payloads, packed nibbles).
     #[inline]
     pub fn bits_mut(&mut self) -> TensorMut<'_> {
         TensorMut::of(self.as_mut_ptr(), self.view.layout.as_bits())
     }
 
-    /// Some of the first dimension, to write; as [`TensorView::leading`].
+    /// A writable slice of the first dimension; see [`TensorView::leading`].
     pub fn leading_mut(&mut self, start: i64, count: i64) -> Option<TensorMut<'_>> {
         let (layout, offset) = self.view.layout.leading(start, count)?;
         Some(TensorMut::of(self.as_mut_ptr().wrapping_offset(offset), layout))
     }
 
-    /// One row as a slice, to write; as [`TensorView::row`].
+    /// One row as a writable slice; see [`TensorView::row`].
     #[inline]
     pub fn row_mut<T: Element>(&mut self, leading: &[i64]) -> Option<&mut [T]> {
-        let (start, width) = self.view.row_place::<T>(leading)?;
-        // SAFETY: `row_place` found the row inside the view, dense, aligned and of type T; the borrow is exclusive.
+        let (start, width) = self.view.row_location::<T>(leading)?;
+        // SAFETY: `row_location` found the row inside the view, dense, aligned and of type T; the borrow is exclusive.
         Some(unsafe { std::slice::from_raw_parts_mut(start.cast_mut().cast(), width) })
     }
 

@@ -1,4 +1,4 @@
-//! Capability descriptors: wrong ones disable their backend with an exact text, right ones become kernel specs.
+//! Capability descriptors: invalid ones disable their backend with an exact diagnostic, valid ones become kernel specs.
 
 use lz_core::ReasonCode;
 use lz_core::descriptor::{self, Catalogue, Descriptor};
@@ -18,7 +18,7 @@ fn right(name: &str) -> Descriptor {
 }
 
 #[test]
-fn each_wrong_descriptor_gives_its_text() {
+fn each_invalid_descriptor_has_its_diagnostic() {
     let catalogue = catalogue();
     let count = hold(FAIL, |name, text| {
         descriptor::read(name, text, &catalogue).err().map(|error| error.report.render())
@@ -27,7 +27,7 @@ fn each_wrong_descriptor_gives_its_text() {
 }
 
 #[test]
-fn reasons_say_why_a_backend_is_disabled() {
+fn disabled_backend_has_reasons() {
     let of = |name: &str| {
         let (_, _, text) = fixtures(FAIL).into_iter().find(|(_, found, _)| found == name).expect(name);
         let error = descriptor::read(name, &text, &catalogue()).unwrap_err();
@@ -74,7 +74,7 @@ fn the_example_of_the_seed_loads_as_it_stands() {
 }
 
 #[test]
-fn a_descriptor_that_says_everything_loads() {
+fn descriptor_with_all_fields_loads() {
     let descriptor = right("everything.json");
     assert_eq!(descriptor.generations[0].generation.name(), "rubin");
     let gqa = descriptor.kernels.iter().find(|spec| spec.operation == "attention.gqa.prefill").unwrap();
@@ -90,7 +90,7 @@ fn a_descriptor_that_says_everything_loads() {
 }
 
 #[test]
-fn what_is_not_said_is_not_supported() {
+fn undeclared_capabilities_are_unsupported() {
     let descriptor = right("norm_rms.json");
     let spec = &descriptor.kernels[0];
     assert_eq!(spec.strides, StrideNeeds::Contiguous);
@@ -101,7 +101,7 @@ fn what_is_not_said_is_not_supported() {
 }
 
 #[test]
-fn the_hash_is_of_what_is_said_not_of_how() {
+fn hash_is_independent_of_formatting() {
     let (_, _, text) = fixtures(PASS).into_iter().find(|(_, name, _)| name == "appendix_d.json").unwrap();
     let compact: serde_json::Value = serde_json::from_str(&text).unwrap();
     let same = descriptor::read("a", &compact.to_string(), &catalogue()).unwrap();
@@ -117,7 +117,7 @@ fn the_hash_is_of_what_is_said_not_of_how() {
 }
 
 #[test]
-fn a_descriptor_of_thousands_of_mistakes_gives_a_bounded_report() {
+fn descriptor_report_is_bounded() {
     let (_, _, text) = fixtures(PASS).into_iter().next().expect("there is a fixture");
     let right: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     let ops = right["ops"].as_object().expect("it has operations");

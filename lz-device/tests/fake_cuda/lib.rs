@@ -1,7 +1,7 @@
-//! A shared library with the few functions of the CUDA driver and of NVML that device detection calls.
+//! A shared library with the functions of the CUDA driver and of NVML that device detection calls.
 //!
-//! It plays two GPUs: an H100 that answers, and one whose memory cannot be asked. `fake_cuda_configure` sets what
-//! initialisation returns and how many devices there are.
+//! It simulates two GPUs: an H100, and one whose memory query fails. `fake_cuda_configure` sets what
+//! initialization returns and how many devices there are.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -19,13 +19,13 @@ pub extern "C" fn fake_cuda_configure(init_result: c_int, devices: c_int) {
     DEVICES.store(devices, Ordering::SeqCst);
 }
 
-/// Stands for `cuInit`.
+/// Fake `cuInit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(_flags: c_uint) -> c_int {
     INIT_RESULT.load(Ordering::SeqCst)
 }
 
-/// Stands for `cuDriverGetVersion`.
+/// Fake `cuDriverGetVersion`.
 ///
 /// # Safety
 /// `version` must be valid for a write.
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
     0
 }
 
-/// Stands for `cuDeviceGetCount`.
+/// Fake `cuDeviceGetCount`.
 ///
 /// # Safety
 /// `count` must be valid for a write.
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
     0
 }
 
-/// Stands for `cuDeviceGet`.
+/// Fake `cuDeviceGet`.
 ///
 /// # Safety
 /// `device` must be valid for a write.
@@ -62,12 +62,12 @@ pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_in
 /// `to` must be valid for `length` writes.
 unsafe fn write_text(text: &str, to: *mut c_char, length: usize) {
     for (position, byte) in text.bytes().chain([0]).take(length).enumerate() {
-        // SAFETY: the position is below `length`, for which the caller vouches.
+        // SAFETY: the position is below `length`, which the caller guarantees.
         unsafe { *to.add(position) = byte as c_char };
     }
 }
 
-/// Stands for `cuDeviceGetName`.
+/// Fake `cuDeviceGetName`.
 ///
 /// # Safety
 /// `name` must be valid for `length` writes.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _devi
     0
 }
 
-/// Stands for `cuDeviceGetUuid_v2`.
+/// Fake `cuDeviceGetUuid_v2`.
 ///
 /// # Safety
 /// `uuid` must be valid for a write.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], _device: c_int)
     0
 }
 
-/// Stands for `cuDeviceTotalMem_v2`; the second device does not answer.
+/// Fake `cuDeviceTotalMem_v2`; fails for the second device.
 ///
 /// # Safety
 /// `bytes` must be valid for a write.
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -
     0
 }
 
-/// Stands for `cuCtxGetDevice`: a thread has a context of the first device once there are devices.
+/// Fake `cuCtxGetDevice`: a thread has a context of the first device once there are devices.
 ///
 /// # Safety
 /// `device` must be valid for a write.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> c_int {
     0
 }
 
-/// Stands for `cuMemGetInfo_v2`.
+/// Fake `cuMemGetInfo_v2`.
 ///
 /// # Safety
 /// Both must be valid for a write.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     0
 }
 
-/// Stands for `cuDeviceGetAttribute`.
+/// Fake `cuDeviceGetAttribute`.
 ///
 /// # Safety
 /// `value` must be valid for a write.
@@ -156,13 +156,13 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_in
     0
 }
 
-/// Stands for `nvmlInit_v2`.
+/// Fake `nvmlInit_v2`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInit_v2() -> c_int {
     INIT_RESULT.load(Ordering::SeqCst)
 }
 
-/// Stands for `nvmlSystemGetDriverVersion`.
+/// Fake `nvmlSystemGetDriverVersion`.
 ///
 /// # Safety
 /// `version` must be valid for `length` writes.
@@ -173,13 +173,13 @@ pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length
     0
 }
 
-/// Stands for `nvmlDeviceGetHandleByUUID`.
+/// Fake `nvmlDeviceGetHandleByUUID`.
 ///
 /// # Safety
-/// `uuid` must be a C text and `device` valid for a write.
+/// `uuid` must be a C string and `device` valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut *mut c_void) -> c_int {
-    // SAFETY: the caller guarantees that this is a C text.
+    // SAFETY: the caller guarantees that this is a C string.
     let uuid = unsafe { CStr::from_ptr(uuid) };
     if uuid.to_bytes() != b"GPU-abababab-abab-abab-abab-abababababab" {
         return 6;
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: 
     0
 }
 
-/// Stands for `nvmlDeviceGetTemperature`.
+/// Fake `nvmlDeviceGetTemperature`.
 ///
 /// # Safety
 /// `degrees` must be valid for a write.
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
     0
 }
 
-/// Stands for `nvmlDeviceGetMemoryInfo`.
+/// Fake `nvmlDeviceGetMemoryInfo`.
 ///
 /// # Safety
 /// `memory` must be valid for a write.

@@ -1,4 +1,4 @@
-//! CUDA detection against a library that is really opened, called and asked, without a GPU.
+//! CUDA detection with a fake driver library that is really loaded and called, without a GPU.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use lz_core::device::{
 };
 use lz_device::{AbsenceReason, CudaDriver, FreeMemory, Nvml, discover, discover_with};
 
-/// Cargo builds examples before it runs integration tests, and puts them beside the folder of the test binaries.
+/// Cargo builds examples before integration tests, and puts them next to the directory of the test binaries.
 fn fake_library() -> PathBuf {
     let binary = std::env::current_exe().unwrap();
     let profile = binary.parent().and_then(Path::parent).unwrap();
@@ -17,19 +17,19 @@ fn fake_library() -> PathBuf {
 }
 
 fn configure(library: &Path, init_result: i32, devices: i32) {
-    // SAFETY: this is our own library, and the function has this very signature.
+    // SAFETY: this is our own library, and the function has this signature.
     unsafe {
         let library = libloading::Library::new(library).unwrap();
         let configure = library.get::<unsafe extern "C" fn(i32, i32)>("fake_cuda_configure").unwrap();
         configure(init_result, devices);
-        // The settings live in the library's own memory: it has to stay mapped.
+        // The settings are in the library's memory: it must stay mapped.
         std::mem::forget(library);
     }
 }
 
-/// One test, because the settings of the library are the whole process's.
+/// One test, because the settings of the library are process-wide.
 #[test]
-fn a_driver_is_asked_and_its_failures_are_reasons() {
+fn driver_is_queried_and_failures_are_reasons() {
     let library = fake_library();
     let table = GenerationTable::default();
     let find = || discover_with(&table, &library, &library, Path::new("/nonexistent"));
@@ -66,7 +66,7 @@ fn a_driver_is_asked_and_its_failures_are_reasons() {
     assert_eq!(nvml.free_memory_bytes(&gpu.uuid), Some(30));
     assert_eq!(nvml.environment("GPU-of-another-machine"), Environment::default());
 
-    // The driver is asked first: it knows the thread's own context. Where there is none, the management library is.
+    // The driver is queried first, because it knows the thread's context; NVML is queried without a context.
     let nowhere = Path::new("/nonexistent");
     let memory = FreeMemory::at(nowhere, &library, &library);
     assert_eq!(memory.bytes(gpu), Some(7 << 30));
@@ -91,15 +91,15 @@ fn a_driver_is_asked_and_its_failures_are_reasons() {
 }
 
 #[test]
-fn a_library_that_is_not_the_driver_is_refused_by_name_of_the_missing_function() {
-    // The C library is there on every Linux machine, and has no cuInit.
+fn library_without_the_driver_functions_is_rejected() {
+    // The C library exists on every Linux machine and has no cuInit.
     let reason = CudaDriver::open(Path::new("libc.so.6")).unwrap_err();
     let missing = AbsenceReason::SymbolMissing { library: "libc.so.6".into(), symbol: "cuInit" };
     assert!(reason == missing || cfg!(not(target_os = "linux")), "{reason}");
 }
 
 #[test]
-fn this_machine_is_described_or_says_why_not() {
+fn this_machine_is_detected_or_has_a_reason() {
     let found = discover();
     assert_eq!(found.devices[0].platform(), Platform::Cpu);
     match found.of(Platform::Cuda).next() {

@@ -1,4 +1,4 @@
-//! Processor and AMD detection over machines that are laid out as files in a folder.
+//! CPU and AMD GPU detection on machines that are files in a directory.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +59,7 @@ impl AsRef<Path> for Machine {
 }
 
 #[test]
-fn a_processor_is_read_whole() {
+fn cpu_is_detected_from_files() {
     let machine = Machine::new();
     machine.processors(8);
     let device = detect_cpu_at(machine.as_ref());
@@ -73,7 +73,7 @@ fn a_processor_is_read_whole() {
 }
 
 #[test]
-fn arm_features_have_other_names() {
+fn arm_feature_names_are_mapped() {
     let machine = Machine::new();
     machine.file(
         "proc/cpuinfo",
@@ -85,7 +85,7 @@ fn arm_features_have_other_names() {
 }
 
 #[test]
-fn quotas_of_both_generations_of_control_groups_count() {
+fn cgroup_v1_and_v2_quotas_are_read() {
     let machine = Machine::new();
     machine.processors(8);
     assert_eq!(machine.logical_cores(), 8);
@@ -110,7 +110,7 @@ fn quotas_of_both_generations_of_control_groups_count() {
 }
 
 #[test]
-fn affinity_is_respected_and_changes_the_identity() {
+fn affinity_limits_cores_and_changes_the_identity() {
     let machine = Machine::new();
     machine.processors(8);
     let whole = detect_cpu_at(machine.as_ref());
@@ -122,7 +122,7 @@ fn affinity_is_respected_and_changes_the_identity() {
 }
 
 #[test]
-fn amd_gpus_come_from_the_topology() {
+fn amd_gpus_are_read_from_the_topology() {
     let machine = Machine::new();
     assert!(matches!(detect_rocm_at(machine.as_ref()), Err(AbsenceReason::DriverMissing { .. })));
     let nodes = "sys/class/kfd/kfd/topology/nodes";
@@ -144,7 +144,7 @@ fn amd_gpus_come_from_the_topology() {
 }
 
 #[test]
-fn free_memory_is_what_the_kernel_and_the_tightest_group_leave() {
+fn free_memory_is_the_minimum_of_kernel_and_cgroups() {
     let machine = Machine::new();
     let nowhere = Path::new("/nonexistent");
     let memory = FreeMemory::at(machine.0.path(), nowhere, nowhere);
@@ -152,14 +152,14 @@ fn free_memory_is_what_the_kernel_and_the_tightest_group_leave() {
     assert_eq!(free(), None, "nobody tells");
     machine.file("proc/meminfo", "MemTotal:       16000 kB\nMemAvailable:    9000 kB\n");
     assert_eq!(free(), Some(9000 << 10));
-    // A group of the second version; its parent is tighter, and files that can be given back are not taken.
+    // A v2 cgroup; its parent has a lower limit, and reclaimable file pages count as free.
     machine.file("proc/self/cgroup", "0::/outer/inner\n");
     machine.file("sys/fs/cgroup/outer/inner/memory.max", "max\n");
     machine.file("sys/fs/cgroup/outer/memory.max", "4194304\n");
     machine.file("sys/fs/cgroup/outer/memory.current", "3145728\n");
     machine.file("sys/fs/cgroup/outer/memory.stat", "anon 1\ninactive_file 1048576\n");
     assert_eq!(free(), Some(2 << 20));
-    // One of the first version, over its limit already.
+    // A v1 cgroup that is already over its limit.
     machine.file("proc/self/cgroup", "5:cpu:/x\n4:memory:/job\n");
     machine.file("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1000\n");
     machine.file("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "2000\n");

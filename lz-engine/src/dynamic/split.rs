@@ -1,4 +1,4 @@
-//! Runs a call in parts: slices of the caller's own tensors along their first dimension, one after the other.
+//! Runs a split call: slices of the caller's tensors along their first dimension, one after the other.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,9 @@ pub use lz_core::plan::Split;
 use crate::engine::Engine;
 use crate::selection::split::{parts, splittable_axis};
 
-/// After a call that no kernel could run: runs it in parts if that is possible, else gives the error back.
+/// After a call without an eligible kernel: splits it if possible, otherwise returns the error.
 ///
-/// Generated and dynamic calls come here with the error of their dispatch; `args` are inputs, then params, all filled in.
+/// Called by generated and dynamic calls with the error of their dispatch; `args` are inputs, then params, all filled in.
 #[cold]
 #[inline(never)]
 pub fn or_split(
@@ -40,25 +40,25 @@ pub fn or_split(
     }
 }
 
-/// How one call is cut.
+/// How one call is split.
 #[derive(Debug, Clone)]
 pub struct Cut {
     /// In sizes of the first dimension, which for a pack is only one of several.
     pub split: Split,
     /// The kernel that runs the parts.
     pub kernel: String,
-    /// Which inputs are cut; the others are the same for every part.
+    /// Which inputs are split; the others are shared by all parts.
     pub inputs: Vec<bool>,
 }
 
 impl Cut {
-    /// Counts it. True when it was told for the first time: each operation and kernel is told once.
+    /// Counts and logs it. True if it was logged: once per operation and kernel.
     pub fn note(&self, engine: &Engine, operation: &'static OperationInfo) -> bool {
         engine.extension::<Splits>().note(operation, &self.kernel, &self.split)
     }
 }
 
-/// How a call that no kernel could run is cut, for whoever runs its parts. `args` are inputs, then params.
+/// How a call without an eligible kernel is split, for callers that run the parts themselves. `args` are inputs, then params.
 pub fn cut(
     engine: &Engine,
     operation: &'static OperationInfo,
@@ -75,7 +75,7 @@ pub fn cut(
         Some(sizes) => *sizes.first()?,
         None => split.size,
     };
-    // Of each step of a pack's first dimension this much goes into the axis.
+    // Elements of the axis per step of a pack's first dimension.
     let unit = split.size.checked_div(size)?;
     let part = split.part.checked_div(unit)?;
     if part < 1 || part >= size {
@@ -100,30 +100,30 @@ fn run_parts(
     let mut start = 0;
     while start < split.size {
         let count = split.part.min(split.size - start);
-        let mut some: Vec<Arg<'_>> = Vec::with_capacity(args.len());
+        let mut part_args: Vec<Arg<'_>> = Vec::with_capacity(args.len());
         for (position, arg) in args.iter_mut().enumerate() {
-            some.push(if cut.inputs.get(position) == Some(&true) {
-                part_of(arg, start, count).ok_or_else(|| cannot(operation))?
+            part_args.push(if cut.inputs.get(position) == Some(&true) {
+                part_of(arg, start, count).ok_or_else(|| part_error(operation))?
             } else {
                 arg.reborrow()
             });
         }
-        let mut places: Vec<OutArg<'_>> = Vec::with_capacity(outputs.len());
+        let mut out_args: Vec<OutArg<'_>> = Vec::with_capacity(outputs.len());
         for output in outputs.iter_mut() {
-            places.push(match output {
+            out_args.push(match output {
                 OutArg::Tensor(tensor) => {
-                    OutArg::Tensor(tensor.leading_mut(start, count).ok_or_else(|| cannot(operation))?)
+                    OutArg::Tensor(tensor.leading_mut(start, count).ok_or_else(|| part_error(operation))?)
                 }
                 other => other.reborrow(),
             });
         }
-        super::call_into(engine, operation, &mut some, &mut places)?;
+        super::call_into(engine, operation, &mut part_args, &mut out_args)?;
         start += count;
     }
     Ok(())
 }
 
-/// Whether this input is cut: it has the axis, and is not broadcast along it.
+/// Whether this input is split: it has the axis, and is not broadcast along it.
 fn is_cut(schema: &Operation, axis: usize, input: usize, size: i64, arg: &Arg<'_>) -> bool {
     let Some(about) = schema.inputs.get(input) else { return false };
     let mut shapes = about.shape.all().iter();
@@ -148,17 +148,16 @@ fn part_of<'a>(arg: &'a mut Arg<'_>, start: i64, count: i64) -> Option<Arg<'a>> 
     }
 }
 
-fn cannot(operation: &OperationInfo) -> Error {
-    let reason =
-        Reason::new(ReasonCode::ShapeMismatch).message("a part of the batch lies outside of a tensor");
+fn part_error(operation: &OperationInfo) -> Error {
+    let reason = Reason::new(ReasonCode::ShapeMismatch).message("a part of the batch is outside of a tensor");
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
 }
 
-/// How often calls were cut, and what has been told about it.
+/// Counts split calls, and which of them were logged.
 #[derive(Debug, Default)]
 pub(crate) struct Splits {
     count: AtomicU64,
-    told: Mutex<HashSet<(u32, String)>>,
+    logged: Mutex<HashSet<(u32, String)>>,
 }
 
 impl Splits {
@@ -166,20 +165,20 @@ impl Splits {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Counts always, warns once for each operation and kernel, and says whether it did.
+    /// Counts a split, logs the first per operation and kernel, and returns whether it was logged.
     fn note(&self, operation: &OperationInfo, kernel: &str, split: &Split) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = told.insert((operation.slot(), kernel.to_owned()));
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = logged.insert((operation.slot(), kernel.to_owned()));
         if first {
-            tracing::warn!(operation = %operation.name, kernel, %split, "a call is too large for every kernel and runs in parts");
+            tracing::warn!(operation = %operation.name, kernel, %split, "call is too large for every kernel and is split");
         }
         first
     }
 }
 
 impl Engine {
-    /// How often a call was too large for every kernel and ran in parts.
+    /// How many calls were too large for every kernel and ran in chunks.
     pub fn split_calls(&self) -> u64 {
         self.extension::<Splits>().count()
     }

@@ -1,13 +1,13 @@
-//! An engine as its operator set it up: a file, the environment, calls, in this order, later over earlier.
+//! Opens an engine from a file, environment variables and calls; later sources override earlier ones.
 //!
-//! Everything is read and checked before anything acts; what is wrong is an error with the whole diagnostic and no engine.
+//! Everything is read and checked before anything takes effect; an invalid source returns an error with the whole diagnostic.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Engine;
-use super::persistence::Keeper;
+use super::persistence::Persistence;
 use super::settings::unreadable;
 use crate::health::{Clock, Health, HealthConfig, SystemClock};
 use crate::policy::env;
@@ -18,15 +18,15 @@ use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// The file that is read when nobody names one, if it is there.
+/// The file that is read if none is named.
 const FILE: &str = "layerzero.yaml";
 
-/// What an engine is opened with.
+/// Options for opening an engine.
 #[derive(Debug)]
 pub struct EngineBuilder {
     config: Option<PathBuf>,
     variables: Vec<(OsString, OsString)>,
-    look_around: bool,
+    use_default_file: bool,
     calls: Vec<(String, Given)>,
     operations: Vec<&'static OperationInfo>,
     clock: Arc<dyn Clock>,
@@ -39,7 +39,7 @@ impl Default for EngineBuilder {
         EngineBuilder {
             config: None,
             variables: Vec::new(),
-            look_around: false,
+            use_default_file: false,
             calls: Vec::new(),
             operations: Vec::new(),
             clock: Arc::new(SystemClock::default()),
@@ -50,49 +50,49 @@ impl Default for EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Without a file, variables or calls.
+    /// No file, no variables, no settings.
     pub fn new() -> EngineBuilder {
         EngineBuilder::default()
     }
 
-    /// With the variables of this process; without `LAYERZERO_CONFIG`, `layerzero.yaml` in the working directory is read if it
-    /// is there.
+    /// Uses the environment variables of this process; without `LAYERZERO_CONFIG`, `layerzero.yaml` in the working directory is
+    /// read if it exists.
     #[must_use]
     pub fn from_environment(mut self) -> EngineBuilder {
         self.variables = std::env::vars_os().collect();
-        self.look_around = true;
+        self.use_default_file = true;
         self
     }
 
-    /// With these variables in place of the process's own.
+    /// Uses these variables instead of the process environment.
     #[must_use]
     pub fn variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> EngineBuilder {
         self.variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         self
     }
 
-    /// With somebody else to tell what is suspicious and no mistake: by default it is written to the error stream.
+    /// Sets the receiver of warnings; the default writes to stderr.
     #[must_use]
     pub fn warn(mut self, warn: fn(&str)) -> EngineBuilder {
         self.warn = warn;
         self
     }
 
-    /// With this file, whatever `LAYERZERO_CONFIG` says.
+    /// Uses this file, regardless of `LAYERZERO_CONFIG`.
     #[must_use]
     pub fn config(mut self, path: impl Into<PathBuf>) -> EngineBuilder {
         self.config = Some(path.into());
         self
     }
 
-    /// With a setting, over file and environment.
+    /// Sets a value, overriding file and environment.
     #[must_use]
     pub fn set(mut self, key: &str, value: Given) -> EngineBuilder {
         self.calls.push((key.to_owned(), value));
         self
     }
 
-    /// With operations: their names in files and variables are then checked.
+    /// Registers operations; their names in files and variables are then checked.
     #[must_use]
     pub fn operations(
         mut self,
@@ -102,21 +102,21 @@ impl EngineBuilder {
         self
     }
 
-    /// With a clock for circuits.
+    /// Sets the clock of the circuit breakers.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> EngineBuilder {
         self.clock = clock;
         self
     }
 
-    /// With the version of torch, which measurements depend on.
+    /// Sets the torch version; measurements are stored per version.
     #[must_use]
     pub fn torch(mut self, version: &str) -> EngineBuilder {
         version.clone_into(&mut self.torch);
         self
     }
 
-    /// Opens it.
+    /// Opens the engine.
     pub fn open(self) -> Result<Engine, Error> {
         let vocabulary = Vocabulary::new(self.operations.iter().copied());
         let environment =
@@ -128,7 +128,7 @@ impl EngineBuilder {
         let named = self.config.or_else(|| environment.config.as_ref().map(PathBuf::from));
         let document = match named {
             Some(path) => read(&path)?.document(&vocabulary)?,
-            None if self.look_around => match found()? {
+            None if self.use_default_file => match default_file()? {
                 Some(text) => text.document(&vocabulary)?,
                 None => Document::built_in(),
             },
@@ -137,10 +137,10 @@ impl EngineBuilder {
         check_profile(&environment, &document)?;
         let engine = Engine::with_health(Arc::new(Health::new(HealthConfig::default(), self.clock)));
         engine.register_operations(self.operations)?;
-        // Settings are laid in one after the other; only the last of these acts on files.
+        // Settings are applied in layers; only the last of these calls opens files.
         engine.settings().load(document);
         engine.settings().set_environment(&environment);
-        engine.shared.keep_with(Keeper::new(self.torch));
+        engine.shared.attach_persistence(Persistence::new(self.torch));
         engine.configure(self.calls)?;
         if let Some(problem) = engine.foreign_perfdb() {
             (self.warn)(&problem);
@@ -149,13 +149,12 @@ impl EngineBuilder {
     }
 }
 
-/// Files and calls are checked where they are read; a variable names a profile of a file that was not read then.
+/// Checks the profile that `LAYERZERO_PROFILE` names; files and calls check theirs when they are read.
 fn check_profile(environment: &env::Environment, document: &Document) -> Result<(), Error> {
     match environment.layer.stated_setting("profile").map(ToString::to_string) {
         Some(name) if name != "none" && !document.profiles.contains_key(&name) => {
             let known = lz_schema::diagnostics::listed(document.profiles.keys().map(String::as_str));
-            let message =
-                format!("there is no profile `{name}` (LAYERZERO_PROFILE); the profiles are {known}");
+            let message = format!("unknown profile `{name}` (LAYERZERO_PROFILE); expected one of {known}");
             let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
             Err(Error::Configuration { subject: "the environment".to_owned(), message, reasons })
         }
@@ -167,11 +166,11 @@ fn read(path: &Path) -> Result<PolicyText, Error> {
     PolicyText::read(path).map_err(|error| unreadable(path, &error))
 }
 
-/// The file of the working directory, if there is one. Nobody has named it, so it must be under this user's control: whoever
-/// may write into a shared folder could otherwise set up the programs that others run there.
-fn found() -> Result<Option<PolicyText>, Error> {
+/// The configuration file of the working directory, if there is one. It was not named explicitly, so it must be under this user's
+/// control: otherwise anyone with write access to a shared directory could configure programs that others run there.
+fn default_file() -> Result<Option<PolicyText>, Error> {
     let path = Path::new(FILE);
-    // Only a file that is not there means that nobody wants anything; one that cannot be read was meant to be.
+    // Only a missing file is ignored; an unreadable one is an error.
     if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return Ok(None);
     }
@@ -181,23 +180,23 @@ fn found() -> Result<Option<PolicyText>, Error> {
 }
 
 impl Engine {
-    /// What an engine can be opened with.
+    /// Options for opening an engine.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::new()
     }
 
-    /// An engine as this process's environment says: `LAYERZERO_CONFIG`, then the other variables.
+    /// Opens an engine from `LAYERZERO_CONFIG` and the other environment variables of this process.
     pub fn open() -> Result<Engine, Error> {
         EngineBuilder::new().from_environment().open()
     }
 
-    /// Watches a policy file and keeps this engine's settings equal to it until the guard is dropped. A file that is wrong
-    /// changes nothing; `told` hears of every change and what became of it.
+    /// Watches a policy file and applies its settings until the guard is dropped. An invalid file changes nothing; `on_outcome`
+    /// receives the outcome of every change.
     pub fn watch_config(
         &self,
         path: &Path,
-        told: impl FnMut(Outcome) + Send + 'static,
+        on_outcome: impl FnMut(Outcome) + Send + 'static,
     ) -> Result<Reload, WatchError> {
-        watch(path, DEBOUNCE, self.settings().clone(), self.vocabulary(), told)
+        watch(path, DEBOUNCE, self.settings().clone(), self.vocabulary(), on_outcome)
     }
 }

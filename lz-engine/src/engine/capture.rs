@@ -1,30 +1,30 @@
-//! Calls that must all be decided alike, however the world changes meanwhile: those of one graph capture, whose replays stand for
-//! what was decided while it lasted.
+//! Calls decided under a held snapshot, whatever changes meanwhile: the calls of one graph capture must be decided
+//! consistently.
 
 use std::sync::Arc;
 
 use super::Engine;
-use super::dispatch::{self, RunOne, Taken, Trouble};
+use super::dispatch::{self, FailedRun, RunOne, TakenState};
 use crate::selection::call::Call;
-use crate::selection::snapshot::World;
+use crate::selection::snapshot::Snapshot;
 use crate::selection::thread::{self, Thread};
 use crate::selection::thread_scope;
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
 
-/// The state of everything at one moment.
+/// A held snapshot of the engine's state.
 #[derive(Debug, Clone)]
-pub struct Moment(Arc<World>);
+pub struct Moment(Arc<Snapshot>);
 
 impl Engine {
-    /// The state of everything now.
+    /// Holds the current snapshot.
     pub fn moment(&self) -> Moment {
         Moment(self.shared.published.load())
     }
 
-    /// Runs a call as it would have been run at that moment. A kernel that fails gives way to another as ever, and what
-    /// was not there is decided as it is now.
+    /// Runs a call under a held snapshot. Fallbacks after a failure, and operations that the snapshot does not have, use the current
+    /// one.
     #[cold]
     pub fn dispatch_at(
         &self,
@@ -33,28 +33,28 @@ impl Engine {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let Moment(world) = moment;
-        let mode = thread_scope::of_thread().apply(world.mode);
-        let scoped = world.in_scope(mode);
-        let world = scoped.as_deref().unwrap_or(world);
-        let Some(table) = world.table(operation) else {
+        let Moment(snapshot) = moment;
+        let mode = thread_scope::of_thread().apply(snapshot.mode);
+        let scoped = snapshot.in_scope(mode);
+        let snapshot = scoped.as_deref().unwrap_or(snapshot);
+        let Some(table) = snapshot.table(operation) else {
             return self.shared.dispatch(operation, context, &mut |entry, run| run_one(entry, run));
         };
-        let choice = self.shared.find(world, table, context, mode)?.choice();
-        let Some(kernel) = world.registry.compiled(choice.kernel) else {
+        let choice = self.shared.find(snapshot, table, context, mode)?.choice();
+        let Some(kernel) = snapshot.registry.compiled(choice.kernel) else {
             return Err(dispatch::no_kernels(operation));
         };
         let bytes = choice.workspace.bytes(kernel, context);
-        let mut taken = Taken::new(thread::with(Thread::take));
-        let local = taken.get();
-        local.refresh(&self.shared.published);
-        let call = Call::new(world, table, context, mode);
-        let scratch = &mut local.scratch;
+        let mut taken = TakenState::new(thread::with(Thread::take));
+        let state = taken.get();
+        state.refresh(&self.shared.published);
+        let call = Call::new(snapshot, table, context, mode);
+        let scratch = &mut state.scratch;
         match dispatch::run_admitted(&call, kernel, bytes, choice.transforms, scratch, run_one) {
             None => Ok(()),
             Some(error) => {
-                let trouble = Trouble::recorded(world.registry.shared(choice.kernel), error);
-                self.shared.recover(local, operation, context, trouble, run_one)
+                let failed_run = FailedRun::recorded(snapshot.registry.shared(choice.kernel), error);
+                self.shared.recover(state, operation, context, failed_run, run_one)
             }
         }
     }

@@ -1,23 +1,23 @@
-//! Running a call: find the decision, run its kernel, and when that fails say so, remember it and try the next one.
+//! Runs a call: looks up or makes the decision and runs its kernel; on failure records it and tries the fallbacks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Shared;
-use super::decide::{self, Decision, Resort, Workspace};
+use super::decide::{self, Decision, LastResort, Workspace};
 use crate::compiled::CompiledKernel;
 use crate::health::Failure;
 use crate::selection::cache::{self, CellKey, Entry};
 use crate::selection::call::Call;
-use crate::selection::exact_cache::Settled;
+use crate::selection::exact_cache::CachedDecision;
 use crate::selection::guard;
 use crate::selection::operation_table::OperationTable;
-use crate::selection::snapshot::World;
+use crate::selection::snapshot::Snapshot;
 use crate::selection::thread::{self, Thread};
-use crate::selection::thread_cache::Local;
+use crate::selection::thread_cache::ThreadState;
 use crate::selection::thread_scope;
-use crate::telemetry::Watch;
+use crate::telemetry::ObserveOptions;
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError, Severity};
@@ -27,18 +27,18 @@ use lz_core::plan::Transforms;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::run::{Run, Scratch};
 
-/// How generated code runs one kernel.
+/// The callback of generated code that runs one kernel.
 pub(crate) type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
 
-/// A decision, kept or made for this call alone.
-pub(crate) enum Found<'w> {
-    Kept(&'w Entry),
-    Fresh(Decision),
-    /// A kernel that compiles inside the call, or whose circuit is open, because nothing else can run it.
-    LastResort(Decision, Resort),
+/// A selected kernel: from the cache, or decided for this call only.
+pub(crate) enum Selected<'w> {
+    Cached(&'w Entry),
+    Uncached(Decision),
+    /// A kernel that compiles inside the call, or whose circuit is open, because no other kernel can run the call.
+    LastResort(Decision, LastResort),
 }
 
-/// What dispatch needs of a decision.
+/// The part of a decision that dispatch needs.
 pub(crate) struct Choice {
     /// The kernel's index in the registry.
     pub kernel: u32,
@@ -46,14 +46,14 @@ pub(crate) struct Choice {
     pub transforms: Transforms,
 }
 
-impl Found<'_> {
+impl Selected<'_> {
     #[inline]
     pub fn choice(&self) -> Choice {
         match self {
-            Found::Kept(entry) => {
+            Selected::Cached(entry) => {
                 Choice { kernel: entry.kernel, workspace: entry.workspace, transforms: entry.transforms }
             }
-            Found::Fresh(decision) | Found::LastResort(decision, _) => Choice {
+            Selected::Uncached(decision) | Selected::LastResort(decision, _) => Choice {
                 kernel: decision.kernel,
                 workspace: decision.workspace,
                 transforms: decision.transforms,
@@ -63,8 +63,8 @@ impl Found<'_> {
 }
 
 impl Shared {
-    /// Runs a call, with what its thread remembers if that is enough. This much is compiled into each caller, where the
-    /// words of the context are still in registers and the kernel is called without a detour.
+    /// Runs a call. A hit on the thread's latest entry is inlined into each caller, where the words of the context are still
+    /// in registers and the kernel can be called directly.
     #[inline(always)]
     pub fn dispatch<F>(
         &self,
@@ -75,336 +75,360 @@ impl Shared {
     where
         F: FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     {
-        // Two short looks at the thread: one long one would not be compiled into the caller.
-        let (local, change) = thread::with(|thread| (thread.take(), thread.change.get()));
-        let Some(local) = local else {
-            return self.dispatch_slowly(&mut Taken(None), operation, context, run_one);
+        // Two short accesses to the thread-local: one that spans the kernel call would not be inlined.
+        let (state, change) = thread::with(|thread| (thread.take(), thread.change.get()));
+        let Some(state) = state else {
+            return self.dispatch_slow_path(&mut TakenState(None), operation, context, run_one);
         };
         let generation = self.published.number();
-        let Some((way, kernel, scratch)) = local.recall(operation.slot(), generation, change, context) else {
-            // Here it is still known how many words there are.
-            let weight = cache::weigh(context.sized());
-            return self.dispatch_kept(local, operation, (context, weight), run_one);
+        let Some((entry, kernel, scratch)) =
+            state.lookup_latest(operation.slot(), generation, change, context)
+        else {
+            // The number of words is still a constant here.
+            let weight = cache::weigh(context.cell_words());
+            return self.dispatch_cached(state, operation, (context, weight), run_one);
         };
-        match run_guarded(kernel, way.settled.workspace, way.settled.transforms, scratch, run_one) {
+        match run_guarded(kernel, entry.decision.workspace, entry.decision.transforms, scratch, run_one) {
             None => {
-                thread::with(|thread| thread.give_back(local));
+                thread::with(|thread| thread.restore(state));
                 Ok(())
             }
             Some(error) => {
-                let kernel = way.kernel.clone();
-                self.recover_known(local, operation, context, kernel, error, run_one)
+                let kernel = entry.kernel.clone();
+                self.recover_fast_path(state, operation, context, kernel, error, run_one)
             }
         }
     }
 
-    /// Runs a call that is not the thread's last one: as the thread or the shared table remember it, or else
-    /// [slowly](Shared::dispatch_slowly).
+    /// Runs a call that missed the thread's latest entry: from the thread cache or the decision cache, otherwise on the
+    /// [slow path](Shared::dispatch_slow_path).
     #[inline(never)]
-    fn dispatch_kept(
+    fn dispatch_cached(
         &self,
-        local: &'static mut Local,
+        state: &'static mut ThreadState,
         operation: &'static OperationInfo,
         (context, weight): (&Context, u64),
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let mut taken = Taken::new(Some(local));
-        let local = taken.get();
-        let settled = self.look_up(local, operation, context, weight);
-        let (Some(settled), Local { world: Some(world), scratch, .. }) = (settled, &mut *local) else {
-            return self.dispatch_slowly(&mut taken, operation, context, run_one);
+        let mut taken = TakenState::new(Some(state));
+        let state = taken.get();
+        let decision = self.lookup_cached(state, operation, context, weight);
+        let (Some(decision), ThreadState { snapshot: Some(snapshot), scratch, .. }) = (decision, &mut *state)
+        else {
+            return self.dispatch_slow_path(&mut taken, operation, context, run_one);
         };
-        let Some(kernel) = world.registry.compiled(settled.kernel) else { return Err(no_kernels(operation)) };
-        match run_guarded(kernel, settled.workspace, settled.transforms, scratch, run_one) {
+        let Some(kernel) = snapshot.registry.compiled(decision.kernel) else {
+            return Err(no_kernels(operation));
+        };
+        match run_guarded(kernel, decision.workspace, decision.transforms, scratch, run_one) {
             None => Ok(()),
             Some(error) => {
-                let trouble = Trouble::new(world.registry.shared(settled.kernel), error);
-                self.recover(local, operation, context, trouble, run_one)
+                let failed_run = FailedRun::new(snapshot.registry.shared(decision.kernel), error);
+                self.recover(state, operation, context, failed_run, run_one)
             }
         }
     }
 
-    /// What was decided for a call, if the thread or the shared table knows it and nothing special is asked for. It has a
-    /// frame of its own, because what it keeps at hand and what running a kernel needs do not fit together.
+    /// The cached decision for a call, from the thread cache or the decision cache. `None` sends the call to the slow path.
+    /// Not inlined: together with running the kernel it would spill registers.
     #[inline(never)]
-    fn look_up(
+    fn lookup_cached(
         &self,
-        local: &mut Local,
+        state: &mut ThreadState,
         operation: &'static OperationInfo,
         context: &Context,
         weight: u64,
-    ) -> Option<Settled> {
-        if local.generation != self.published.number() || local.hits >= local.patience {
+    ) -> Option<CachedDecision> {
+        if state.generation != self.published.number() || state.hits >= state.hit_budget {
             return None;
         }
-        let Local { world: Some(world), recent, tally, hits, .. } = local else { return None };
+        let ThreadState { snapshot: Some(snapshot), thread_cache, tally, hits, .. } = state else {
+            return None;
+        };
         let change = thread_scope::of_thread();
-        let mode = change.apply(world.mode);
-        let (slot, generation) = (operation.slot(), world.generation);
-        let is_careful = world.is_careful(slot);
-        if !world.is_plain || mode.laid() != 0 || is_careful && world.health.poll_due() {
+        let mode = change.apply(snapshot.mode);
+        let (slot, generation) = (operation.slot(), snapshot.generation);
+        let has_recent_failures = snapshot.has_recent_failures(slot);
+        if !snapshot.fast_path_enabled
+            || mode.overlay_id() != 0
+            || has_recent_failures && snapshot.health.poll_due()
+        {
             return None;
         }
         let head = cache::head(slot, mode);
         let number = cache::number(head, weight);
-        let mut ways = recent.of(slot);
-        if let Some(way) = ways.as_deref_mut().and_then(|ways| ways.find(number, generation, change, context))
+        let mut set = thread_cache.of(slot);
+        if let Some(entry) = set.as_deref_mut().and_then(|set| set.find(number, generation, change, context))
         {
             *hits += 1;
-            return Some(way.settled);
+            return Some(entry.decision);
         }
-        let (settled, lasts) = match world.decisions.known.find(number, head, context.words()) {
-            Some(settled) => (settled, true),
-            None => learn(world, world.table(operation)?, number, context, mode)?,
-        };
-        if is_careful && world.must_ask(settled.kernel) {
+        let (decision, depends_only_on_call) =
+            match snapshot.decisions.exact.find(number, head, context.words()) {
+                Some(decision) => (decision, true),
+                None => lookup_decision(snapshot, snapshot.table(operation)?, number, context, mode)?,
+            };
+        if has_recent_failures && snapshot.needs_permit(decision.kernel) {
             return None;
         }
         tally.selections += 1;
         tally.executions += 1;
         if tally.is_due() {
-            tally.tell(*hits, &world.watching.telemetry);
+            tally.flush(*hits, &snapshot.observation.telemetry);
         }
-        // What a thread remembers is found without a look at health.
-        if lasts && !is_careful && ways.is_none_or(|ways| ways.wants(number)) {
-            recent.remember(world, world.table(operation)?, (number, context, change), settled);
+        // A hit in the thread cache does not consult health, so operations with recent failures are not inserted.
+        if depends_only_on_call && !has_recent_failures && set.is_none_or(|set| set.should_insert(number)) {
+            thread_cache.insert(snapshot, snapshot.table(operation)?, (number, context, change), decision);
         }
-        Some(settled)
+        Some(decision)
     }
 
     #[cold]
     #[inline(never)]
-    fn recover_known(
+    fn recover_fast_path(
         &self,
-        local: &'static mut Local,
+        state: &'static mut ThreadState,
         operation: &'static OperationInfo,
         context: &Context,
         kernel: Option<Arc<CompiledKernel>>,
         error: Box<KernelError>,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let trouble = Trouble::new(kernel, error);
-        self.recover(Taken::new(Some(local)).get(), operation, context, trouble, run_one)
+        let failed_run = FailedRun::new(kernel, error);
+        self.recover(TakenState::new(Some(state)).get(), operation, context, failed_run, run_one)
     }
 
-    /// Runs a call whatever is asked for.
+    /// The slow path: handles overlays, observation, permits, last resorts and cache misses.
     #[inline(never)]
-    fn dispatch_slowly(
+    fn dispatch_slow_path(
         &self,
-        taken: &mut Taken,
+        taken: &mut TakenState,
         operation: &'static OperationInfo,
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let local = taken.get();
-        local.refresh(&self.published);
-        if local.hits >= local.patience {
-            local.tell();
-            local.hits = 0;
-            local.tally.restart();
+        let state = taken.get();
+        state.refresh(&self.published);
+        if state.hits >= state.hit_budget {
+            state.flush();
+            state.hits = 0;
+            state.tally.restart();
             self.expire();
-            local.refresh(&self.published);
+            state.refresh(&self.published);
         }
-        if local.world.as_ref().is_some_and(|world| world.is_troubled() && world.health.poll()) {
-            local.refresh(&self.published);
+        if state
+            .snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.any_recent_failure() && snapshot.health.poll())
+        {
+            state.refresh(&self.published);
         }
-        let trouble = {
-            let Local { world: Some(world), recent, scratch, tally, hits, .. } = local else {
+        let failed_run = {
+            let ThreadState { snapshot: Some(snapshot), thread_cache, scratch, tally, hits, .. } = state
+            else {
                 return Err(no_kernels(operation));
             };
-            let telemetry = &world.watching.telemetry;
+            let telemetry = &snapshot.observation.telemetry;
             tally.selections += 1;
             if tally.is_due() {
-                tally.tell(*hits, telemetry);
+                tally.flush(*hits, telemetry);
             }
-            if !world.devices.are_real() {
-                return Err(imagined(operation));
+            if !snapshot.devices.are_real() {
+                return Err(simulated_device_error(operation));
             }
             let change = thread_scope::of_thread();
-            let mode = change.apply(world.mode);
-            let scoped = world.in_scope(mode);
-            let world = scoped.as_deref().unwrap_or(world);
-            let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
-            let found = telemetry.select(
-                world.watch,
+            let mode = change.apply(snapshot.mode);
+            let scoped = snapshot.in_scope(mode);
+            let snapshot = scoped.as_deref().unwrap_or(snapshot);
+            let Some(table) = snapshot.table(operation) else { return Err(no_kernels(operation)) };
+            let selected = telemetry.select(
+                snapshot.observe,
                 operation,
-                || self.find(world, table, context, mode),
-                |found| {
-                    let kernel = world.registry.compiled(found.choice().kernel);
+                || self.find(snapshot, table, context, mode),
+                |selected| {
+                    let kernel = snapshot.registry.compiled(selected.choice().kernel);
                     kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
                 },
             )?;
             tally.executions += 1;
-            let Choice { kernel: index, workspace, transforms } = found.choice();
-            let Some(kernel) = world.registry.compiled(index) else {
+            let Choice { kernel: index, workspace, transforms } = selected.choice();
+            let Some(kernel) = snapshot.registry.compiled(index) else {
                 return Err(no_kernels(operation));
             };
             let bytes = workspace.bytes(kernel, context);
-            let (slot, is_careful) = (operation.slot(), world.is_careful(operation.slot()));
-            if let Found::Kept(entry) = &found
-                && !(is_careful || world.watch.every_call())
-                && world.lasts(entry)
+            let (slot, has_recent_failures) =
+                (operation.slot(), snapshot.has_recent_failures(operation.slot()));
+            if let Selected::Cached(entry) = &selected
+                && !(has_recent_failures || snapshot.observe.every_call())
+                && snapshot.depends_only_on_call(entry)
             {
-                let number = cache::number(cache::head(slot, mode), cache::weigh(context.sized()));
-                if recent.of(slot).is_none_or(|ways| ways.wants(number)) {
-                    let settled = Settled { workspace: bytes, kernel: index, transforms };
-                    recent.remember(world, table, (number, context, change), settled);
+                let number = cache::number(cache::head(slot, mode), cache::weigh(context.cell_words()));
+                if thread_cache.of(slot).is_none_or(|set| set.should_insert(number)) {
+                    let decision = CachedDecision { workspace: bytes, kernel: index, transforms };
+                    thread_cache.insert(snapshot, table, (number, context, change), decision);
                 }
             }
-            let outcome = if is_careful {
-                let mut call = Call::new(world, table, context, mode);
-                call.takes_open = matches!(found, Found::LastResort(_, Resort::Open));
+            let outcome = if has_recent_failures {
+                let mut call = Call::new(snapshot, table, context, mode);
+                call.allow_open_circuit = matches!(selected, Selected::LastResort(_, LastResort::Open));
                 run_admitted(&call, kernel, bytes, transforms, scratch, run_one)
             } else {
-                run_watched(world, kernel, bytes, transforms, scratch, run_one)
+                run_observed(snapshot, kernel, bytes, transforms, scratch, run_one)
             };
             match outcome {
                 None => {
-                    if matches!(found, Found::LastResort(_, Resort::Cold)) {
+                    if matches!(selected, Selected::LastResort(_, LastResort::Cold)) {
                         self.mark_warm(&kernel.spec().id, operation, context);
                     }
                     return Ok(());
                 }
                 Some(error) => {
-                    let kernel = world.registry.shared(index);
-                    if is_careful { Trouble::recorded(kernel, error) } else { Trouble::new(kernel, error) }
+                    let kernel = snapshot.registry.shared(index);
+                    if has_recent_failures {
+                        FailedRun::recorded(kernel, error)
+                    } else {
+                        FailedRun::new(kernel, error)
+                    }
                 }
             }
         };
-        self.recover(local, operation, context, trouble, run_one)
+        self.recover(state, operation, context, failed_run, run_one)
     }
 
-    /// The decision for a call: the one that is kept, or a new one.
+    /// The decision for a call: from the cache, or a new one.
     pub fn find<'w>(
         &self,
-        world: &'w World,
+        snapshot: &'w Snapshot,
         table: &OperationTable,
         context: &Context,
         mode: Mode,
-    ) -> Result<Found<'w>, Error> {
+    ) -> Result<Selected<'w>, Error> {
         let mut key = CellKey::EMPTY;
-        if !(world.keeps && key.fill(table, context, mode)) {
-            world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
-            let call = Call::new(world, table, context, mode);
-            let Some(decision) = decide::decide(&call) else { return self.find_resort(&call) };
+        if !(snapshot.caching_enabled && key.fill(table, context, mode)) {
+            snapshot.observation.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
+            let call = Call::new(snapshot, table, context, mode);
+            let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
             self.observer.decided(&call, decision.position);
-            return Ok(Found::Fresh(decision));
+            return Ok(Selected::Uncached(decision));
         }
-        let kept = || world.decisions.get(&key, |entry| stands(entry, world, table, context, mode));
-        match kept() {
-            Some(entry) => Ok(Found::Kept(entry)),
-            None => self.find_afresh(world, table, context, mode, &key, kept),
+        let lookup =
+            || snapshot.decisions.get(&key, |entry| guards_hold(entry, snapshot, table, context, mode));
+        match lookup() {
+            Some(entry) => Ok(Selected::Cached(entry)),
+            None => self.decide_and_insert(snapshot, table, context, mode, &key, lookup),
         }
     }
 
     #[cold]
-    fn find_afresh<'w>(
+    fn decide_and_insert<'w>(
         &self,
-        world: &'w World,
+        snapshot: &'w Snapshot,
         table: &OperationTable,
         context: &Context,
         mode: Mode,
         key: &CellKey,
-        kept: impl Fn() -> Option<&'w Entry>,
-    ) -> Result<Found<'w>, Error> {
+        lookup: impl Fn() -> Option<&'w Entry>,
+    ) -> Result<Selected<'w>, Error> {
         let nested = thread::with(|thread| thread.deciding.replace(true));
-        let _alone = (!nested).then(|| world.decisions.decide_alone(key));
+        let _alone = (!nested).then(|| snapshot.decisions.decide_alone(key));
         let _deciding = Deciding { nested };
-        if let Some(entry) = kept() {
-            return Ok(Found::Kept(entry));
+        if let Some(entry) = lookup() {
+            return Ok(Selected::Cached(entry));
         }
-        world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
-        let call = Call::new(world, table, context, mode);
-        let Some(decision) = decide::decide(&call) else { return self.find_resort(&call) };
+        snapshot.observation.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
+        let call = Call::new(snapshot, table, context, mode);
+        let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
         self.observer.decided(&call, decision.position);
-        match world.decisions.insert(key, &decision) {
-            Some(entry) => Ok(Found::Kept(entry)),
+        match snapshot.decisions.insert(key, &decision) {
+            Some(entry) => Ok(Selected::Cached(entry)),
             None => {
-                self.make_room(world.generation);
-                Ok(Found::Fresh(decision))
+                self.grow_cache(snapshot.generation);
+                Ok(Selected::Uncached(decision))
             }
         }
     }
 
-    /// What a call takes that nothing can run otherwise, else why nothing can run it.
+    /// The last resort of a call that no eligible kernel can run, or the error that says why.
     #[cold]
-    fn find_resort<'w>(&self, call: &Call<'_>) -> Result<Found<'w>, Error> {
-        let Some((decision, resort)) = decide::decide_resort(call) else { return Err(decide::refusal(call)) };
+    fn select_last_resort<'w>(&self, call: &Call<'_>) -> Result<Selected<'w>, Error> {
+        let Some((decision, last_resort)) = decide::decide_last_resort(call) else {
+            return Err(decide::refusal(call));
+        };
         self.observer.decided(call, decision.position);
-        Ok(Found::LastResort(decision, resort))
+        Ok(Selected::LastResort(decision, last_resort))
     }
 
-    /// After a failure: remembers it, and tries the others, best first, where that is allowed.
+    /// After a failure: records it and tries the fallbacks, best first, where policy allows.
     #[cold]
     pub(super) fn recover(
         &self,
-        local: &mut Local,
+        state: &mut ThreadState,
         operation: &'static OperationInfo,
         context: &Context,
-        trouble: Trouble,
+        failed_run: FailedRun,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let Some(world) = local.world.clone() else { return Err(no_kernels(operation)) };
-        let mode = thread_scope::of_thread().apply(world.mode);
-        let world = world.in_scope(mode).unwrap_or(world);
-        let metrics = &world.watching.telemetry.metrics;
-        metrics.failed(trouble.error.cause);
-        let (Some(table), Some(kernel)) = (world.table(operation), trouble.kernel.as_deref()) else {
+        let Some(snapshot) = state.snapshot.clone() else { return Err(no_kernels(operation)) };
+        let mode = thread_scope::of_thread().apply(snapshot.mode);
+        let snapshot = snapshot.in_scope(mode).unwrap_or(snapshot);
+        let metrics = &snapshot.observation.telemetry.metrics;
+        metrics.failed(failed_run.error.cause);
+        let (Some(table), Some(kernel)) = (snapshot.table(operation), failed_run.kernel.as_deref()) else {
             return Err(no_kernels(operation));
         };
         let first = kernel.spec().id.clone();
-        forget_memory(&world, &trouble.error);
-        if !trouble.recorded {
-            record(&Call::new(&world, table, context, mode), kernel, &trouble.error);
+        invalidate_memory_figures(&snapshot, &failed_run.error);
+        if !failed_run.recorded {
+            record(&Call::new(&snapshot, table, context, mode), kernel, &failed_run.error);
         }
-        let mut reasons = vec![trouble.error.reason.clone()];
-        let mut may_go_on = self.may_go_on(&world, operation, &trouble.error, &mut reasons);
+        let mut reasons = vec![failed_run.error.reason.clone()];
+        let mut may_fall_back = self.may_fall_back(&snapshot, operation, &failed_run.error, &mut reasons);
         let mut tried = vec![first.clone()];
-        // What failed has just changed the world; the others are looked at in the new one.
-        let world = self.published.load();
-        let mode = thread_scope::of_thread().apply(world.mode);
-        let world = world.in_scope(mode).unwrap_or(world);
-        let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
-        let mut call = Call::new(&world, table, context, mode);
-        let mut others = if may_go_on { decide::possible(&call) } else { Vec::new() };
+        // Recording the failure published a new snapshot; the fallbacks are selected under it.
+        let snapshot = self.published.load();
+        let mode = thread_scope::of_thread().apply(snapshot.mode);
+        let snapshot = snapshot.in_scope(mode).unwrap_or(snapshot);
+        let Some(table) = snapshot.table(operation) else { return Err(no_kernels(operation)) };
+        let mut call = Call::new(&snapshot, table, context, mode);
+        let mut others = if may_fall_back { decide::eligible(&call) } else { Vec::new() };
         let closed = others.len();
-        if may_go_on {
+        if may_fall_back {
             others.extend(decide::open(&call));
         }
         for (number, ranked) in others.into_iter().enumerate() {
-            // Kernels whose circuit is open come last.
-            call.takes_open = number >= closed;
+            // Kernels with an open circuit come last.
+            call.allow_open_circuit = number >= closed;
             let candidate = table.candidates.get(usize::from(ranked.position));
-            let Some(kernel) = candidate.and_then(|one| world.registry.compiled(one.kernel)) else {
+            let Some(kernel) = candidate.and_then(|one| snapshot.registry.compiled(one.kernel)) else {
                 continue;
             };
             let id = &kernel.spec().id;
-            if !may_go_on || tried.contains(id) {
+            if !may_fall_back || tried.contains(id) {
                 continue;
             }
             tried.push(id.clone());
             metrics.executions.fetch_add(1, Ordering::Relaxed);
             let bytes = crate::selection::filter::workspace(kernel, &call.values).unwrap_or(0);
-            match run_admitted(&call, kernel, bytes, ranked.transforms, &mut local.scratch, run_one) {
+            match run_admitted(&call, kernel, bytes, ranked.transforms, &mut state.scratch, run_one) {
                 None => {
-                    self.note_fallback(&world, operation, &first, id, &reasons);
+                    self.note_fallback(&snapshot, operation, &first, id, &reasons);
                     return Ok(());
                 }
                 Some(error) => {
                     metrics.failed(error.cause);
                     reasons.push(error.reason.clone());
-                    forget_memory(&world, &error);
-                    may_go_on = self.may_go_on(&world, operation, &error, &mut reasons);
+                    invalidate_memory_figures(&snapshot, &error);
+                    may_fall_back = self.may_fall_back(&snapshot, operation, &error, &mut reasons);
                 }
             }
         }
         Err(Error::KernelExecution { operation: operation.name.to_string(), kernel: first, reasons })
     }
 
-    /// Whether another kernel may try after a failure; if not, why is added.
-    pub(super) fn may_go_on(
+    /// Whether a fallback may run after a failure; if not, the reason is appended.
+    pub(super) fn may_fall_back(
         &self,
-        world: &World,
+        snapshot: &Snapshot,
         operation: &'static OperationInfo,
         error: &KernelError,
         reasons: &mut Vec<Reason>,
@@ -416,8 +440,8 @@ impl Shared {
             reasons.push(Reason::new(ReasonCode::DeviceLost));
             return false;
         }
-        if !world.policy.fallback_enabled.value {
-            let source = &world.policy.fallback_enabled.source;
+        if !snapshot.policy.fallback_enabled.value {
+            let source = &snapshot.policy.fallback_enabled.source;
             let message = format!("fallback_enabled is false ({source})");
             reasons.push(Reason::new(ReasonCode::FallbackDisallowed).message(message));
             return false;
@@ -435,79 +459,86 @@ impl Shared {
     }
 }
 
-/// Whether a decision is right for a call of its cell.
+/// Whether the guards of a cached decision hold for a call.
 #[inline(never)]
-fn stands(entry: &Entry, world: &World, table: &OperationTable, context: &Context, mode: Mode) -> bool {
-    guard::all_stand(entry.guards(), world, table, context, mode)
+fn guards_hold(
+    entry: &Entry,
+    snapshot: &Snapshot,
+    table: &OperationTable,
+    context: &Context,
+    mode: Mode,
+) -> bool {
+    guard::all_hold(entry.guards(), snapshot, table, context, mode)
 }
 
-/// What the decision of a call's cell means for the call, and whether that lasts. If so, the call is known from now on.
+/// The cached decision of a call's cell, evaluated for the call, and whether it depends on the call only. If so, it is inserted
+/// into the exact cache.
 #[inline(never)]
-fn learn(
-    world: &World,
+fn lookup_decision(
+    snapshot: &Snapshot,
     table: &OperationTable,
     number: u64,
     context: &Context,
     mode: Mode,
-) -> Option<(Settled, bool)> {
+) -> Option<(CachedDecision, bool)> {
     let mut key = CellKey::EMPTY;
     if !key.fill(table, context, mode) {
         return None;
     }
-    let entry = world.decisions.get(&key, |entry| stands(entry, world, table, context, mode))?;
-    let kernel = world.registry.compiled(entry.kernel)?;
+    let entry = snapshot.decisions.get(&key, |entry| guards_hold(entry, snapshot, table, context, mode))?;
+    let kernel = snapshot.registry.compiled(entry.kernel)?;
     let workspace = entry.workspace.bytes(kernel, context);
-    let settled = Settled { workspace, kernel: entry.kernel, transforms: entry.transforms };
-    let lasts = world.lasts(entry);
-    if lasts {
-        let (head, words) = (cache::head(table.info.slot(), mode), table.telling(context));
-        world.decisions.known.keep(number, head, words, settled);
+    let decision = CachedDecision { workspace, kernel: entry.kernel, transforms: entry.transforms };
+    let depends_only_on_call = snapshot.depends_only_on_call(entry);
+    if depends_only_on_call {
+        let (head, words) = (cache::head(table.info.slot(), mode), table.key_words(context));
+        snapshot.decisions.exact.insert(number, head, words, decision);
     }
-    Some((settled, lasts))
+    Some((decision, depends_only_on_call))
 }
 
-/// A kernel that did not run to its end.
-pub(super) struct Trouble {
+/// A kernel run that failed.
+pub(super) struct FailedRun {
     kernel: Option<Arc<CompiledKernel>>,
     error: KernelError,
     recorded: bool,
 }
 
-impl Trouble {
-    /// A failure that health does not know of yet.
+impl FailedRun {
+    /// A failure that health has not recorded yet.
     #[cold]
-    #[expect(clippy::boxed_local, reason = "it comes in a box, so that the way of a hit stays narrow")]
-    fn new(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
-        Trouble { kernel, error: *error, recorded: false }
+    #[expect(clippy::boxed_local, reason = "passed as a box to keep the hit path small")]
+    fn new(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> FailedRun {
+        FailedRun { kernel, error: *error, recorded: false }
     }
 
-    /// A failure that health was told of.
+    /// A failure that health has recorded.
     #[cold]
     #[expect(clippy::boxed_local, reason = "as above")]
-    pub fn recorded(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
-        Trouble { kernel, error: *error, recorded: true }
+    pub fn recorded(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> FailedRun {
+        FailedRun { kernel, error: *error, recorded: true }
     }
 }
 
-/// What was taken from a thread; it goes back whatever happens.
-pub(super) struct Taken(Option<&'static mut Local>);
+/// The thread state taken for a call; put back when dropped.
+pub(super) struct TakenState(Option<&'static mut ThreadState>);
 
-impl Taken {
-    /// To be given back.
-    pub fn new(local: Option<&'static mut Local>) -> Taken {
-        Taken(local)
+impl TakenState {
+    /// Takes ownership of a taken state.
+    pub fn new(state: Option<&'static mut ThreadState>) -> TakenState {
+        TakenState(state)
     }
 
-    /// What was taken; something else if nothing was there.
-    pub fn get(&mut self) -> &mut Local {
-        self.0.get_or_insert_with(|| thread::with(Thread::take_other))
+    /// The taken state; a spare one if the thread's own is in use.
+    pub fn get(&mut self) -> &mut ThreadState {
+        self.0.get_or_insert_with(|| thread::with(Thread::take_spare))
     }
 }
 
-impl Drop for Taken {
+impl Drop for TakenState {
     fn drop(&mut self) {
-        if let Some(local) = self.0.take() {
-            thread::with(|thread| thread.give_back(local));
+        if let Some(state) = self.0.take() {
+            thread::with(|thread| thread.restore(state));
         }
     }
 }
@@ -526,16 +557,16 @@ pub(super) fn no_kernels(operation: &OperationInfo) -> Error {
     Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() }
 }
 
-pub(super) fn imagined(operation: &OperationInfo) -> Error {
+pub(super) fn simulated_device_error(operation: &OperationInfo) -> Error {
     let reason = Reason::new(ReasonCode::DeviceAbsent)
-        .message("this engine imagines its device: it can explain a call, not run it");
+        .message("this engine has a simulated device: only `explain` and `which` are available");
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
 }
 
-/// Why a kernel did not run to its end; `None` when it did. Boxed, because nearly always there is nothing to carry.
+/// The error of a kernel run; `None` on success. Boxed, because success is by far the common case.
 pub(super) type Outcome = Option<Box<KernelError>>;
 
-/// Runs a kernel; a panic inside it becomes its failure.
+/// Runs a kernel; a panic inside it is returned as its error.
 #[inline(always)]
 pub(super) fn run_guarded<F>(
     kernel: &CompiledKernel,
@@ -559,9 +590,9 @@ where
     }
 }
 
-/// The same, observed as the operator wants it.
-fn run_watched(
-    world: &World,
+/// Like [`run_guarded`], with the observation (spans, logs, timing) that is configured.
+fn run_observed(
+    snapshot: &Snapshot,
     kernel: &CompiledKernel,
     workspace: u64,
     transforms: Transforms,
@@ -569,12 +600,16 @@ fn run_watched(
     run_one: &mut RunOne<'_>,
 ) -> Outcome {
     let mut run = || run_guarded(kernel, workspace, transforms, scratch, run_one);
-    if world.watch == Watch::default() {
+    if snapshot.observe == ObserveOptions::default() {
         return run();
     }
-    let watching = &world.watching;
+    let observation = &snapshot.observation;
     let run = || run().map_or(Ok(()), |error| Err(*error));
-    watching.telemetry.run(watching, world.watch, kernel.info, &kernel.spec().id, run).err().and_then(failed)
+    observation
+        .telemetry
+        .run(observation, snapshot.observe, kernel.info, &kernel.spec().id, run)
+        .err()
+        .and_then(failed)
 }
 
 #[cold]
@@ -588,12 +623,12 @@ fn failed(error: KernelError) -> Outcome {
 fn panicked(kernel: &CompiledKernel, panic: &(dyn std::any::Any + Send)) -> KernelError {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("a panic without a message");
+    let text = text.unwrap_or("panicked without a message");
     let message = format!("{}: {text}", kernel.spec().id);
     KernelError::because(Reason::new(ReasonCode::KernelPanicked).message(message))
 }
 
-/// Asks health for leave first and tells it the outcome.
+/// Runs a kernel under a circuit-breaker permit and records the outcome.
 pub(super) fn run_admitted(
     call: &Call<'_>,
     kernel: &CompiledKernel,
@@ -602,40 +637,42 @@ pub(super) fn run_admitted(
     scratch: &mut Scratch,
     run_one: &mut RunOne<'_>,
 ) -> Outcome {
-    let permit = match call.world.health.admit(call.subject(kernel)) {
+    let permit = match call.snapshot.health.admit(call.subject(kernel)) {
         Ok(permit) => Some(permit),
-        Err(refusal) if call.takes_open && refusal.yields_to_last_resort(kernel.is_reference()) => None,
+        Err(refusal) if call.allow_open_circuit && refusal.yields_to_last_resort(kernel.is_reference()) => {
+            None
+        }
         Err(refusal) => {
             let reason = Reason::new(ReasonCode::CircuitHalfOpenBusy).message(refusal.to_string());
             return Some(Box::new(KernelError::because(reason).before_writing()));
         }
     };
-    let outcome = run_watched(call.world, kernel, workspace, transforms, scratch, run_one);
+    let outcome = run_observed(call.snapshot, kernel, workspace, transforms, scratch, run_one);
     match (&outcome, permit) {
         (None, Some(permit)) => permit.succeeded(),
-        (Some(error), Some(permit)) => permit.failed(Failure::of(error, &told(error))),
-        // A call past an open circuit decides nothing: probes do.
+        (Some(error), Some(permit)) => permit.failed(Failure::of(error, &failure_text(error))),
+        // A call past an open circuit does not change its state; only probes do.
         (_, None) => {}
     }
     outcome
 }
 
-/// After an allocation that failed, what was believed of the device's memory is not believed any more.
-fn forget_memory(world: &World, error: &KernelError) {
+/// After a failed allocation, drops the cached free-memory figures.
+fn invalidate_memory_figures(snapshot: &Snapshot, error: &KernelError) {
     if error.reason.code == ReasonCode::OutOfMemory {
-        world.blocks.forget();
+        snapshot.blocks.clear();
     }
 }
 
-/// Tells health of a failure.
+/// Records a failure in health.
 pub(super) fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
-    if let Ok(permit) = call.world.health.admit(call.subject(kernel)) {
-        permit.failed(Failure::of(error, &told(error)));
+    if let Ok(permit) = call.snapshot.health.admit(call.subject(kernel)) {
+        permit.failed(Failure::of(error, &failure_text(error)));
     }
 }
 
-/// What is remembered of a failure: its sentence, with a code that says more than that it failed.
-pub(super) fn told(error: &KernelError) -> String {
+/// The text that health stores for a failure: the sentence, prefixed with the code unless that is only `KernelFailed`.
+pub(super) fn failure_text(error: &KernelError) -> String {
     match error.reason.code {
         ReasonCode::KernelFailed => error.reason.sentence(),
         _ => error.reason.to_string(),

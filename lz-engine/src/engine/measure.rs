@@ -1,4 +1,4 @@
-//! The kernels that could run a call, one by one, for whoever measures them. Nothing here decides.
+//! The kernels that could run a call, for measuring them one by one. Nothing here selects.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::health::{Failure, Subject};
 use crate::selection::call::Call;
 use crate::selection::decide;
 use crate::selection::filter;
-use crate::selection::score::Findings;
+use crate::selection::score::PerfTerms;
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
 use lz_core::error::Error;
@@ -23,11 +23,11 @@ pub(crate) struct Runner {
     kernel: Arc<CompiledKernel>,
     transforms: Transforms,
     workspace: u64,
-    /// Whether it has to be compiled first.
+    /// Whether it must be compiled first.
     pub cold: bool,
 }
 
-/// What can be measured for a call, and what cannot.
+/// The kernels that can be measured for a call, and those that cannot.
 pub(crate) struct Runners {
     pub device: DeviceSpec,
     pub bucket: Vec<u64>,
@@ -40,7 +40,7 @@ impl Runner {
         &self.kernel.entry
     }
 
-    /// Runs it; a panic inside is its failure.
+    /// Runs it; a panic inside it is returned as its error.
     pub fn run(
         &self,
         scratch: &mut Scratch,
@@ -54,27 +54,29 @@ impl Runner {
 }
 
 impl Engine {
-    /// Everything that could run the call, compiled or not.
+    /// All kernels that could run the call, compiled or not.
     pub(crate) fn runners(
         &self,
         operation: &'static OperationInfo,
         context: &Context,
     ) -> Result<Runners, Error> {
-        let (world, mode) = self.shared.world_of_thread();
-        if !world.devices.are_real() {
-            return Err(dispatch::imagined(operation));
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        if !snapshot.devices.are_real() {
+            return Err(dispatch::simulated_device_error(operation));
         }
-        let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
-        let call = Call::new(&world, table, context, mode);
+        let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
+        let call = Call::new(&snapshot, table, context, mode);
         let Some(device) = call.device.cloned() else {
             let reasons = vec![Reason::new(ReasonCode::DeviceAbsent)];
             return Err(Error::Validation { operation: operation.name.to_string(), reasons });
         };
         let mut runners =
             Runners { device, bucket: call.bucket.words().to_vec(), able: Vec::new(), unable: Vec::new() };
-        for ranked in decide::rank(&call, &Findings::default()) {
+        for ranked in decide::rank(&call, &PerfTerms::default()) {
             let candidate = table.candidates.get(usize::from(ranked.position));
-            let Some(kernel) = candidate.and_then(|one| world.registry.shared(one.kernel)) else { continue };
+            let Some(kernel) = candidate.and_then(|one| snapshot.registry.shared(one.kernel)) else {
+                continue;
+            };
             let mut reasons: Vec<Reason> = Vec::new();
             filter::examine(&call, ranked.position, &mut reasons);
             let cold = reasons.iter().any(|reason| reason.code == ReasonCode::JitCold);
@@ -90,21 +92,21 @@ impl Engine {
         Ok(runners)
     }
 
-    /// Forgets earlier failures of a kernel in calls of this kind: it was measured and works.
+    /// Resets the circuit of a kernel for this bucket after a successful measurement.
     pub(crate) fn succeeded_in_trial(&self, runners: &Runners, runner: &Runner) {
         self.health().forgive(&subject(runners, runner));
     }
 
-    /// Tells health that a kernel failed while it was measured.
+    /// Records a failure during measurement in health.
     pub(crate) fn failed_in_trial(&self, runners: &Runners, runner: &Runner, error: &KernelError) {
         let health = self.health();
         if let Ok(permit) = health.admit(subject(runners, runner)) {
-            permit.failed(Failure::of(error, &super::dispatch::told(error)).in_trial());
+            permit.failed(Failure::of(error, &super::dispatch::failure_text(error)).in_trial());
         }
     }
 }
 
-/// What health knows a measured kernel by.
+/// The circuit-breaker subject of a measured kernel.
 fn subject<'a>(runners: &'a Runners, runner: &'a Runner) -> Subject<'a> {
     let spec = runner.kernel.spec();
     Subject {

@@ -1,98 +1,100 @@
-//! What an engine tells of itself: counters, gauges, timings; and who is asked to watch.
+//! Observability of an engine: counters, gauges, latencies, and what is observed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Engine, Shared};
 use crate::registry::BackendState;
-use crate::selection::snapshot::{Parts, World};
+use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use crate::selection::thread::{self, Thread};
-use crate::telemetry::{self, Snapshot, Synchronise, Telemetry, Watch, Watching};
+use crate::telemetry::{self, MetricsSnapshot, Observation, ObserveOptions, Synchronize, Telemetry};
 use lz_core::operation::OperationInfo;
 use lz_core::reason::Reason;
 
 impl Engine {
-    /// Everything that is counted, now. This thread's own calls are all in it.
-    pub fn metrics(&self) -> Snapshot {
-        thread::with(Thread::tell_all);
-        let world = self.shared.published.load();
-        let metrics = &world.watching.telemetry.metrics;
+    /// The current metrics, including all calls of this thread.
+    pub fn metrics(&self) -> MetricsSnapshot {
+        thread::with(Thread::flush_all);
+        let snapshot = self.shared.published.load();
+        let metrics = &snapshot.observation.telemetry.metrics;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        // Misses first: a hit that is counted in between must not make the difference negative.
+        // Load misses first, so that concurrent hits cannot make the difference negative.
         let misses = load(&metrics.misses);
         let selections = load(&metrics.selections).max(misses);
         let failures = metrics.failures();
         let available = |backend: &str| {
-            world.registry.backend(backend).is_some_and(|backend| backend.state == BackendState::Available)
+            snapshot.registry.backend(backend).is_some_and(|backend| backend.state == BackendState::Available)
         };
-        let active = world.registry.kernels().filter(|entry| available(&entry.spec.backend)).count();
-        Snapshot {
+        let active = snapshot.registry.kernels().filter(|entry| available(&entry.spec.backend)).count();
+        MetricsSnapshot {
             selections,
             cache_hits: selections - misses,
-            remembered_hits: load(&metrics.remembered),
+            remembered_hits: load(&metrics.thread_cache_hits),
             cache_misses: misses,
             refusals: load(&metrics.refusals),
             executions: load(&metrics.executions),
             failures: failures.total(),
             failures_by_cause: failures,
             fallbacks: metrics.fallbacks(),
-            circuit_openings: world.health.summary().counters.openings,
+            circuit_openings: snapshot.health.summary().counters.openings,
             selection_latency: metrics.selection.snapshot(),
             execution_latency: metrics.execution.snapshot(),
             ipc_latency: metrics.exchange.snapshot(),
             active_kernels: active as u64,
-            cache_size: world.decisions.len() as u64,
-            degradation_level: world.level as u64,
+            cache_size: snapshot.decisions.len() as u64,
+            degradation_level: snapshot.level as u64,
         }
     }
 
-    /// The same as the text that Prometheus reads.
+    /// The metrics in the Prometheus text format.
     pub fn metrics_text(&self) -> String {
         telemetry::prometheus_text(&self.metrics())
     }
 
-    /// How often a kernel failed and another one did its work.
+    /// How many calls were run by a fallback kernel.
     pub fn fallbacks(&self) -> u64 {
         let fallbacks = self.telemetry().metrics.fallbacks();
         fallbacks.iter().map(|fallback| fallback.count).sum()
     }
 
-    /// Where observations go, for those who run kernels elsewhere and time the way there.
+    /// The telemetry sink, for backends that run kernels in other processes and record IPC latency.
     pub fn telemetry(&self) -> Arc<Telemetry> {
-        Arc::clone(&self.shared.published.load().watching.telemetry)
+        Arc::clone(&self.shared.published.load().observation.telemetry)
     }
 
-    /// Asks for observations, besides what settings ask for.
-    pub fn watch(&self, watch: Watch) {
-        self.shared.change_watching(|watching| Watching { by_calls: watch, ..watching });
+    /// Enables observation in addition to what settings enable.
+    pub fn observe(&self, options: ObserveOptions) {
+        self.shared.change_observation(|observation| Observation { by_calls: options, ..observation });
     }
 
-    /// Sets who can wait for a device, for `debug`.
-    pub fn set_synchronise(&self, synchronise: Option<Arc<dyn Synchronise>>) {
-        self.shared.change_watching(|watching| Watching { synchronise, ..watching });
+    /// Sets the device synchronization that `debug` uses.
+    pub fn set_synchronize(&self, synchronize: Option<Arc<dyn Synchronize>>) {
+        self.shared.change_observation(|observation| Observation { synchronize, ..observation });
     }
 }
 
 impl Shared {
-    pub(super) fn change_watching(&self, change: impl FnOnce(Watching) -> Watching) {
-        let change = |parts: Parts| Ok(Some(Parts { watching: change(parts.watching.clone()), ..parts }));
-        // Watching otherwise cannot fail.
+    pub(super) fn change_observation(&self, change: impl FnOnce(Observation) -> Observation) {
+        let change = |parts: SnapshotParts| {
+            Ok(Some(SnapshotParts { observation: change(parts.observation.clone()), ..parts }))
+        };
+        // `change` returns no error.
         self.change(change).ok();
     }
 
-    /// Counts a fallback always, and logs it once an operation and kernel.
+    /// Counts every fallback; logs the first one per operation and kernel.
     pub(super) fn note_fallback(
         &self,
-        world: &World,
+        snapshot: &Snapshot,
         operation: &OperationInfo,
         from: &str,
         to: &str,
         reasons: &[Reason],
     ) {
-        let first = world.watching.telemetry.metrics.fallback(&operation.name, from);
-        if first || world.watch.verbose {
+        let first = snapshot.observation.telemetry.metrics.fallback(&operation.name, from);
+        if first || snapshot.observe.verbose {
             let why = reasons.first().map(Reason::to_string).unwrap_or_default();
-            tracing::warn!(operation = %operation.name, kernel = from, fallback = to, why, "a kernel failed");
+            tracing::warn!(operation = %operation.name, kernel = from, fallback = to, why, "kernel failed; used fallback");
         }
     }
 }

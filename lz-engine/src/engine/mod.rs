@@ -1,8 +1,8 @@
-//! The engine: decides which kernel runs a call, runs it, and falls back when it fails.
+//! The engine: selects a kernel for a call, runs it, and falls back to another kernel when it fails.
 //!
-//! Follow a call: `dispatch` looks into what its thread remembers (`inline`), then into the decisions of the current
-//! `world` (`cache`), and only then decides afresh (`decide`: `score`, `filter`). Everything that a decision depends on is in
-//! one immutable world; a change makes a new one (`publish`).
+//! Path of a call: `dispatch` looks up the thread cache (`inline`), then the decision cache of the current snapshot
+//! (`cache`). On a miss it ranks and filters the candidates (`decide`: `score`, `filter`). Everything that a decision
+//! depends on is in one immutable snapshot (`world`); every change publishes a new one (`publish`).
 
 mod builder;
 mod capture;
@@ -39,9 +39,9 @@ use crate::selection::call::Call;
 use crate::selection::devices::Devices;
 use crate::selection::loaded_tables::LoadedTables;
 use crate::selection::publish::Published;
-use crate::selection::snapshot::{Parts, World};
+use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use crate::selection::{decide, split, thread_scope};
-use crate::telemetry::Watching;
+use crate::telemetry::Observation;
 
 pub use crate::selection::snapshot::JitRequests;
 pub use builder::EngineBuilder;
@@ -50,13 +50,13 @@ pub(crate) use extensions::DecisionObserver;
 use extensions::{Extensions, Observer};
 pub use pinned::Pinned;
 
-/// Decides and dispatches. A clone is the same engine.
+/// Selects kernels and dispatches calls. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
 }
 
-/// An engine that is not kept alive.
+/// A weak reference to an engine.
 #[derive(Debug, Clone)]
 pub(crate) struct WeakEngine(Weak<Shared>);
 
@@ -68,28 +68,28 @@ impl WeakEngine {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    published: Published<World>,
-    /// Held by whoever makes a new world.
+    published: Published<Snapshot>,
+    /// Held while a new snapshot is built and published.
     changing: Mutex<()>,
-    /// What the operator has set, once anybody asks for it.
+    /// The operator's settings; created on first use.
     operator: OnceLock<PolicyStack>,
-    /// Who keeps things on disk.
-    keeper: OnceLock<Arc<persistence::Keeper>>,
+    /// The PerfDB connection.
+    persistence: OnceLock<Arc<persistence::Persistence>>,
     /// What clients of the engine keep with it.
     extensions: Extensions,
     /// Who is told of decisions when they are made.
     observer: Observer,
 }
 
-/// Generations are never used twice in a process, so that a thread may serve several engines.
+/// Generations are unique in a process, so that one thread cache can serve several engines.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(1);
 
 fn next_generation() -> u64 {
     NEXT_GENERATION.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Decisions that there is room for at first; a world that fills up is followed by a roomier one.
-const FIRST_ROOM: usize = 192;
+/// Initial capacity of the decision cache. A snapshot whose cache fills up is replaced by one with a larger cache.
+const INITIAL_CACHE_CAPACITY: usize = 192;
 
 impl Default for Engine {
     fn default() -> Engine {
@@ -98,25 +98,25 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// An engine without kernels, on this machine's devices.
+    /// An engine without kernels that uses the devices of this machine.
     pub fn new() -> Engine {
         Engine::with_health(Arc::new(Health::default()))
     }
 
-    /// An engine that keeps its health there. A health serves one engine.
+    /// An engine with this health state. A `Health` must not be shared between engines.
     pub fn with_health(health: Arc<Health>) -> Engine {
-        Engine::of_parts(Parts { health, ..Parts::default() })
+        Engine::from_parts(SnapshotParts { health, ..SnapshotParts::default() })
     }
 
-    fn of_parts(parts: Parts) -> Engine {
+    fn from_parts(parts: SnapshotParts) -> Engine {
         let health = Arc::clone(&parts.health);
-        let room = parts.policy.cache.value.max_entries.min(FIRST_ROOM);
-        let world = Arc::new(World::new(parts, next_generation(), None, room));
+        let capacity = parts.policy.cache.value.max_entries.min(INITIAL_CACHE_CAPACITY);
+        let snapshot = Arc::new(Snapshot::new(parts, next_generation(), None, capacity));
         let shared = Arc::new(Shared {
-            published: Published::new(world),
+            published: Published::new(snapshot),
             changing: Mutex::new(()),
             operator: OnceLock::new(),
-            keeper: OnceLock::new(),
+            persistence: OnceLock::new(),
             extensions: Extensions::default(),
             observer: Observer::default(),
         });
@@ -124,23 +124,28 @@ impl Engine {
         health.on_change(move |_, _| {
             if let Some(shared) = weak.upgrade() {
                 shared.change(|parts| Ok(Some(parts))).ok();
-                shared.keep_health();
+                shared.persist_health();
             }
         });
         Engine { shared }
     }
 
-    /// The same kernels and policy on a device that need not be there: it can say what would be chosen, not run it.
+    /// An engine with the same kernels and policy and a simulated device: only `explain` and `which` are available.
     #[must_use]
     pub fn with_device(&self, device: DeviceSpec) -> Engine {
         let parts = self.shared.published.load().parts();
         let health = Arc::new(Health::default());
-        // Scopes act on it as on this one, but what it would do is not counted with what was done.
-        let watching = Watching { telemetry: Arc::default(), ..parts.watching };
-        Engine::of_parts(Parts { devices: Devices::Imagined(Arc::new(device)), health, watching, ..parts })
+        // Scopes apply to it too, but it has its own telemetry: simulated selections are not counted with real ones.
+        let observation = Observation { telemetry: Arc::default(), ..parts.observation };
+        Engine::from_parts(SnapshotParts {
+            devices: Devices::Simulated(Arc::new(device)),
+            health,
+            observation,
+            ..parts
+        })
     }
 
-    /// Adds operations, so that kernels can be registered by their names.
+    /// Registers operations, so that kernels can refer to them by name.
     pub fn register_operations(
         &self,
         operations: impl IntoIterator<Item = &'static OperationInfo>,
@@ -148,78 +153,79 @@ impl Engine {
         self.shared.change_registry(|registry| registry.with_operations(operations))
     }
 
-    /// Adds kernels: all of them or, when anything is wrong with any spec, none.
+    /// Registers kernels: all of them, or none if any spec is invalid.
     pub fn register(&self, entries: impl IntoIterator<Item = KernelEntry>) -> Result<(), Error> {
         self.shared.change_registry(|registry| registry.with_kernels(entries))?;
-        self.shared.tell_population();
-        self.shared.read_kept();
+        self.shared.update_population();
+        self.shared.load_persisted();
         Ok(())
     }
 
-    /// Takes a backend and its kernels away.
+    /// Removes a backend and its kernels.
     pub fn unregister_backend(&self, backend: &str) {
-        // Taking away cannot fail.
+        // Removal cannot fail.
         self.shared.change_registry(|registry| Ok(registry.without_backend(backend))).ok();
-        self.shared.tell_population();
+        self.shared.update_population();
     }
 
-    /// Says why a backend cannot be used; its kernels stay visible with that reason.
+    /// Disables a backend; its kernels stay registered and are excluded for `reason`.
     pub fn disable_backend(&self, backend: &str, reason: Reason) {
         let state = BackendState::Disabled(reason);
         self.shared.change_registry(|registry| Ok(registry.with_backend_state(backend, state))).ok();
     }
 
-    /// Takes the above back.
+    /// Reverts [`Engine::disable_backend`].
     pub fn enable_backend(&self, backend: &str) {
         let state = BackendState::Available;
         self.shared.change_registry(|registry| Ok(registry.with_backend_state(backend, state))).ok();
     }
 
-    /// What there is to choose from.
+    /// The registered operations and kernels.
     pub fn registry(&self) -> Arc<Registry> {
         Arc::clone(&self.shared.published.load().registry)
     }
 
-    /// What the operator wants.
+    /// The policy in force.
     pub fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.shared.published.load().policy)
     }
 
-    /// Replaces the policy. One that says the same changes nothing.
+    /// Replaces the policy. An equal policy changes nothing.
     pub fn set_policy(&self, policy: Policy) {
-        let change =
-            |parts: Parts| Ok((*parts.policy != policy).then(|| Parts { policy: Arc::new(policy), ..parts }));
+        let change = |parts: SnapshotParts| {
+            Ok((*parts.policy != policy).then(|| SnapshotParts { policy: Arc::new(policy), ..parts }))
+        };
         self.shared.change(change).ok();
     }
 
-    /// Sets who knows measurements. Set it again when there is more to know, so that decisions are made anew.
+    /// Sets the source of measurements. Set it again when it has new measurements, so that cached decisions are invalidated.
     pub fn set_evidence(&self, evidence: Option<Arc<dyn Evidence>>) {
-        self.shared.change(|parts| Ok(Some(Parts { evidence, ..parts }))).ok();
+        self.shared.change(|parts| Ok(Some(SnapshotParts { evidence, ..parts }))).ok();
     }
 
-    /// Sets who knows how much memory is free.
+    /// Sets the source of free-memory figures.
     pub fn set_memory_probe(&self, memory: Option<Arc<dyn MemoryProbe>>) {
-        self.shared.change(|parts| Ok(Some(Parts { memory, blocks: Arc::default(), ..parts }))).ok();
+        self.shared.change(|parts| Ok(Some(SnapshotParts { memory, blocks: Arc::default(), ..parts }))).ok();
     }
 
-    /// Sets who compiles in the background.
+    /// Sets the background compiler.
     pub fn set_jit(&self, jit: Option<Arc<dyn JitRequests>>) {
-        self.shared.change(|parts| Ok(Some(Parts { jit, ..parts }))).ok();
+        self.shared.change(|parts| Ok(Some(SnapshotParts { jit, ..parts }))).ok();
     }
 
-    /// Says that a kernel has been compiled for calls like this one.
+    /// Marks a kernel as compiled for calls like this one.
     pub fn mark_warm(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         self.shared.mark_warm(kernel, operation, context);
     }
 
-    /// Says that a kernel survived a trial capture of calls like this one; with `graph_strict_mode` only such calls of it are
+    /// Marks a kernel as having passed a trial capture of calls like this one; with `graph_strict_mode` only such calls are
     /// captured.
     pub fn mark_captured(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let bucket = Bucket::of(operation, context);
-        let change = |parts: Parts| {
+        let change = |parts: SnapshotParts| {
             let mut warm = (*parts.warm).clone();
             let news = warm.add_captured(operation, kernel, bucket.words());
-            Ok(news.then(|| Parts { warm: Arc::new(warm), ..parts }))
+            Ok(news.then(|| SnapshotParts { warm: Arc::new(warm), ..parts }))
         };
         self.shared.change(change).ok();
     }
@@ -229,17 +235,17 @@ impl Engine {
         Arc::clone(&self.shared.published.load().health)
     }
 
-    /// Moves with every change that a decision can depend on.
+    /// Increases with every change that a decision can depend on.
     pub fn generation(&self) -> u64 {
         self.shared.published.number()
     }
 
-    /// How many decisions are kept now.
+    /// Number of decisions in the cache.
     pub fn cached_decisions(&self) -> usize {
         self.shared.published.load().decisions.len()
     }
 
-    /// Runs a validated call: `run_one` is called with the chosen kernel, and again with the next one if it fails.
+    /// Runs a validated call: `run_one` is called with the selected kernel and, if that fails, with each fallback.
     #[inline]
     pub fn dispatch<F>(
         &self,
@@ -253,52 +259,52 @@ impl Engine {
         self.shared.dispatch(operation, context, run_one)
     }
 
-    /// What would be run for a call.
+    /// The kernel that would be selected for a call, with its score and fallbacks.
     pub fn which(&self, operation: &'static OperationInfo, context: &Context) -> Result<Plan, Error> {
-        let (world, mode) = self.shared.world_of_thread();
-        let Some(table) = world.table(operation) else {
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        let Some(table) = snapshot.table(operation) else {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
-        let call = Call::new(&world, table, context, mode);
-        let possible = decide::possible_or_resort(&call);
+        let call = Call::new(&snapshot, table, context, mode);
+        let eligible = decide::eligible_or_last_resort(&call);
         let name = |position: u16| {
             let candidate = table.candidates.get(usize::from(position))?;
-            world.registry.compiled(candidate.kernel)
+            snapshot.registry.compiled(candidate.kernel)
         };
-        let resort = if possible.is_empty() { split::plan(&call) } else { None };
-        let best = possible.first().or(resort.as_ref().map(|(_, best)| best));
+        let last_resort = if eligible.is_empty() { split::plan(&call) } else { None };
+        let best = eligible.first().or(last_resort.as_ref().map(|(_, best)| best));
         let best = best.and_then(|best| Some((best, name(best.position)?)));
         let Some((best, kernel)) = best else { return Err(decide::refusal(&call)) };
-        let fallbacks = possible.iter().skip(1).filter_map(|one| Some(name(one.position)?.spec().id.clone()));
-        let allowed = world.policy.fallback_enabled.value;
+        let fallbacks = eligible.iter().skip(1).filter_map(|one| Some(name(one.position)?.spec().id.clone()));
+        let allowed = snapshot.policy.fallback_enabled.value;
         Ok(Plan {
             kernel: kernel.spec().id.clone(),
             transforms: best.transforms,
             transform_cost: -best.score.transform,
-            workspace_bytes: match &resort {
+            workspace_bytes: match &last_resort {
                 Some((split, _)) => split::workspace(&call, kernel, split),
                 None => crate::selection::filter::workspace(kernel, &call.values).unwrap_or(0),
             },
             score: best.score.total(),
             fallbacks: if allowed { fallbacks.collect() } else { Vec::new() },
-            split: resort.as_ref().map(|(split, _)| split.clone()),
+            split: last_resort.as_ref().map(|(split, _)| split.clone()),
         })
     }
 
-    /// The decision that a dispatch would use, cached or not: the kernel's id. For tests and diagnostics.
+    /// The id of the kernel that a dispatch would use, cached or not. For tests and diagnostics.
     pub fn decide(&self, operation: &'static OperationInfo, context: &Context) -> Result<String, Error> {
-        let (world, mode) = self.shared.world_of_thread();
-        let Some(table) = world.table(operation) else {
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        let Some(table) = snapshot.table(operation) else {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
-        let found = self.shared.find(&world, table, context, mode)?;
-        let kernel = world.registry.compiled(found.choice().kernel);
+        let found = self.shared.find(&snapshot, table, context, mode)?;
+        let kernel = snapshot.registry.compiled(found.choice().kernel);
         Ok(kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default())
     }
 }
 
 impl Engine {
-    /// The engine, not kept alive.
+    /// A weak reference to this engine.
     pub(crate) fn downgrade(&self) -> WeakEngine {
         WeakEngine(Arc::downgrade(&self.shared))
     }
@@ -313,15 +319,15 @@ impl Engine {
         self.shared.observer.set(observer);
     }
 
-    /// The current state of everything.
-    pub(crate) fn world(&self) -> Arc<World> {
+    /// The current snapshot.
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.shared.published.load()
     }
 
-    /// Makes a new state out of the parts of the current one.
+    /// Publishes a new snapshot built from the parts of the current one.
     pub(crate) fn change(
         &self,
-        change: impl FnOnce(Parts) -> Result<Option<Parts>, Error>,
+        change: impl FnOnce(SnapshotParts) -> Result<Option<SnapshotParts>, Error>,
     ) -> Result<(), Error> {
         self.shared.change(change)
     }
@@ -332,36 +338,41 @@ impl Shared {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The world in which this thread's calls are decided now, and their mode.
-    fn world_of_thread(&self) -> (Arc<World>, Mode) {
-        let world = self.published.load();
-        let mode = thread_scope::of_thread().apply(world.mode);
-        (world.in_scope(mode).unwrap_or(world), mode)
+    /// The snapshot that this thread's calls are decided under, and their mode.
+    fn thread_snapshot(&self) -> (Arc<Snapshot>, Mode) {
+        let snapshot = self.published.load();
+        let mode = thread_scope::of_thread().apply(snapshot.mode);
+        (snapshot.in_scope(mode).unwrap_or(snapshot), mode)
     }
 
-    /// Makes a new world out of the parts of the current one. `None` changes nothing.
-    fn change(&self, change: impl FnOnce(Parts) -> Result<Option<Parts>, Error>) -> Result<(), Error> {
+    /// Publishes a new snapshot built from the parts of the current one. `None` changes nothing.
+    fn change(
+        &self,
+        change: impl FnOnce(SnapshotParts) -> Result<Option<SnapshotParts>, Error>,
+    ) -> Result<(), Error> {
         let _alone = self.lock();
         let before = self.published.load();
         if let Some(parts) = change(before.parts())? {
-            let most = parts.policy.cache.value.max_entries;
-            let room = before.decisions.room().max(FIRST_ROOM).min(most);
-            self.publish(parts, &before, room);
+            let max_entries = parts.policy.cache.value.max_entries;
+            let capacity = before.decisions.capacity().max(INITIAL_CACHE_CAPACITY).min(max_entries);
+            self.publish(parts, &before, capacity);
         }
         Ok(())
     }
 
     fn mark_warm(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let bucket = Bucket::of(operation, context);
-        let change = |parts: Parts| {
+        let change = |parts: SnapshotParts| {
             let mut warm = (*parts.warm).clone();
-            Ok(warm.add(operation, kernel, bucket.words()).then(|| Parts { warm: Arc::new(warm), ..parts }))
+            Ok(warm
+                .add(operation, kernel, bucket.words())
+                .then(|| SnapshotParts { warm: Arc::new(warm), ..parts }))
         };
         self.change(change).ok();
     }
 
-    fn publish(&self, parts: Parts, before: &World, room: usize) {
-        self.published.replace(Arc::new(World::new(parts, next_generation(), Some(before), room)));
+    fn publish(&self, parts: SnapshotParts, before: &Snapshot, capacity: usize) {
+        self.published.replace(Arc::new(Snapshot::new(parts, next_generation(), Some(before), capacity)));
     }
 
     fn change_registry(
@@ -370,43 +381,43 @@ impl Shared {
     ) -> Result<(), Error> {
         self.change(|parts| {
             let registry = Arc::new(change(&parts.registry)?);
-            let solved = LoadedTables::beside(&parts.solved, &registry);
-            Ok(Some(Parts { registry, solved, ..parts }))
+            let solved = LoadedTables::with_registry(&parts.solved, &registry);
+            Ok(Some(SnapshotParts { registry, solved, ..parts }))
         })
     }
 
-    /// Health counts in shares of what there is. Told outside of the lock, because health tells us of changes in turn.
-    fn tell_population(&self) {
-        let world = self.published.load();
+    /// Health thresholds are shares of the population. Called without the lock, because health notifies the engine of changes.
+    fn update_population(&self) {
+        let snapshot = self.published.load();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        world.health.set_population(Population {
-            kernels: count(world.registry.kernels().count()),
-            backends: count(world.registry.backends().count()),
+        snapshot.health.set_population(Population {
+            kernels: count(snapshot.registry.kernels().count()),
+            backends: count(snapshot.registry.backends().count()),
             devices: 1,
         });
     }
 
-    /// Follows a full world by one with more room, or with an empty table when there is no more to be had.
-    fn make_room(&self, full: u64) {
+    /// Replaces a snapshot whose decision cache is full: the capacity doubles up to `cache.max_entries`, then the cache is emptied.
+    fn grow_cache(&self, full: u64) {
         let _alone = self.lock();
         let before = self.published.load();
         if before.generation != full {
             return;
         }
-        let most = before.policy.cache.value.max_entries;
-        self.publish(before.parts(), &before, (before.decisions.room() * 2).min(most));
+        let max_entries = before.policy.cache.value.max_entries;
+        self.publish(before.parts(), &before, (before.decisions.capacity() * 2).min(max_entries));
     }
 
-    /// Throws decisions away that are too old.
+    /// Invalidates decisions that are older than `cache.time_to_live`.
     fn expire(&self) {
-        let world = self.published.load();
-        if world.born.elapsed() < world.policy.cache.value.time_to_live {
+        let snapshot = self.published.load();
+        if snapshot.created_at.elapsed() < snapshot.policy.cache.value.time_to_live {
             return;
         }
         let _alone = self.lock();
         let before = self.published.load();
-        if before.born.elapsed() >= before.policy.cache.value.time_to_live {
-            self.publish(before.parts(), &before, before.decisions.room());
+        if before.created_at.elapsed() >= before.policy.cache.value.time_to_live {
+            self.publish(before.parts(), &before, before.decisions.capacity());
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What an engine keeps on disk: measurements that it decides by, and the health of its kernels.
+//! Persistence: stored measurements that selection uses, and the stored health of kernels.
 //!
-//! The database is an adviser: nothing here can fail a call, and nothing here runs inside one. Health is written in the
-//! background shortly after it changes, and once more when the engine goes.
+//! No call waits for the database or fails because of it. Health is written in the background shortly after it changes, and
+//! once more when the engine is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,26 +15,26 @@ use crate::evidence::{Evidence, StoredEvidence};
 use crate::health::{CircuitReport, Health, RefusalScope};
 use crate::policy::layer::Layer;
 use crate::selection::devices::{Devices, host};
-use crate::selection::snapshot::{Parts, World};
+use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use lz_core::device::{DeviceSpec, Environment, Platform};
 use lz_perfdb::collect_crashes;
 use lz_perfdb::{ClosedReason, DropReason, Filter, HealthScope, Mode, PerfDb};
 
-/// How long changes of health are collected before they are written.
-const COLLECT: Duration = Duration::from_millis(200);
+/// Delay between a change of health and writing it, so that changes are batched.
+const SAVE_DELAY: Duration = Duration::from_millis(200);
 
-/// How long a database that another process holds is left alone before it is tried again: at first, and at most.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LAST: Duration = Duration::from_secs(10);
+/// Initial and maximum delay before a database that another process has locked is tried again.
+const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The database of an engine.
+/// The PerfDB connection of an engine.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Persistence {
     torch: String,
     state: Mutex<State>,
-    /// The process in which a thread is about to write; 0 for none. A forked child has not got the thread.
+    /// The process in which a save is scheduled; 0 for none. A pid, because a forked child does not have the thread.
     saving: AtomicU32,
-    /// The process in which a thread waits for a database that another process holds; 0 for none.
+    /// The process in which a thread retries a locked database; 0 for none.
     retrying: AtomicU32,
     engine: OnceLock<Weak<Shared>>,
 }
@@ -46,9 +46,9 @@ struct State {
     use_environment: bool,
 }
 
-impl Keeper {
-    pub fn new(torch: String) -> Keeper {
-        Keeper {
+impl Persistence {
+    pub fn new(torch: String) -> Persistence {
+        Persistence {
             torch,
             state: Mutex::default(),
             saving: AtomicU32::new(0),
@@ -73,7 +73,7 @@ impl Keeper {
     }
 }
 
-/// `~` at the start of a path is the home directory; without one the path is taken as it stands.
+/// Expands a leading `~/` to the home directory, if there is one.
 fn expanded(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -82,15 +82,15 @@ fn expanded(path: &str) -> PathBuf {
 }
 
 impl Shared {
-    /// Sets who keeps things on disk. Only the first is taken.
-    pub(super) fn keep_with(self: &Arc<Shared>, keeper: Keeper) -> bool {
-        let _ = keeper.engine.set(Arc::downgrade(self));
-        self.keeper.set(Arc::new(keeper)).is_ok()
+    /// Attaches the persistence. Only the first call has an effect.
+    pub(super) fn attach_persistence(self: &Arc<Shared>, persistence: Persistence) -> bool {
+        let _ = persistence.engine.set(Arc::downgrade(self));
+        self.persistence.set(Arc::new(persistence)).is_ok()
     }
 
-    /// Opens, changes or closes the database as settings say.
-    pub(super) fn keep(&self, layer: &Layer) {
-        let Some(keeper) = self.keeper.get() else { return };
+    /// Opens, replaces or closes the database according to the settings.
+    pub(super) fn configure_persistence(&self, layer: &Layer) {
+        let Some(persistence) = self.persistence.get() else { return };
         let value = |key: &str| layer.value(key).map(|sourced| sourced.value);
         let on = |key: &str| value(key) == Some(SettingValue::Bool(true));
         let path = match value("perfdb.path") {
@@ -99,7 +99,7 @@ impl Shared {
         };
         let use_environment = on("perf_environment.use_nvml");
         {
-            let mut state = keeper.state();
+            let mut state = persistence.state();
             if state.path == path && state.use_environment == use_environment {
                 return;
             }
@@ -109,93 +109,103 @@ impl Shared {
                 state.path = path;
             }
         }
-        self.read_kept();
+        self.load_persisted();
     }
 
-    /// Tries a database again that another process holds, elsewhere and until it can be read; then what it knows is read.
-    fn retry_later(keeper: &Arc<Keeper>) {
+    /// Retries a locked database on a background thread until it can be read, then loads it.
+    fn retry_later(persistence: &Arc<Persistence>) {
         let process = std::process::id();
-        if keeper.retrying.swap(process, Ordering::AcqRel) == process {
+        if persistence.retrying.swap(process, Ordering::AcqRel) == process {
             return;
         }
-        let keeper = Arc::clone(keeper);
+        let persistence = Arc::clone(persistence);
         let wait = move || {
-            let mut pause = RETRY_FIRST;
+            let mut pause = INITIAL_RETRY_DELAY;
             loop {
                 std::thread::sleep(pause);
-                pause = (pause * 2).min(RETRY_LAST);
-                let shared = keeper.engine.get().and_then(Weak::upgrade);
-                let (Some(shared), Some(db)) = (shared, keeper.db()) else { break };
+                pause = (pause * 2).min(MAX_RETRY_DELAY);
+                let shared = persistence.engine.get().and_then(Weak::upgrade);
+                let (Some(shared), Some(db)) = (shared, persistence.db()) else { break };
                 if !db.retry() {
-                    keeper.retrying.store(0, Ordering::Release);
-                    shared.read_kept();
+                    persistence.retrying.store(0, Ordering::Release);
+                    shared.load_persisted();
                     return;
                 }
             }
-            keeper.retrying.store(0, Ordering::Release);
+            persistence.retrying.store(0, Ordering::Release);
         };
         let _ = std::thread::Builder::new().name("lz-perfdb".to_owned()).spawn(wait);
     }
 
-    /// Reads what the database knows about the kernels that there are.
-    pub(super) fn read_kept(&self) {
-        let Some(keeper) = self.keeper.get() else { return };
+    /// Loads measurements and health of the registered kernels from the database.
+    pub(super) fn load_persisted(&self) {
+        let Some(persistence) = self.persistence.get() else { return };
         let (db, use_environment) = {
-            let state = keeper.state();
+            let state = persistence.state();
             (state.db.clone(), state.use_environment)
         };
         let Some(db) = db else {
-            // Taking evidence away cannot fail.
-            self.change(|parts| Ok(parts.evidence.is_some().then(|| Parts { evidence: None, ..parts }))).ok();
+            // Removing evidence cannot fail.
+            self.change(|parts| {
+                Ok(parts.evidence.is_some().then(|| SnapshotParts { evidence: None, ..parts }))
+            })
+            .ok();
             return;
         };
-        let world = self.published.load();
+        let snapshot = self.published.load();
         let environment = |device: &DeviceSpec| {
             if use_environment { lz_device::read_environment(device) } else { Environment::default() }
         };
-        let operations: Vec<&str> = world
+        let operations: Vec<&str> = snapshot
             .registry
             .operations()
-            .filter(|info| world.registry.kernels_of(info).next().is_some())
+            .filter(|info| snapshot.registry.kernels_of(info).next().is_some())
             .map(|info| info.name.as_ref())
             .collect();
-        let devices = devices_of(&world);
-        // Backends register one after the other, and most databases of a first day are empty.
+        let devices = devices_of(&snapshot);
+        // Backends register one after the other, and a new database is empty: skip the query.
         let evidence = if db.count(&Filter::default()) == 0 {
             StoredEvidence::default()
         } else {
-            StoredEvidence::load(&db, devices, operations.iter().copied(), &keeper.torch, environment)
+            StoredEvidence::load(&db, devices, operations.iter().copied(), &persistence.torch, environment)
         };
         let evidence: Option<Arc<dyn Evidence>> =
             if evidence.is_empty() { None } else { Some(Arc::new(evidence)) };
-        let change = |parts: Parts| {
-            Ok((evidence.is_some() || parts.evidence.is_some()).then(|| Parts { evidence, ..parts }))
+        let change = |parts: SnapshotParts| {
+            Ok((evidence.is_some() || parts.evidence.is_some()).then(|| SnapshotParts { evidence, ..parts }))
         };
         self.change(change).ok();
         let uuid = &host().uuid;
-        collect_crashes(&db, world.health.clock.unix_seconds(), world.health.config().kernel.max_backoff);
-        world.health.import(&db.load_health(Some(uuid)), uuid, |scope, name| match scope {
-            HealthScope::Kernel => world.registry.kernel(name).map(|entry| entry.spec.version.clone()),
-            HealthScope::Backend => world.registry.backend(name).map(|backend| backend.version.clone()),
+        collect_crashes(
+            &db,
+            snapshot.health.clock.unix_seconds(),
+            snapshot.health.config().kernel.max_backoff,
+        );
+        snapshot.health.import(&db.load_health(Some(uuid)), uuid, |scope, name| match scope {
+            HealthScope::Kernel => snapshot.registry.kernel(name).map(|entry| entry.spec.version.clone()),
+            HealthScope::Backend => snapshot.registry.backend(name).map(|backend| backend.version.clone()),
         });
         if db.is_busy() {
-            Self::retry_later(keeper);
+            Self::retry_later(persistence);
         }
     }
 
-    /// Health has changed: writes it, a little later and elsewhere.
-    pub(super) fn keep_health(&self) {
-        let Some(keeper) = self.keeper.get().filter(|keeper| keeper.db().is_some()) else { return };
+    /// Schedules a background write of changed health.
+    pub(super) fn persist_health(&self) {
+        let Some(persistence) = self.persistence.get().filter(|persistence| persistence.db().is_some())
+        else {
+            return;
+        };
         let process = std::process::id();
-        if keeper.saving.swap(process, Ordering::AcqRel) == process {
+        if persistence.saving.swap(process, Ordering::AcqRel) == process {
             return;
         }
-        let (keeper, health) = (Arc::clone(keeper), Arc::clone(&self.published.load().health));
+        let (persistence, health) = (Arc::clone(persistence), Arc::clone(&self.published.load().health));
         let write = move || {
-            std::thread::sleep(COLLECT);
-            keeper.saving.store(0, Ordering::Release);
-            // What is dropped is counted and said by the database itself.
-            let _ = keeper.save(&health);
+            std::thread::sleep(SAVE_DELAY);
+            persistence.saving.store(0, Ordering::Release);
+            // The database counts and logs dropped writes.
+            let _ = persistence.save(&health);
         };
         let _ = std::thread::Builder::new().name("lz-health".to_owned()).spawn(write);
     }
@@ -203,20 +213,20 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(keeper) = self.keeper.get() {
-            let _ = keeper.save(&self.published.load().health);
+        if let Some(persistence) = self.persistence.get() {
+            let _ = persistence.save(&self.published.load().health);
         }
     }
 }
 
-/// The host, and the other devices when a kernel is for one of them: looking for those loads drivers.
-fn devices_of(world: &World) -> Vec<&DeviceSpec> {
-    let host_only = world.registry.kernels().all(|entry| entry.spec.platform == Platform::Cpu);
-    match &world.devices {
-        Devices::Imagined(device) => vec![device],
-        Devices::Found if host_only => vec![host()],
-        Devices::Found => {
-            let others = crate::selection::devices::found().devices.iter();
+/// The host, plus the other devices if a kernel targets one of them: detecting those loads drivers.
+fn devices_of(snapshot: &Snapshot) -> Vec<&DeviceSpec> {
+    let host_only = snapshot.registry.kernels().all(|entry| entry.spec.platform == Platform::Cpu);
+    match &snapshot.devices {
+        Devices::Simulated(device) => vec![device],
+        Devices::Detected if host_only => vec![host()],
+        Devices::Detected => {
+            let others = crate::selection::devices::detected().devices.iter();
             std::iter::once(host())
                 .chain(others.filter(|device| device.platform() != Platform::Cpu))
                 .collect()
@@ -225,56 +235,56 @@ fn devices_of(world: &World) -> Vec<&DeviceSpec> {
 }
 
 impl Engine {
-    /// The database of measurements and health, when there is one.
+    /// The database of measurements and health, if one is open.
     pub fn perfdb(&self) -> Option<Arc<PerfDb>> {
-        self.shared.keeper.get()?.db()
+        self.shared.persistence.get()?.db()
     }
 
-    /// What is wrong with `perfdb.path` if it names a file that is not a performance database; such a file is left as it is.
+    /// Describes the problem if `perfdb.path` names a file that is not a performance database; such a file is not modified.
     pub fn foreign_perfdb(&self) -> Option<String> {
         let db = self.perfdb()?;
         match db.status().mode {
             Mode::Closed(
                 reason @ (ClosedReason::NotADatabase { .. } | ClosedReason::ForeignDatabase { .. }),
             ) => Some(format!(
-                "perfdb.path: {}: {reason}; measurements and health are not kept",
+                "perfdb.path: {}: {reason}; measurements and health are not stored",
                 db.path().display()
             )),
             _ => None,
         }
     }
 
-    /// Uses a database that is open already, for an engine that was not opened from settings. Says whether it was taken: an
-    /// engine that keeps things already goes on as it did.
+    /// Uses an open database, for an engine that was not opened from settings. Returns whether it was attached: an engine that
+    /// has a database keeps it.
     pub fn attach_perfdb(&self, db: Arc<PerfDb>, torch: &str) -> bool {
-        let keeper = Keeper::new(torch.to_owned());
+        let persistence = Persistence::new(torch.to_owned());
         {
-            let mut state = keeper.state();
+            let mut state = persistence.state();
             state.path = Some(Path::new(db.path()).to_owned());
             state.db = Some(db);
             state.use_environment = true;
         }
-        let taken = self.shared.keep_with(keeper);
+        let taken = self.shared.attach_persistence(persistence);
         if taken {
-            self.shared.read_kept();
+            self.shared.load_persisted();
         }
         taken
     }
 
-    /// Reads measurements anew, after tuning or an import.
+    /// Reloads measurements, after tuning or an import.
     pub fn refresh_evidence(&self) {
-        self.shared.read_kept();
+        self.shared.load_persisted();
     }
 
     /// Writes the health of kernels now.
     pub fn save_health(&self) -> Result<(), DropReason> {
-        match self.shared.keeper.get() {
-            Some(keeper) => keeper.save(&self.health()),
+        match self.shared.persistence.get() {
+            Some(persistence) => persistence.save(&self.health()),
             None => Ok(()),
         }
     }
 
-    /// Every circuit that has something to remember: those of this process, then those that are stored and not used here.
+    /// All circuits with recorded failures: those of this process, then stored ones that this process does not use.
     pub fn circuits(&self) -> Vec<CircuitReport> {
         let health = self.health();
         let mut all = health.circuits();
@@ -290,8 +300,8 @@ impl Engine {
         all
     }
 
-    /// Forgets the failures of a kernel or backend, or of all of them: here and in the database. Says how many circuits were
-    /// forgotten. Other processes that run keep what they know.
+    /// Resets the circuits of a kernel or backend, or all, in this process and in the database. Returns how many were reset.
+    /// Other running processes are not affected.
     pub fn reset_kernel(&self, name: Option<&str>) -> Result<usize, DropReason> {
         let chosen = |report: &CircuitReport| {
             report.scope != RefusalScope::Device && name.is_none_or(|name| report.name == name)
@@ -312,13 +322,13 @@ impl Engine {
         Ok(count)
     }
 
-    /// Under which machine's name health is kept: circuits are a kernel's and a shape's, whichever device they were seen on.
+    /// The machine id that health is stored under: circuits are per kernel and shape bucket, not per device.
     pub(crate) fn health_identity() -> &'static str {
         &host().uuid
     }
 
-    /// The version of torch that measurements are kept under.
+    /// The torch version that measurements are stored under.
     pub(crate) fn torch(&self) -> &str {
-        self.shared.keeper.get().map_or("", |keeper| &keeper.torch)
+        self.shared.persistence.get().map_or("", |persistence| &persistence.torch)
     }
 }

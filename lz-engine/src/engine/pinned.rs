@@ -1,13 +1,13 @@
-//! Decisions that a caller keeps: one kernel for calls of the same sizes, dtypes and params, until the caller asks again.
+//! Pinned decisions: one kernel for calls with the same sizes, dtypes and params.
 //!
-//! Such a call does not select. Its kernel must still be one that may run: what the operator forbids, what has failed too
-//! often and what does not fit a capture is refused, never replaced by another kernel behind the caller's back.
+//! A pinned call does no selection, but its kernel is still checked: if policy denies it, its circuit is open or it cannot be
+//! captured, the call is refused. It never falls back to another kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Engine;
-use super::dispatch::{self, RunOne, Taken};
+use super::dispatch::{self, RunOne, TakenState};
 use crate::compiled::CompiledKernel;
 use crate::selection::call::Call;
 use crate::selection::decide;
@@ -21,7 +21,7 @@ use lz_core::operation::OperationInfo;
 use lz_core::plan::Transforms;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// A decision for calls of one operation that look alike.
+/// A decision for calls of one operation with the same signature.
 #[derive(Debug)]
 pub struct Pinned {
     operation: &'static OperationInfo,
@@ -29,31 +29,31 @@ pub struct Pinned {
     kernel: Arc<CompiledKernel>,
     workspace: u64,
     transforms: Transforms,
-    /// How its thread changed the mode of calls when it was made.
+    /// The thread's mode override when it was made.
     change: ModeChange,
-    /// The generation in which the kernel was last seen to be allowed to run, when nothing special was asked for; 0 for none.
+    /// The last generation in which the kernel was checked and needed no permit or observation; 0 for none.
     seen: AtomicU64,
 }
 
 impl Pinned {
-    /// Which operation it is for.
+    /// The operation.
     pub fn operation(&self) -> &'static OperationInfo {
         self.operation
     }
 
-    /// The kernel that it fixes.
+    /// The pinned kernel.
     pub fn entry(&self) -> &KernelEntry {
         &self.kernel.entry
     }
 
-    /// What a call has that is not as it was planned. How tensors lie in memory may differ.
+    /// How a call differs from the planned one. Strides may differ.
     fn differences(&self, context: &Context) -> Vec<Reason> {
         let differs = |field: &&Field| self.context.raw(field.store) != context.raw(field.store);
         let fields = self.operation.fields.iter().filter(|field| field.kind != FieldKind::Strides);
         let reasons = fields.filter(differs).map(|field| {
             let (planned, found) = (text(field, &self.context), text(field, context));
             let reason = Reason::new(ReasonCode::PlanMismatch)
-                .message(format!("{} was planned as {planned}, and is {found}", field.name))
+                .message(format!("{} was planned as {planned}, but is {found}", field.name))
                 .required(planned)
                 .found(found);
             match field.kind {
@@ -80,7 +80,7 @@ fn text(field: &Field, context: &Context) -> String {
 }
 
 impl Engine {
-    /// Decides for calls like this one. `accept` hears the kernel, and when it cannot accept it, the next one; nothing is run.
+    /// Selects a kernel for calls like this one without running it. `accept` may reject it, in which case the next best is offered.
     pub fn pin(
         &self,
         operation: &'static OperationInfo,
@@ -88,21 +88,21 @@ impl Engine {
         accept: &mut dyn FnMut(&KernelEntry) -> Result<(), KernelError>,
     ) -> Result<Pinned, Error> {
         let change = thread::with(|thread| thread.change.get());
-        let (world, mode) = self.shared.world_of_thread();
-        if !world.devices.are_real() {
-            return Err(dispatch::imagined(operation));
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        if !snapshot.devices.are_real() {
+            return Err(dispatch::simulated_device_error(operation));
         }
-        let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
-        let first = self.shared.find(&world, table, context, mode)?.choice().kernel;
-        let call = Call::new(&world, table, context, mode);
+        let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
+        let first = self.shared.find(&snapshot, table, context, mode)?.choice().kernel;
+        let call = Call::new(&snapshot, table, context, mode);
         let others = || {
             let position = |one: decide::Ranked| table.candidates.get(usize::from(one.position));
-            decide::possible(&call).into_iter().filter_map(position).map(|candidate| candidate.kernel)
+            decide::eligible(&call).into_iter().filter_map(position).map(|candidate| candidate.kernel)
         };
         let others = std::iter::once_with(others).flatten().filter(|kernel| *kernel != first);
         let mut reasons = Vec::new();
         for kernel in std::iter::once(first).chain(others) {
-            let Some(kernel) = world.registry.shared(kernel) else { continue };
+            let Some(kernel) = snapshot.registry.shared(kernel) else { continue };
             match accept(&kernel.entry) {
                 Ok(()) => {
                     return Ok(Pinned {
@@ -112,23 +112,27 @@ impl Engine {
                         transforms: filter::transforms(&call, &kernel.facts, || Some(&*kernel)),
                         kernel,
                         change,
-                        seen: AtomicU64::new(if world.is_quick(operation) { world.generation } else { 0 }),
+                        seen: AtomicU64::new(if snapshot.has_fast_path(operation) {
+                            snapshot.generation
+                        } else {
+                            0
+                        }),
                     });
                 }
                 Err(error) => {
                     reasons.push(error.reason.clone());
-                    if !self.shared.may_go_on(&world, operation, &error, &mut reasons) {
+                    if !self.shared.may_fall_back(&snapshot, operation, &error, &mut reasons) {
                         break;
                     }
                 }
             }
         }
-        let kernel = world.registry.compiled(first).map(|kernel| kernel.spec().id.clone());
+        let kernel = snapshot.registry.compiled(first).map(|kernel| kernel.spec().id.clone());
         let operation = operation.name.to_string();
         Err(Error::KernelExecution { operation, kernel: kernel.unwrap_or_default(), reasons })
     }
 
-    /// Runs a call with the kernel that was decided before, and with no other.
+    /// Runs a call with the pinned kernel; there is no fallback.
     #[inline]
     pub fn run_pinned(
         &self,
@@ -136,22 +140,22 @@ impl Engine {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let (local, change) = thread::with(|thread| (thread.take(), thread.change.get()));
-        let mut taken = Taken::new(local);
-        let local = taken.get();
+        let (state, change) = thread::with(|thread| (thread.take(), thread.change.get()));
+        let mut taken = TakenState::new(state);
+        let state = taken.get();
         let known = pinned.seen.load(Ordering::Relaxed) == self.shared.published.number();
         if !known || change != pinned.change || *context != pinned.context {
             return self.run_examined(pinned, context, change, run_one);
         }
         let (kernel, transforms) = (&pinned.kernel, pinned.transforms);
-        local.tally.executions = local.tally.executions.saturating_add(1);
-        match dispatch::run_guarded(kernel, pinned.workspace, transforms, &mut local.scratch, run_one) {
+        state.tally.executions = state.tally.executions.saturating_add(1);
+        match dispatch::run_guarded(kernel, pinned.workspace, transforms, &mut state.scratch, run_one) {
             None => Ok(()),
             Some(error) => Err(self.failed_pinned(pinned, context, &error)),
         }
     }
 
-    /// The same for a call that differs from the one that was planned, or when something has changed since.
+    /// The slow path: the call differs from the planned one, or the snapshot has changed.
     #[cold]
     #[inline(never)]
     fn run_examined(
@@ -166,29 +170,30 @@ impl Engine {
         if !reasons.is_empty() {
             return Err(Error::Validation { operation: operation.name.to_string(), reasons });
         }
-        let (world, mode) = self.shared.world_of_thread();
-        let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
-        let mut call = Call::new(&world, table, context, mode);
-        // A new plan would have to take a kernel whose circuit is open as well.
-        call.takes_open = world.is_careful(operation.slot()) && decide::possible(&call).is_empty();
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
+        let mut call = Call::new(&snapshot, table, context, mode);
+        // Re-planning would also use a kernel with an open circuit if there is no other.
+        call.allow_open_circuit =
+            snapshot.has_recent_failures(operation.slot()) && decide::eligible(&call).is_empty();
         let kernel = &pinned.kernel;
         let id = &kernel.spec().id;
         let mut reasons: Vec<Reason> = Vec::new();
-        match table.position_of(&world.registry, id) {
+        match table.position_of(&snapshot.registry, id) {
             Some(position) => filter::examine(&call, position, &mut reasons),
             None => reasons.push(Reason::new(ReasonCode::KernelUnknown)),
         }
-        // It may compile inside the call: whoever planned has accepted that.
+        // Compiling inside the call was accepted when the plan was made.
         reasons.retain(|reason| reason.code != ReasonCode::JitCold);
         if !reasons.is_empty() {
             reasons.insert(0, Reason::new(ReasonCode::PlanStale));
             let candidates = vec![(id.clone(), reasons)];
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates });
         }
-        if world.is_quick(operation) && change == pinned.change && *context == pinned.context {
-            pinned.seen.store(world.generation, Ordering::Relaxed);
+        if snapshot.has_fast_path(operation) && change == pinned.change && *context == pinned.context {
+            pinned.seen.store(snapshot.generation, Ordering::Relaxed);
         }
-        let metrics = &world.watching.telemetry.metrics;
+        let metrics = &snapshot.observation.telemetry.metrics;
         metrics.executions.fetch_add(1, Ordering::Relaxed);
         let bytes = filter::workspace(kernel, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &kernel.facts, || Some(&**kernel));
@@ -202,13 +207,13 @@ impl Engine {
         }
     }
 
-    /// Tells health of a failure that it has not seen.
+    /// Records a failure of the fast path in health.
     #[cold]
     fn failed_pinned(&self, pinned: &Pinned, context: &Context, error: &KernelError) -> Error {
-        let (world, mode) = self.shared.world_of_thread();
-        world.watching.telemetry.metrics.failed(error.cause);
-        if let Some(table) = world.table(pinned.operation) {
-            dispatch::record(&Call::new(&world, table, context, mode), &pinned.kernel, error);
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        snapshot.observation.telemetry.metrics.failed(error.cause);
+        if let Some(table) = snapshot.table(pinned.operation) {
+            dispatch::record(&Call::new(&snapshot, table, context, mode), &pinned.kernel, error);
         }
         failure(pinned, error)
     }

@@ -1,4 +1,4 @@
-//! Runs a call with the kernel that a plan chose, instead of with the one that selection would choose.
+//! Runs a call with the kernel of a plan, without selection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use super::Engine;
 use super::dispatch::{self, RunOne};
 use crate::selection::call::Call;
 use crate::selection::filter;
-use crate::selection::snapshot::World;
+use crate::selection::snapshot::Snapshot;
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::mode::Mode;
@@ -16,12 +16,12 @@ use lz_core::reason::Reason;
 use lz_core::run::Scratch;
 
 impl Engine {
-    /// The world in which this thread's calls are decided now, and their mode.
-    pub(crate) fn world_of_thread(&self) -> (Arc<World>, Mode) {
-        self.shared.world_of_thread()
+    /// The snapshot that this thread's calls are decided under, and their mode.
+    pub(crate) fn thread_snapshot(&self) -> (Arc<Snapshot>, Mode) {
+        self.shared.thread_snapshot()
     }
 
-    /// Runs a call with that kernel. False when it cannot run the call, or has failed and another one may try.
+    /// Runs a call with this kernel. Returns false if it cannot run the call, or failed and a fallback may run.
     pub(crate) fn run_planned(
         &self,
         kernel: &str,
@@ -29,22 +29,22 @@ impl Engine {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<bool, Error> {
-        let (world, mode) = self.shared.world_of_thread();
-        if !world.devices.are_real() {
-            return Err(dispatch::imagined(operation));
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        if !snapshot.devices.are_real() {
+            return Err(dispatch::simulated_device_error(operation));
         }
-        let Some(table) = world.table(operation) else { return Ok(false) };
-        let call = Call::new(&world, table, context, mode);
-        let position = table.position_of(&world.registry, kernel);
+        let Some(table) = snapshot.table(operation) else { return Ok(false) };
+        let call = Call::new(&snapshot, table, context, mode);
+        let position = table.position_of(&snapshot.registry, kernel);
         let candidate = position.and_then(|position| table.candidates.get(usize::from(position)));
-        let compiled = candidate.and_then(|candidate| world.registry.compiled(candidate.kernel));
+        let compiled = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel));
         let (Some(position), Some(compiled)) = (position, compiled) else { return Ok(false) };
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(&call, position, &mut reasons);
         if !reasons.is_empty() {
             return Ok(false);
         }
-        let metrics = &world.watching.telemetry.metrics;
+        let metrics = &snapshot.observation.telemetry.metrics;
         metrics.executions.fetch_add(1, Ordering::Relaxed);
         let bytes = filter::workspace(compiled, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &compiled.facts, || Some(compiled));
@@ -54,7 +54,7 @@ impl Engine {
             Some(error) => {
                 metrics.failed(error.cause);
                 let mut reasons = vec![error.reason.clone()];
-                if self.shared.may_go_on(&world, operation, &error, &mut reasons) {
+                if self.shared.may_fall_back(&snapshot, operation, &error, &mut reasons) {
                     return Ok(false);
                 }
                 let kernel = kernel.to_owned();

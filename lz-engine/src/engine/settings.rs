@@ -1,7 +1,7 @@
-//! What an operator and a caller can change while the engine runs: settings, locks, and what holds for one thread.
+//! Run-time control: settings, locks, and scopes of one thread.
 //!
-//! Settings are laid over each other, later over earlier: a file, the environment, calls. What a thread lays over all of
-//! them ends with its guard.
+//! Settings come in layers, later over earlier: file, environment, calls. The overlay of a thread is on top and ends with its
+//! guard.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::policy::overlay::Overlay;
 use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
 use crate::policy::{Sourced, generations};
 use crate::selection::devices;
-use crate::selection::snapshot::Parts;
+use crate::selection::snapshot::SnapshotParts;
 use crate::selection::thread_scope::{self, PolicyScope};
-use crate::telemetry::{Watch, Watching};
+use crate::telemetry::{Observation, ObserveOptions};
 use lz_core::error::Error;
 use lz_core::reason::{Reason, ReasonCode};
 
@@ -31,39 +31,39 @@ impl From<NotASetting> for Error {
 }
 
 impl Engine {
-    /// The layers that its policy is made of. A policy that was set whole is replaced by the first change of a layer.
+    /// The layers of the policy. A policy set with [`Engine::set_policy`] is replaced by the first change of a layer.
     pub fn settings(&self) -> &PolicyStack {
         self.shared.operator.get_or_init(|| {
             let shared = Arc::downgrade(&self.shared);
-            let ground = self.health().config();
+            let base = self.health().config();
             PolicyStack::new(move |layer| {
                 if let Some(shared) = shared.upgrade() {
                     match generations::table(layer) {
-                        Some(Ok(table)) => devices::describe_by(table),
-                        Some(Err(error)) => tracing::warn!(%error, "gpu_generations is not used"),
+                        Some(Ok(table)) => devices::set_generation_table(table),
+                        Some(Err(error)) => tracing::warn!(%error, "gpu_generations is invalid and ignored"),
                         None => {}
                     }
                     shared.apply(layer);
-                    shared.published.load().health.configure(health_of(layer, ground));
-                    shared.keep(layer);
+                    shared.published.load().health.configure(health_of(layer, base));
+                    shared.configure_persistence(layer);
                 }
             })
         })
     }
 
-    /// Sets values by their keys, all or none of them.
+    /// Sets values by key: all of them or, on error, none.
     pub fn configure(&self, values: impl IntoIterator<Item = (String, Given)>) -> Result<(), Error> {
         Ok(self.settings().configure(values, "lz.configure")?)
     }
 
-    /// Reads a policy file. One that is wrong changes nothing, and the error is the whole diagnostic.
+    /// Loads a policy file. An invalid file changes nothing, and the error is the whole diagnostic.
     pub fn load_config(&self, path: &Path) -> Result<(), Error> {
         let text = PolicyText::read(path).map_err(|error| unreadable(path, &error))?;
         self.settings().load(text.document(&self.vocabulary())?);
         Ok(())
     }
 
-    /// The same for a text; `path` names it in messages and in provenance.
+    /// Loads a policy text; `path` is its name in messages and provenance.
     pub fn load_config_text(&self, path: &str, text: &str) -> Result<(), Error> {
         let document =
             Document::read(path, text, &self.vocabulary()).map_err(|report| wrong(path, &report))?;
@@ -71,20 +71,20 @@ impl Engine {
         Ok(())
     }
 
-    /// The operations that a policy may speak of.
+    /// The operations that a policy may name.
     pub fn vocabulary(&self) -> Vocabulary {
         Vocabulary::new(self.registry().operations())
     }
 
-    /// Locks an operation or alias to a kernel, in place of an earlier lock on it. Whether the kernel can run a call is said
-    /// by the call; that there is no such operation is said here.
+    /// Locks an operation or alias to a kernel, replacing an earlier lock. An unknown operation is an error here; an unsuitable
+    /// kernel is an error of the call.
     pub fn lock(&self, operation: &str, kernel: &str) -> Result<(), Error> {
         self.check_operation(operation)?;
         self.settings().lock(operation, kernel, "lz.lock");
         Ok(())
     }
 
-    /// Ends a lock, whoever made it.
+    /// Removes a lock, whatever its source.
     pub fn unlock(&self, operation: &str) -> Result<(), Error> {
         self.check_operation(operation)?;
         self.settings().unlock(operation);
@@ -103,18 +103,18 @@ impl Engine {
         let names = registry.operations().map(|info| info.name.as_ref());
         let near = lz_schema::diagnostics::nearest(operation, names);
         let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-        let message = format!("no operation or alias is called `{operation}`{tail}");
+        let message = format!("unknown operation or alias `{operation}`{tail}");
         let reasons = vec![Reason::new(ReasonCode::OperationUnknown).message(message.clone())];
         Err(Error::Configuration { subject: operation.to_owned(), message, reasons })
     }
 
-    /// Lays something over the policy for this thread's calls until the guard is dropped. Guards nest.
+    /// Applies an overlay to the policy for this thread's calls until the guard is dropped. Guards nest.
     pub fn scope(&self, overlay: Overlay) -> Result<PolicyScope, Error> {
-        let shown = overlay.whole();
+        let shown = overlay.as_layer();
         let (mode, layer) = overlay.split();
-        let engine = self.shared.published.load().watching.engine;
-        thread_scope::lay(engine, mode, layer, shown).map_err(|_| {
-            let message = "this process has made more different scopes than can be told apart".to_owned();
+        let engine = self.shared.published.load().observation.engine;
+        thread_scope::push_overlay(engine, mode, layer, shown).map_err(|_| {
+            let message = "this process has used up the ids for distinct scopes".to_owned();
             let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
             Error::Configuration { subject: "scope".to_owned(), message, reasons }
         })
@@ -125,49 +125,49 @@ impl Engine {
         self.scope(Overlay::new().prefer(patterns))
     }
 
-    /// Runs references only for this thread's calls until the guard is dropped.
+    /// Allows only reference kernels for this thread's calls until the guard is dropped.
     pub fn disabled(&self) -> Result<PolicyScope, Error> {
         self.scope(Overlay::new().disabled())
     }
 
-    /// Every value with where it came from, as this thread sees it.
+    /// All settings with their sources, as this thread sees them.
     pub fn config(&self) -> Vec<ConfigEntry> {
         entries(&self.effective())
     }
 
-    /// The value of one setting and where it came from; `None` when there is no such setting.
+    /// A setting and its source; `None` if there is no such setting.
     pub fn setting(&self, key: &str) -> Option<Sourced<SettingValue>> {
         self.effective().value(key)
     }
 
     fn effective(&self) -> Layer {
         let mut layer = self.settings().effective();
-        layer.lay(&thread_scope::shown_over(self.shared.published.load().watching.engine));
+        layer.merge(&thread_scope::shown_over(self.shared.published.load().observation.engine));
         layer
     }
 }
 
 impl Shared {
-    /// Puts settings into force: those that selection reads, and those that say what is observed.
+    /// Applies settings: the policy, and what is observed.
     fn apply(&self, layer: &Layer) {
         let policy = layer.policy();
-        let watch = watch_of(layer);
-        let change = |parts: Parts| {
-            if *parts.policy == policy && parts.watching.by_settings == watch {
+        let observe = observe_options_of(layer);
+        let change = |parts: SnapshotParts| {
+            if *parts.policy == policy && parts.observation.by_settings == observe {
                 return Ok(None);
             }
-            let watching = Watching { by_settings: watch, ..parts.watching };
+            let observation = Observation { by_settings: observe, ..parts.observation };
             let policy = if *parts.policy == policy { parts.policy } else { Arc::new(policy) };
-            Ok(Some(Parts { policy, watching, ..parts }))
+            Ok(Some(SnapshotParts { policy, observation, ..parts }))
         };
-        // Nothing above fails.
+        // `change` returns no error.
         self.change(change).ok();
     }
 }
 
-/// The numbers of circuits as settings say them; what they do not say stays as the engine began.
-fn health_of(layer: &Layer, ground: HealthConfig) -> HealthConfig {
-    let mut kernel = ground.kernel;
+/// The circuit-breaker configuration from settings; unset values keep the base.
+fn health_of(layer: &Layer, base: HealthConfig) -> HealthConfig {
+    let mut kernel = base.kernel;
     let number = |key: &str| match layer.stated_setting(key) {
         Some(SettingValue::Int(value)) => Some(u64::try_from(*value).unwrap_or(0)),
         _ => None,
@@ -186,18 +186,18 @@ fn health_of(layer: &Layer, ground: HealthConfig) -> HealthConfig {
     if let Some(probes) = number("circuit_breaker.half_open_max_calls") {
         kernel.max_probes = small(probes);
     }
-    HealthConfig { kernel, ..ground }
+    HealthConfig { kernel, ..base }
 }
 
-fn watch_of(layer: &Layer) -> Watch {
+fn observe_options_of(layer: &Layer) -> ObserveOptions {
     let on =
         |key: &str| matches!(layer.value(key).map(|sourced| sourced.value), Some(SettingValue::Bool(true)));
     let verbose = on("verbose");
-    Watch {
+    ObserveOptions {
         spans: verbose,
         log: verbose || on("log_selections"),
         verbose,
-        synchronise: on("debug"),
+        synchronize: on("debug"),
         time_every: u32::from(on("enable_profiling")),
     }
 }

@@ -1,5 +1,5 @@
-//! The size of the largest free block of each device, believed for a while: a device may have much memory and no large piece of
-//! it, and finding that out may mean trying to allocate.
+//! A cache of the largest free block per device: memory may be fragmented, and determining the largest block may require trial
+//! allocations.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,41 +7,41 @@ use std::time::{Duration, Instant};
 use super::MemoryProbe;
 use lz_core::device::DeviceSpec;
 
-/// What was found out, by device.
+/// Probe results by device.
 #[derive(Debug, Default)]
-pub(crate) struct KeptBlocks(Mutex<Vec<Kept>>);
+pub(crate) struct FreeBlockCache(Mutex<Vec<CachedBlock>>);
 
 #[derive(Debug)]
-struct Kept {
+struct CachedBlock {
     device: String,
-    found_at: Instant,
+    probed_at: Instant,
     bytes: Option<u64>,
 }
 
-impl KeptBlocks {
-    fn all(&self) -> MutexGuard<'_, Vec<Kept>> {
+impl FreeBlockCache {
+    fn all(&self) -> MutexGuard<'_, Vec<CachedBlock>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The largest block, as found out not longer ago than that.
-    pub fn largest(&self, probe: &dyn MemoryProbe, device: &DeviceSpec, believed: Duration) -> Option<u64> {
+    /// The largest free block; a cached result is used if it is not older than `max_age`.
+    pub fn largest(&self, probe: &dyn MemoryProbe, device: &DeviceSpec, max_age: Duration) -> Option<u64> {
         let now = Instant::now();
-        if let Some(kept) = self.all().iter_mut().find(|kept| kept.device == device.uuid) {
-            if now.duration_since(kept.found_at) < believed {
-                return kept.bytes;
+        if let Some(cached) = self.all().iter_mut().find(|cached| cached.device == device.uuid) {
+            if now.duration_since(cached.probed_at) < max_age {
+                return cached.bytes;
             }
-            // Whoever comes while this thread tries goes on with what was known.
-            kept.found_at = now;
+            // Other threads use the old result while this one probes.
+            cached.probed_at = now;
         }
         let bytes = probe.largest_block(device);
         let mut all = self.all();
-        all.retain(|kept| kept.device != device.uuid);
-        all.push(Kept { device: device.uuid.clone(), found_at: Instant::now(), bytes });
+        all.retain(|cached| cached.device != device.uuid);
+        all.push(CachedBlock { device: device.uuid.clone(), probed_at: Instant::now(), bytes });
         bytes
     }
 
-    /// An allocation has failed: what was known is not true any more.
-    pub fn forget(&self) {
+    /// Clears the cache after a failed allocation.
+    pub fn clear(&self) {
         self.all().clear();
     }
 }

@@ -1,4 +1,4 @@
-//! What is known from measurements, as scoring asks for it. Where it comes from (PerfDB, a file, a test) is not known here.
+//! Measurements as scoring reads them, independent of their source (PerfDB, a file, a test).
 
 mod free_blocks;
 mod stored;
@@ -8,13 +8,13 @@ use lz_core::context::{Context, dtype_of};
 use lz_core::device::DeviceSpec;
 use lz_core::operation::OperationInfo;
 
-pub(crate) use free_blocks::KeptBlocks;
+pub(crate) use free_blocks::FreeBlockCache;
 pub(crate) use stored::Group;
 pub use stored::StoredEvidence;
 pub use system::SystemMemory;
 pub(crate) use system::system_memory;
 
-/// Which measurements are asked for.
+/// A query for measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// The operation.
@@ -23,48 +23,48 @@ pub struct Question<'a> {
     pub context: &'a Context,
     /// The bucket of the call, see [`crate::bucket::Bucket`].
     pub bucket: &'a [u64],
-    /// The device it would run on.
+    /// The device of the call.
     pub device: &'a DeviceSpec,
 }
 
-/// What was measured of one kernel.
+/// A measurement of one kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
-    /// The middle of the times, in nanoseconds.
+    /// Median in nanoseconds.
     pub median_ns: f64,
-    /// How many runs were timed.
+    /// Number of timed runs.
     pub samples: u64,
-    /// How long ago, in seconds.
+    /// Age in seconds.
     pub age_seconds: u64,
-    /// How far it is to be believed, from 0 to 1.
+    /// Confidence from 0 to 1.
     pub confidence: f64,
 }
 
-/// One measured kernel.
+/// A measurement with the kernel that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Finding<'a> {
     /// The kernel's id.
     pub kernel: &'a str,
-    /// Its version at the time; another one says nothing about the present kernel.
+    /// Its version at the time; a measurement of another version is ignored.
     pub version: &'a str,
     /// The digest of its descriptor at the time.
     pub capabilities_hash: &'a str,
-    /// The figures.
+    /// The measurement.
     pub measured: Measured,
 }
 
-/// Somebody who knows measurements. Asked when a decision is made, never on a cached one; must not call the engine.
+/// A source of measurements. Queried on cache misses only; must not call the engine.
 pub trait Evidence: Send + Sync {
-    /// Tells every finding that is about this bucket. Of several about one kernel the most believable counts.
-    fn findings(&self, question: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>));
+    /// Calls `visit` with every measurement of the bucket. Of several for one kernel the one with the highest confidence is used.
+    fn findings(&self, question: &Question<'_>, visit: &mut dyn FnMut(&Finding<'_>));
 
-    /// Itself, if it is what a database knew: an engine sorts that once, and then asks no more.
+    /// Itself, if loaded from a database: the engine then prepares it once per operation instead of querying it.
     fn stored(&self) -> Option<&StoredEvidence> {
         None
     }
 }
 
-/// The dtypes of a call as PerfDB keys write them: `T=bf16,W=f32`.
+/// The dtypes of a call in the notation of PerfDB keys: `T=bf16,W=f32`.
 pub fn dtypes_text(operation: &OperationInfo, context: &Context) -> String {
     let mut text = String::new();
     for field in operation.fields.iter() {
@@ -81,13 +81,13 @@ pub fn dtypes_text(operation: &OperationInfo, context: &Context) -> String {
     text
 }
 
-/// Somebody who knows how much memory is free.
+/// A source of free-memory figures.
 pub trait MemoryProbe: Send + Sync {
-    /// Bytes that are free on the device; `None` when that is not known. Asked on every call of a kernel that needs scratch memory.
+    /// Free bytes on the device; `None` if unknown. Queried on every call of a kernel with a workspace.
     fn free_bytes(&self, device: &DeviceSpec) -> Option<u64>;
 
-    /// Bytes that could be allocated in one piece, where memory is fragmented; `None` when that is not known. It may take its
-    /// time: the answer is believed for `memory.probe_ttl_seconds`, or until an allocation fails.
+    /// Size of the largest block that can be allocated; `None` if unknown. May be slow: the result is cached for
+    /// `memory.probe_ttl_seconds`, or until an allocation fails.
     fn largest_block(&self, device: &DeviceSpec) -> Option<u64> {
         let _ = device;
         None

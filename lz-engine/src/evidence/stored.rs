@@ -1,7 +1,6 @@
-//! Measurements of the database as evidence: loaded once for the devices at hand, then only read.
+//! Measurements from the database: loaded once for the given devices, then read-only.
 //!
-//! A decision that is made afresh asks this while a call waits, so everything that does not depend on the call is worked out
-//! when loading.
+//! Queried on the slow path, so everything that does not depend on the call is computed at load time.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +9,18 @@ use lz_core::device::{DeviceSpec, Environment};
 use lz_perfdb as perfdb;
 use lz_perfdb::{PerfDb, Setting, confidence, decay, unix_now};
 
-/// What a database knew when it was loaded. Load it again, and give it to the engine again, when there is more to know.
+/// The measurements of a database at load time. Reload it and set it again when there are new measurements.
 #[derive(Debug, Default)]
 pub struct StoredEvidence {
     pub(crate) loaded_at: u64,
-    pub(crate) devices: Vec<KnownDevice>,
+    pub(crate) devices: Vec<DeviceMeasurements>,
 }
 
-/// What is known of one device.
+/// The measurements of one device.
 #[derive(Debug)]
-pub(crate) struct KnownDevice {
+pub(crate) struct DeviceMeasurements {
     pub uuid: String,
-    /// Groups by operation, each in the order of buckets and dtypes.
+    /// Groups by operation, each sorted by bucket and dtypes.
     pub operations: BTreeMap<String, Vec<Group>>,
 }
 
@@ -42,15 +41,15 @@ pub(crate) struct Row {
     median_ns: f64,
     samples: u64,
     measured_at: u64,
-    /// From when on it counts no more.
+    /// Expiry, in seconds since 1970.
     pub expires_at: u64,
-    /// How far it was to be believed when it was loaded.
+    /// Confidence at load time.
     confidence: f64,
 }
 
 impl StoredEvidence {
-    /// Loads what counts for these devices and operations under the conditions that `environment` tells. `torch` is empty when torch is not
-    /// loaded.
+    /// Loads the valid measurements of these devices and operations under the environment that `environment` returns. `torch` is empty
+    /// if torch is not loaded.
     pub fn load<'a>(
         database: &PerfDb,
         devices: impl IntoIterator<Item = &'a DeviceSpec>,
@@ -71,25 +70,25 @@ impl StoredEvidence {
                         .insert(operation.to_owned(), groups(evidence.rows(), loaded_at, environment));
                 }
             }
-            known.push(KnownDevice { uuid: device.uuid.clone(), operations: by_operation });
+            known.push(DeviceMeasurements { uuid: device.uuid.clone(), operations: by_operation });
         }
         StoredEvidence { loaded_at, devices: known }
     }
 
-    /// How many measurements there are.
+    /// Number of measurements.
     pub fn len(&self) -> usize {
         let operations = self.devices.iter().flat_map(|device| device.operations.values());
         operations.flatten().map(|group| group.rows.len()).sum()
     }
 
-    /// Whether nothing was measured.
+    /// Whether there are no measurements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Row {
-    /// What it says at a time, when so much is left of the confidence that it was loaded with.
+    /// The finding at `now`; `left` is the remaining share of its confidence at load time.
     pub fn finding(&self, now: u64, left: f64) -> Finding<'_> {
         Finding {
             kernel: &self.kernel,
@@ -128,20 +127,20 @@ fn groups(rows: &[perfdb::Evidence], now: u64, environment: Environment) -> Vec<
 }
 
 impl Evidence for StoredEvidence {
-    fn findings(&self, question: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>)) {
+    fn findings(&self, question: &Question<'_>, visit: &mut dyn FnMut(&Finding<'_>)) {
         let device = self.devices.iter().find(|device| device.uuid == question.device.uuid);
         let Some(groups) = device.and_then(|known| known.operations.get(question.operation.name.as_ref()))
         else {
             return;
         };
         let dtypes = dtypes_text(question.operation, question.context);
-        let wanted = (question.bucket, dtypes.as_str());
-        let place = groups.binary_search_by(|group| (&*group.bucket, group.dtypes.as_str()).cmp(&wanted));
-        let Some(group) = place.ok().and_then(|place| groups.get(place)) else { return };
+        let key = (question.bucket, dtypes.as_str());
+        let index = groups.binary_search_by(|group| (&*group.bucket, group.dtypes.as_str()).cmp(&key));
+        let Some(group) = index.ok().and_then(|index| groups.get(index)) else { return };
         let now = unix_now();
         let since = decay(now.saturating_sub(self.loaded_at));
         for row in group.rows.iter().filter(|row| now < row.expires_at) {
-            tell(&row.finding(now, since));
+            visit(&row.finding(now, since));
         }
     }
 

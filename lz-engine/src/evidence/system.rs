@@ -1,4 +1,4 @@
-//! What the system says of its memory, for engines whose settings ask for it (`memory.probe`).
+//! Free memory according to the system, for `memory.probe`.
 
 use std::sync::LazyLock;
 
@@ -6,13 +6,13 @@ use super::MemoryProbe;
 use lz_core::device::{DeviceSpec, Platform};
 use lz_device::FreeMemory;
 
-/// Asks this machine. The driver of a GPU is asked on every call; files of the host are read as often as
-/// `memory.probe_ttl_seconds` says, because reading them takes longer than many a kernel.
+/// Queries this machine. The driver of a GPU is queried on every call; files of the host are read once per
+/// `memory.probe_ttl_seconds`, because reading them takes longer than many kernels.
 #[derive(Debug, Default)]
 pub struct SystemMemory(FreeMemory);
 
 impl SystemMemory {
-    /// Of another machine, as tests lay it out.
+    /// From a fake machine, for tests.
     pub fn of(memory: FreeMemory) -> SystemMemory {
         SystemMemory(memory)
     }
@@ -23,13 +23,13 @@ impl MemoryProbe for SystemMemory {
         if device.platform() == Platform::Cpu { None } else { self.0.bytes(device) }
     }
 
-    /// No system tells how its memory is cut up; no piece is larger than all that is free.
+    /// Systems do not report fragmentation; no block is larger than the free memory.
     fn largest_block(&self, device: &DeviceSpec) -> Option<u64> {
         self.0.bytes(device)
     }
 }
 
-/// The machine's own.
+/// The memory of this machine.
 pub(crate) fn system_memory() -> &'static dyn MemoryProbe {
     static SYSTEM: LazyLock<SystemMemory> = LazyLock::new(SystemMemory::default);
     &*SYSTEM

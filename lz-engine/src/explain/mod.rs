@@ -1,6 +1,6 @@
-//! Why this kernel: every candidate, every reason, every addend, what policy did and what was measured, as data.
+//! Explanations: all candidates with reasons, score terms, policy effects and measurements, as data.
 //!
-//! An explanation is made by the same walk as a decision, so that it cannot tell another story. It renders as a table
+//! An explanation uses the same filter and score as a decision, so the two cannot disagree. It renders as a table
 //! ([`std::fmt::Display`]) and as JSON (serde).
 
 mod render;
@@ -18,8 +18,8 @@ use crate::selection::decide::{self, Ranked};
 use crate::selection::filter;
 use crate::selection::guard;
 use crate::selection::loaded_tables::{Hint, LoadedTable};
-use crate::selection::score::{self, Findings, Score};
-use crate::selection::snapshot::World;
+use crate::selection::score::{self, PerfTerms, Score};
+use crate::selection::snapshot::Snapshot;
 use crate::selection::split;
 use lz_core::context::{Context, FieldKind};
 use lz_core::expression_names;
@@ -28,49 +28,49 @@ use lz_core::operation::OperationInfo;
 use lz_core::plan::{Plan, Transforms};
 use lz_core::reason::{Reason, ReasonCode};
 
-/// Why a call would be run by the kernel it would be run by.
+/// Why a kernel would be selected for a call.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explanation {
     /// The operation.
     pub operation: String,
     /// The version of its contract.
     pub version: u32,
-    /// The sizes, params and dtypes that selection saw, by name.
-    pub call: Vec<Seen>,
-    /// The device that it would run on.
+    /// Sizes, params and dtypes of the call, by name.
+    pub call: Vec<CallField>,
+    /// The device of the call.
     pub device: Option<Device>,
-    /// What policy and thread ask for; empty when nothing special.
+    /// Mode flags of policy and thread; empty without any.
     pub mode: String,
-    /// The state of the world that was asked.
+    /// The generation of the snapshot.
     pub generation: u64,
-    /// What the cache knows of it.
+    /// Whether the decision is cached.
     pub cache: CacheState,
-    /// What it cost to decide afresh.
+    /// Latency of making the decision without a cache.
     pub decided_in_ns: u64,
-    /// Rules and locks that act on the call.
+    /// Active rules and locks.
     pub policy: Vec<PolicyLine>,
-    /// What a dispatch table says about the call.
+    /// The answer of a dispatch table.
     pub table: Option<TableLine>,
-    /// Why candidates are not told, where policy keeps them back.
+    /// Why candidates are omitted, if policy disables explanations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// Why there are no measurements to go by, where the database of them cannot be used.
+    /// Why there are no measurements, if the database is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub perfdb: Option<ReasonLine>,
-    /// What would be run.
+    /// The selected kernel.
     pub plan: Option<Plan>,
-    /// Every kernel of the operation: possible ones best first, then the others by id.
+    /// All kernels of the operation: eligible ones by score, then the others by id.
     pub candidates: Vec<Candidate>,
 }
 
-/// One thing that selection saw.
+/// A field of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Seen {
+pub struct CallField {
     /// Its name.
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What sort of thing it is: `axis`, `param`, `given` or `dtype`.
+    /// The kind of field: `axis`, `param`, `given` or `dtype`.
     pub kind: &'static str,
 }
 
@@ -79,53 +79,53 @@ pub struct Seen {
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// Platform and number, `cuda:0`.
+    /// Platform and index, `cuda:0`.
     pub place: String,
-    /// Architecture, `sm90`; empty where there is no such word.
+    /// Architecture, `sm90`; empty if there is no such name.
     pub architecture: String,
-    /// Whether it is only imagined.
+    /// Whether it is a simulated device.
     pub imagined: bool,
 }
 
-/// What the cache knows of a call.
+/// Whether the decision for a call is cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheState {
-    /// A decision is kept.
+    /// Cached.
     Cached,
-    /// None is kept yet.
+    /// Not cached yet.
     NotCached,
-    /// None will be kept: the cache is off, or an axis is too large for its keys.
+    /// Not cacheable: the cache is disabled, or an axis is too large for its keys.
     Uncacheable,
 }
 
-/// Something that policy did.
+/// An effect of the policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyLine {
-    /// What, in words.
+    /// A description.
     pub what: String,
-    /// Where it came from.
+    /// The source.
     pub source: String,
-    /// Points, where it gives or takes any.
+    /// The score contribution.
     pub points: f64,
 }
 
-/// What a dispatch table says about a call.
+/// The answer of a dispatch table for a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableLine {
-    /// What the table was solved for.
+    /// The model that the table was built for.
     pub model_id: String,
-    /// Where it came from.
+    /// The file.
     pub source: String,
-    /// Whether its choice goes before all others.
+    /// Whether its choice takes precedence.
     pub acts: bool,
-    /// What it chose, or why it decides nothing, or what overrules it.
+    /// What it chose, why it does not apply, or what overrules it.
     pub what: String,
-    /// Why it decides nothing.
+    /// Why it does not apply.
     pub reason: Option<ReasonLine>,
 }
 
-/// One kernel.
+/// A candidate kernel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
     /// Its id.
@@ -134,47 +134,47 @@ pub struct Candidate {
     pub backend: String,
     /// Its version.
     pub version: String,
-    /// Whether it would be run.
+    /// Whether it is selected.
     pub chosen: bool,
-    /// Whether it is the operation's reference on its platform.
+    /// Whether it is the reference kernel of its platform.
     pub reference: bool,
-    /// The addends of its score, also when it cannot run.
+    /// The terms of its score, also if it cannot run.
     pub score: Score,
     /// Their sum.
     pub total: f64,
-    /// Why it cannot run; empty when it can.
+    /// Why it cannot run; empty if it can.
     pub reasons: Vec<ReasonLine>,
-    /// What was measured of it.
+    /// Its measurements.
     #[serde(serialize_with = "measured")]
     pub evidence: Option<Measured>,
-    /// What its adapter would have to convert.
+    /// Conversions by its adapter.
     pub transforms: Transforms,
-    /// Scratch memory in bytes; `None` when the formula has no value.
+    /// Workspace in bytes; `None` if the formula has no value.
     pub workspace_bytes: Option<u64>,
-    /// What policy did to its score.
+    /// Effects of the policy on its score.
     pub policy: Vec<PolicyLine>,
-    /// Where it runs when that is not this process, and who said so.
+    /// The worker process it runs in, if any, and the setting that requires it.
     pub runs_in: Option<String>,
-    /// What its last failure said, while that still weighs on it: on such calls, of its backend, or on other calls.
+    /// Its last recorded error: in this bucket, of its backend, or in other buckets.
     pub last_failure: Option<String>,
 }
 
-/// One reason as data.
+/// A reason as data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReasonLine {
     /// The code.
     pub code: &'static str,
-    /// The argument it is about.
+    /// The argument that it refers to.
     pub argument: Option<String>,
-    /// The axis it is about.
+    /// The axis that it refers to.
     pub axis: Option<String>,
-    /// What was needed.
+    /// What was required.
     pub required: Option<String>,
-    /// What was there.
+    /// What was found.
     pub found: Option<String>,
     /// The whole sentence.
     pub sentence: String,
-    /// What to do about it.
+    /// How to fix it.
     pub help: Option<&'static str>,
 }
 
@@ -211,30 +211,32 @@ fn measured<S: Serializer>(measured: &Option<Measured>, serializer: S) -> Result
 }
 
 impl Explanation {
-    /// The chosen kernel's id.
+    /// The id of the selected kernel.
     pub fn chosen(&self) -> Option<&str> {
         self.plan.as_ref().map(|plan| plan.kernel.as_str())
     }
 
-    /// What happens when nothing can run the call as a whole.
+    /// Fills in the last resort if no kernel is eligible.
     fn last_resort(&mut self, call: &Call<'_>) {
         let name = |best: &Ranked| {
             let entry = call.table.candidates.get(usize::from(best.position))?;
-            Some(call.world.registry.compiled(entry.kernel)?.spec().id.clone())
+            Some(call.snapshot.registry.compiled(entry.kernel)?.spec().id.clone())
         };
-        let resort = decide::resort(call);
-        let names: Vec<String> = resort.iter().filter_map(name).collect();
+        let last_resort = decide::last_resort(call);
+        let names: Vec<String> = last_resort.iter().filter_map(name).collect();
         if let Some(best) =
             names.first().and_then(|best| self.candidates.iter_mut().find(|one| one.kernel == *best))
         {
-            // Its reason stays: that it is cold, or that its circuit is open, is why it comes last.
+            // It keeps its reason (cold, or circuit open), which is why it is the last resort.
             best.chosen = true;
             self.plan = Some(planned(best, names.iter().skip(1).cloned(), call));
             return;
         }
         let Some((split, best)) = split::plan(call) else { return };
         let entry = call.table.candidates.get(usize::from(best.position));
-        let Some(kernel) = entry.and_then(|entry| call.world.registry.compiled(entry.kernel)) else { return };
+        let Some(kernel) = entry.and_then(|entry| call.snapshot.registry.compiled(entry.kernel)) else {
+            return;
+        };
         self.plan = Some(Plan {
             kernel: kernel.spec().id.clone(),
             transforms: best.transforms,
@@ -254,32 +256,32 @@ impl Explanation {
         }
     }
 
-    /// The candidate of this id.
+    /// The candidate with this id.
     pub fn candidate(&self, kernel: &str) -> Option<&Candidate> {
         self.candidates.iter().find(|candidate| candidate.kernel == kernel)
     }
 }
 
-/// Explains a call in one state of the world. `None` for the table means that the operation has no kernels.
+/// Explains a call under a snapshot.
 pub(crate) fn explain(
-    world: &World,
+    snapshot: &Snapshot,
     operation: &'static OperationInfo,
     context: &Context,
     mode: Mode,
 ) -> Explanation {
-    let device = world.devices.of_call(crate::selection::devices::place_of(operation), context);
+    let device = snapshot.devices.of_call(crate::engine::device_store(operation), context);
     let mut explanation = Explanation {
         operation: operation.name.to_string(),
         version: operation.version,
-        call: seen(operation, context),
+        call: call_fields(operation, context),
         device: device.map(|device| Device {
             name: device.name.clone(),
             place: format!("{}:{}", device.platform(), device.index),
             architecture: device.sm().map(|sm| format!("sm{sm}")).unwrap_or_default(),
-            imagined: !world.devices.are_real(),
+            imagined: !snapshot.devices.are_real(),
         }),
         mode: mode.to_string(),
-        generation: world.generation,
+        generation: snapshot.generation,
         cache: CacheState::Uncacheable,
         decided_in_ns: 0,
         policy: Vec::new(),
@@ -289,37 +291,37 @@ pub(crate) fn explain(
         plan: None,
         candidates: Vec::new(),
     };
-    let Some(table) = world.table(operation) else { return explanation };
+    let Some(table) = snapshot.table(operation) else { return explanation };
     let start = Instant::now();
-    let call = Call::new(world, table, context, mode);
+    let call = Call::new(snapshot, table, context, mode);
     decide::decide(&call);
     explanation.decided_in_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     explanation.cache = cache_state(&call);
-    explanation.policy = acting(&call);
+    explanation.policy = active_rules(&call);
     explanation.table = tabled(&call);
     let measured = score::measured(&call);
-    for ranked in decide::rank(&call, &Findings::of(&call)) {
+    for ranked in decide::rank(&call, &PerfTerms::of(&call)) {
         let entry = table.candidates.get(usize::from(ranked.position));
-        let Some(kernel) = entry.and_then(|entry| world.registry.compiled(entry.kernel)) else { continue };
+        let Some(kernel) = entry.and_then(|entry| snapshot.registry.compiled(entry.kernel)) else { continue };
         let measured = measured.get(usize::from(ranked.position)).copied().flatten();
         explanation.candidates.push(candidate(&call, ranked, kernel, measured));
     }
-    // Possible ones keep their order by score; what cannot run has no order but its name.
+    // Eligible candidates stay ordered by score; the others are ordered by id.
     explanation.candidates.sort_by(|a, b| {
         let impossible = |one: &Candidate| !one.reasons.is_empty();
         let by_id =
             if impossible(a) && impossible(b) { a.kernel.cmp(&b.kernel) } else { std::cmp::Ordering::Equal };
         impossible(a).cmp(&impossible(b)).then(by_id)
     });
-    let possible = explanation.candidates.iter().filter(|one| one.reasons.is_empty());
-    let names: Vec<String> = possible.map(|one| one.kernel.clone()).collect();
+    let eligible = explanation.candidates.iter().filter(|one| one.reasons.is_empty());
+    let names: Vec<String> = eligible.map(|one| one.kernel.clone()).collect();
     if let Some(best) = explanation.candidates.first_mut().filter(|best| best.reasons.is_empty()) {
         best.chosen = true;
         explanation.plan = Some(planned(best, names.into_iter().skip(1), &call));
     } else {
         explanation.last_resort(&call);
     }
-    let enabled = &world.policy.explain_enabled;
+    let enabled = &snapshot.policy.explain_enabled;
     if !enabled.value {
         explanation.candidates.clear();
         explanation.policy.clear();
@@ -328,9 +330,9 @@ pub(crate) fn explain(
     explanation
 }
 
-/// The plan that runs this candidate.
+/// The plan for this candidate.
 fn planned(best: &Candidate, others: impl Iterator<Item = String>, call: &Call<'_>) -> Plan {
-    let allowed = call.world.policy.fallback_enabled.value;
+    let allowed = call.snapshot.policy.fallback_enabled.value;
     Plan {
         kernel: best.kernel.clone(),
         transforms: best.transforms,
@@ -342,7 +344,7 @@ fn planned(best: &Candidate, others: impl Iterator<Item = String>, call: &Call<'
     }
 }
 
-fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
+fn call_fields(operation: &OperationInfo, context: &Context) -> Vec<CallField> {
     let mut all = Vec::new();
     for field in operation.fields.iter() {
         let kind = match field.kind {
@@ -352,29 +354,32 @@ fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
             FieldKind::DType => "dtype",
             FieldKind::Strides | FieldKind::Place | FieldKind::Digest => continue,
         };
-        all.push(Seen { name: field.name.to_string(), value: expression_names::show(field, context), kind });
+        all.push(CallField {
+            name: field.name.to_string(),
+            value: expression_names::show(field, context),
+            kind,
+        });
     }
     all
 }
 
 fn cache_state(call: &Call<'_>) -> CacheState {
     let mut key = CellKey::EMPTY;
-    if !(call.world.keeps && key.fill(call.table, call.context, call.mode)) {
+    if !(call.snapshot.caching_enabled && key.fill(call.table, call.context, call.mode)) {
         return CacheState::Uncacheable;
     }
-    let kept = call
-        .world
-        .decisions
-        .get(&key, |entry| guard::all_stand(entry.guards(), call.world, call.table, call.context, call.mode));
+    let kept = call.snapshot.decisions.get(&key, |entry| {
+        guard::all_hold(entry.guards(), call.snapshot, call.table, call.context, call.mode)
+    });
     if kept.is_some() { CacheState::Cached } else { CacheState::NotCached }
 }
 
-fn acting(call: &Call<'_>) -> Vec<PolicyLine> {
+fn active_rules(call: &Call<'_>) -> Vec<PolicyLine> {
     let mut lines = Vec::new();
     if let Some((_, id, source)) = call.lock {
         lines.push(PolicyLine { what: format!("lock: {id}"), source: source.to_string(), points: 0.0 });
     }
-    for rule in call.acting() {
+    for rule in call.active_rules() {
         if rule.lock.is_none() {
             let points = rule.points.first().map_or(0.0, |(_, points)| *points);
             lines.push(PolicyLine { what: rule.what.clone(), source: rule.source.to_string(), points });
@@ -403,9 +408,9 @@ fn tabled(call: &Call<'_>) -> Option<TableLine> {
         Hint::Decided { loaded, positions, overruled } => {
             let id = |position: &u16| {
                 let candidate = call.table.candidates.get(usize::from(*position))?;
-                Some(call.world.registry.compiled(candidate.kernel)?.spec().id.as_str())
+                Some(call.snapshot.registry.compiled(candidate.kernel)?.spec().id.as_str())
             };
-            let chosen = positions.first().and_then(id).unwrap_or("a kernel that is not there");
+            let chosen = positions.first().and_then(id).unwrap_or("a kernel that is not registered");
             match overruled {
                 None => line(loaded, true, format!("chose {chosen}"), None),
                 Some(by) => line(loaded, false, format!("chose {chosen}, overruled by {by}"), None),
@@ -434,7 +439,7 @@ fn candidate(
             points: note.points,
         });
     }
-    for rule in call.acting() {
+    for rule in call.active_rules() {
         for (_, points) in rule.points.iter().filter(|(who, _)| *who == ranked.position) {
             let source = rule.source.to_string();
             policy.push(PolicyLine { what: rule.what.clone(), source, points: *points });
@@ -454,15 +459,15 @@ fn candidate(
         workspace_bytes: filter::workspace(kernel, &call.values),
         policy,
         runs_in: spec.runs_in.clone(),
-        last_failure: call.world.health.last_failure(&call.subject(kernel)),
+        last_failure: call.snapshot.health.last_failure(&call.subject(kernel)),
     }
 }
 
 impl Engine {
-    /// Why that would be run: every candidate, every reason, every addend.
+    /// Why a kernel would be selected: every candidate with its reasons and score terms.
     pub fn explain(&self, operation: &'static OperationInfo, context: &Context) -> Explanation {
-        let (world, mode) = self.world_of_thread();
-        let mut explanation = explain(&world, operation, context, mode);
+        let (snapshot, mode) = self.thread_snapshot();
+        let mut explanation = explain(&snapshot, operation, context, mode);
         explanation.perfdb = self.perfdb().and_then(|db| match db.status().mode {
             lz_perfdb::Mode::Closed(why) => Some(ReasonLine::from(&Reason::from(&why))),
             lz_perfdb::Mode::Writable | lz_perfdb::Mode::ReadOnly => None,

@@ -1,4 +1,4 @@
-//! An explanation as a table for a terminal.
+//! Renders an explanation as a table for a terminal.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use crate::evidence::Measured;
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.heading(f)?;
-        self.circumstances(f)?;
+        self.status_line(f)?;
         if let Some(why) = &self.withheld {
             let chosen = self.chosen().unwrap_or("nothing");
-            return write!(f, "\n\n  {chosen} would run it; why is not told: {why}");
+            return write!(f, "\n\n  {chosen} is selected; details are disabled: {why}");
         }
         if self.candidates.is_empty() {
             return write!(f, "\n\n  no kernel is registered for this operation");
@@ -21,7 +21,7 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// The operation, its sizes, what is not at rest, the device.
+    /// The operation, its sizes, dtypes and non-default params, and the device.
     fn heading(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}  ", self.operation)?;
         for one in self.call.iter().filter(|one| one.kind == "axis") {
@@ -35,29 +35,29 @@ impl Explanation {
         }
         write!(f, "  {}", dtypes.join(" "))?;
         let params = self.call.iter().filter(|one| one.kind == "param" || one.kind == "given");
-        let told: Vec<String> =
+        let params_text: Vec<String> =
             params
                 .filter(|one| one.value != "false")
                 .map(|one| {
                     if one.value == "true" { one.name.clone() } else { format!("{}={}", one.name, one.value) }
                 })
                 .collect();
-        if !told.is_empty() {
-            write!(f, "  {}", told.join(" "))?;
+        if !params_text.is_empty() {
+            write!(f, "  {}", params_text.join(" "))?;
         }
         match &self.device {
-            None => write!(f, "  on a device that is not there"),
+            None => write!(f, "  on an unknown device"),
             Some(device) => {
                 write!(f, "  {} {}", device.place, device.name)?;
                 if !device.architecture.is_empty() {
                     write!(f, " ({})", device.architecture)?;
                 }
-                if device.imagined { write!(f, ", imagined") } else { Ok(()) }
+                if device.imagined { write!(f, ", simulated") } else { Ok(()) }
             }
         }
     }
 
-    fn circumstances(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn status_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cache = match self.cache {
             CacheState::Cached => "cached",
             CacheState::NotCached => "not cached yet",
@@ -84,15 +84,15 @@ impl Explanation {
     }
 
     fn table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let troubled = self.candidates.iter().any(|one| one.score.reliability != 0.0);
+        let show_health = self.candidates.iter().any(|one| one.score.reliability != 0.0);
         let mut head = vec!["kernel", "score", "prio", "policy", "perf", "jit", "transform"];
-        if troubled {
+        if show_health {
             head.push("health");
         }
         let mut rows: Vec<Vec<String>> = vec![head.iter().map(|text| (*text).to_owned()).collect()];
         for one in &self.candidates {
             rows.push(if one.reasons.is_empty() {
-                addends(one, troubled)
+                score_cells(one, show_health)
             } else {
                 vec![one.kernel.clone(), "✗".to_owned()]
             });
@@ -116,9 +116,9 @@ impl Explanation {
         writeln!(f)?;
         line(f, " ", &rows[0], "why")?;
         for (one, row) in self.candidates.iter().zip(rows.iter().skip(1)) {
-            let mut whys = whys(one).into_iter();
-            line(f, if one.chosen { "▸" } else { " " }, row, &whys.next().unwrap_or_default())?;
-            for why in whys {
+            let mut notes = notes(one).into_iter();
+            line(f, if one.chosen { "▸" } else { " " }, row, &notes.next().unwrap_or_default())?;
+            for why in notes {
                 line(f, " ", &[], &why)?;
             }
         }
@@ -126,7 +126,7 @@ impl Explanation {
     }
 }
 
-fn addends(one: &Candidate, troubled: bool) -> Vec<String> {
+fn score_cells(one: &Candidate, show_health: bool) -> Vec<String> {
     let score = &one.score;
     let mut row = vec![
         one.kernel.clone(),
@@ -137,7 +137,7 @@ fn addends(one: &Candidate, troubled: bool) -> Vec<String> {
         signed(score.jit),
         signed(score.transform),
     ];
-    if troubled {
+    if show_health {
         row.push(signed(score.reliability));
     }
     row
@@ -148,14 +148,14 @@ fn signed(points: f64) -> String {
     if rounded == 0.0 { "0".to_owned() } else { format!("{rounded:+}") }
 }
 
-fn whys(one: &Candidate) -> Vec<String> {
+fn notes(one: &Candidate) -> Vec<String> {
     if !one.reasons.is_empty() {
         let reasons = one.reasons.iter().map(|reason| format!("{}: {}", reason.code, reason.sentence));
-        return reasons.chain(one.runs_in.clone().map(|place| format!("runs in {place}"))).collect();
+        return reasons.chain(one.runs_in.clone().map(|location| format!("runs in {location}"))).collect();
     }
     let mut parts = Vec::new();
-    if let Some(place) = &one.runs_in {
-        parts.push(format!("runs in {place}"));
+    if let Some(location) = &one.runs_in {
+        parts.push(format!("runs in {location}"));
     }
     if let Some(measured) = &one.evidence {
         parts.push(evidence(measured));
@@ -187,7 +187,7 @@ fn evidence(measured: &Measured) -> String {
     format!("{} median, {} {samples}, {age}", duration(measured.median_ns), measured.samples)
 }
 
-/// A time with two or three digits and its unit.
+/// A duration with two or three digits and its unit.
 fn duration(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns < 1e3 => (ns, "ns"),

@@ -1,20 +1,20 @@
-//! The cell of a decision in words: the same words for every call of the cell, in every process.
+//! The cell of a decision as text: the same text for every call of the cell, in every process.
 
 use crate::compiled::CompiledKernel;
 use crate::selection::call::Call;
 use crate::selection::decide;
-use crate::selection::filter::{self, Listener};
+use crate::selection::filter::{self, FilterVisitor};
 use crate::selection::operation_table::AxisCells;
-use crate::selection::score::Findings;
+use crate::selection::score::PerfTerms;
 use lz_core::context::{Context, FRESH_ALIGNMENT, Field, FieldKind, Store};
 use lz_core::device::Platform;
 use lz_core::expression_names;
 use lz_core::reason::Reason;
 
-/// `T=bf16 batch=2..4 seq>=2049 …`, then the rules and the kernel's own conditions that the cell does not settle.
+/// `T=bf16 batch=2..4 seq>=2049 …`, then the rules and the kernel's conditions that vary within the cell.
 ///
-/// Together with the kernel that is enough to tell the decisions of one cell apart: a kernel that another one is preferred to
-/// fails a condition that the other's words do not have.
+/// Together with the kernel this distinguishes the decisions of one cell: a better-ranked kernel that is not eligible fails a condition
+/// that the text of the selected one does not contain.
 pub(super) fn cell(call: &Call<'_>, kernel: &CompiledKernel) -> String {
     let table = call.table;
     let mut words: Vec<String> = Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn cell(call: &Call<'_>, kernel: &CompiledKernel) -> String {
             (Store::Axis(axis), _) => range(field, table.axes.get(usize::from(axis)), call.context),
             (Store::Scalar(_), _) | (_, FieldKind::Digest) => None,
             (_, FieldKind::Strides) => {
-                strides(field, call.context, table.tells_alignments(&call.world.registry))
+                strides(field, call.context, table.keyed_on_alignment(&call.snapshot.registry))
             }
             (_, FieldKind::Place) => platform(field, call.context),
             _ => Some(format!("{}={}", field.name, expression_names::show(field, call.context))),
@@ -76,42 +76,42 @@ fn strides(field: &Field, context: &Context, aligned: bool) -> Option<String> {
     Some(format!("{}={kind}{alignment}", field.name))
 }
 
-/// The kind of device, not which one: ranks on several devices of one machine decide alike.
+/// The platform, not the device: ranks on several devices of one machine must decide alike.
 fn platform(field: &Field, context: &Context) -> Option<String> {
     let number = context.raw(field.store) & 0b111;
     let platform = Platform::ALL.into_iter().find(|known| *known as u64 == number)?;
     Some(format!("on={}", platform.name()))
 }
 
-/// Rules, locks and conditions of the kernel that must be looked at on each call of the cell.
+/// Rules, locks and conditions of the kernel that vary within the cell.
 fn conditions(call: &Call<'_>, kernel: &CompiledKernel) -> Vec<String> {
     let table = call.table;
     let mut all = Vec::new();
-    for number in &table.open_rules {
+    for number in &table.varying_rules {
         let Some(rule) = table.rules.get(usize::from(*number)) else { continue };
         all.push(format!("rule {}: {}", rule.what, if call.acts(*number) { "acts" } else { "does not act" }));
     }
-    for lock in table.open_locks.iter().filter_map(|number| table.locks.get(usize::from(*number))) {
+    for lock in table.varying_locks.iter().filter_map(|number| table.locks.get(usize::from(*number))) {
         let acts = lock.acts(call.context, &call.values);
         all.push(format!("lock {}: {}", lock.kernel, if acts { "acts" } else { "does not act" }));
     }
     let parts = kernel.limits.iter().flat_map(|limit| &limit.parts);
-    all.extend(parts.filter(|part| !table.is_settled(part)).map(|part| part.text.clone()));
-    if kernel.workspace.as_ref().is_some_and(|formula| !call.is_settled(formula.reads)) {
+    all.extend(parts.filter(|part| !table.is_cell_constant(part)).map(|part| part.text.clone()));
+    if kernel.workspace.as_ref().is_some_and(|formula| !call.is_cell_constant(formula.reads)) {
         all.push("scratch memory fits".to_owned());
     }
     let launch = kernel.grid.iter().flatten().chain(&kernel.block);
-    if launch.fold(0, |reads, formula| reads | formula.reads) & table.open != 0 {
+    if launch.fold(0, |reads, formula| reads | formula.reads) & table.varying != 0 {
         all.push("launch fits".to_owned());
     }
     all
 }
 
-/// Whether a kernel is impossible for the whole cell.
+/// Whether a kernel is excluded for the whole cell.
 #[derive(Default)]
 struct Never(bool);
 
-impl Listener for Never {
+impl FilterVisitor for Never {
     fn excluded(&mut self, _: impl FnOnce() -> Reason) -> bool {
         self.0 = true;
         true
@@ -120,13 +120,13 @@ impl Listener for Never {
     fn guarded(&mut self, _: crate::selection::guard::Guard, _: bool, _: impl FnOnce() -> Reason) {}
 }
 
-/// Who is asked next in this cell, in order. What a cell does not settle is left open here too, so that every call of the cell
-/// gives the same list.
+/// The fallbacks of this cell, in order. Conditions that vary within the cell are ignored, so that every call of the cell gives the same
+/// list.
 pub(super) fn fallbacks(call: &Call<'_>, chosen: u16) -> Vec<String> {
-    if !call.world.policy.fallback_enabled.value {
+    if !call.snapshot.policy.fallback_enabled.value {
         return Vec::new();
     }
-    let ranked = decide::rank(call, &Findings::of(call));
+    let ranked = decide::rank(call, &PerfTerms::of(call));
     let after = ranked.iter().skip_while(|one| one.position != chosen).skip(1);
     after
         .filter(|one| {
@@ -136,7 +136,7 @@ pub(super) fn fallbacks(call: &Call<'_>, chosen: u16) -> Vec<String> {
         })
         .filter_map(|one| {
             let candidate = call.table.candidates.get(usize::from(one.position))?;
-            Some(call.world.registry.compiled(candidate.kernel)?.spec().id.clone())
+            Some(call.snapshot.registry.compiled(candidate.kernel)?.spec().id.clone())
         })
         .collect()
 }

@@ -1,11 +1,11 @@
-//! A digest of what a policy says, wherever it was said.
+//! A digest of a policy, independent of its sources.
 
 use sha2::{Digest, Sha256};
 
 use crate::policy::{Listed, Policy};
 use crate::table::hex;
 
-/// SHA-256 over everything in a policy that a decision can depend on; files and lines do not count.
+/// SHA-256 over everything in a policy that a decision can depend on, without files and lines.
 pub(super) fn policy(policy: &Policy) -> String {
     let mut text = format!(
         "mode {}\nfallback {}\nmemory {:?}\njit {:?}\npoints {} {}\n",

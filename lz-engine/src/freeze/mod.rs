@@ -1,7 +1,7 @@
-//! The decisions of a run as a file that people review and machines compare (`layerzero.lock`).
+//! Records the decisions of a run in a file for review and comparison (`layerzero.lock`).
 //!
-//! While an engine records, each decision is noted when it is made; hits cost nothing. What is noted does not depend on the
-//! order of calls: a decision is named by its cell and by the conditions of its kernel that a cell does not settle.
+//! While an engine records, each new decision is recorded; cache hits cost nothing. Records do not depend on the order of calls: a decision
+//! is identified by its cell and by the conditions of its kernel that vary within the cell.
 
 mod describe;
 mod digest;
@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::engine::{DecisionObserver, Engine};
 use crate::selection::call::Call;
 use crate::selection::decide;
-use crate::selection::snapshot::World;
+use crate::selection::snapshot::Snapshot;
 use crate::selection::{filter, thread_scope};
 use crate::table::{LockedDecision, Lockfile, LockfileError, Mismatch, capabilities_hash};
 use lz_core::context::Context;
@@ -23,18 +23,18 @@ use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_files as files;
 
-/// The most decisions that are noted.
-const MOST: usize = 100_000;
+/// Maximum number of recorded decisions.
+const MAX_RECORDED: usize = 100_000;
 
-/// Decisions that were made while the engine recorded.
+/// The recorded decisions.
 #[derive(Debug, Default)]
 struct Journal {
-    noted: Mutex<BTreeMap<(String, String), Noted>>,
+    recorded: Mutex<BTreeMap<(String, String), Recorded>>,
 }
 
-/// One decision and a call that it was made for.
+/// A decision and a call that it was made for.
 #[derive(Debug, Clone)]
-struct Noted {
+struct Recorded {
     decision: LockedDecision,
     operation: &'static OperationInfo,
     context: Context,
@@ -42,28 +42,28 @@ struct Noted {
 }
 
 impl Journal {
-    fn noted(&self) -> MutexGuard<'_, BTreeMap<(String, String), Noted>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recorded(&self) -> MutexGuard<'_, BTreeMap<(String, String), Recorded>> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl DecisionObserver for Journal {
-    /// Notes a decision; a later one for the same cell takes the place of an earlier one.
+    /// Records a decision, replacing an earlier one for the same cell.
     fn decided(&self, call: &Call<'_>, position: u16) {
-        let Some(noted) = noted(call, position) else { return };
-        let mut all = self.noted();
-        let key = (noted.decision.operation.clone(), noted.decision.context.clone());
-        if all.len() < MOST || all.contains_key(&key) {
-            all.insert(key, noted);
+        let Some(recorded) = recorded(call, position) else { return };
+        let mut all = self.recorded();
+        let key = (recorded.decision.operation.clone(), recorded.decision.context.clone());
+        if all.len() < MAX_RECORDED || all.contains_key(&key) {
+            all.insert(key, recorded);
         }
     }
 }
 
-/// A decision as the lockfile has it.
-fn noted(call: &Call<'_>, position: u16) -> Option<Noted> {
+/// A decision as stored in the lockfile.
+fn recorded(call: &Call<'_>, position: u16) -> Option<Recorded> {
     let info = call.table.info;
     let candidate = call.table.candidates.get(usize::from(position))?;
-    let kernel = call.world.registry.compiled(candidate.kernel)?;
+    let kernel = call.snapshot.registry.compiled(candidate.kernel)?;
     let decision = LockedDecision {
         operation: info.name.to_string(),
         context: describe::cell(call, kernel),
@@ -72,15 +72,15 @@ fn noted(call: &Call<'_>, position: u16) -> Option<Noted> {
         kernel_version: kernel.spec().version.clone(),
         fallbacks: describe::fallbacks(call, position),
     };
-    Some(Noted { decision, operation: info, context: *call.context, mode: call.mode })
+    Some(Recorded { decision, operation: info, context: *call.context, mode: call.mode })
 }
 
-/// One decision that differs, and why.
+/// A decision that differs, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Divergence {
     /// What differs.
     pub mismatch: Mismatch,
-    /// Why the expected kernel is not chosen here; empty where no kernel is to blame.
+    /// Why the expected kernel is not selected; empty if no kernel is the cause.
     pub why: Vec<Reason>,
 }
 
@@ -91,67 +91,67 @@ impl std::fmt::Display for Divergence {
     }
 }
 
-/// How a run compares to a lockfile.
+/// The comparison of a run with a lockfile.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Verification {
-    /// What differs. Decisions that only one side has are not here.
+    /// Decisions that differ. Decisions that only one side has are not included.
     pub differing: Vec<Divergence>,
-    /// Decisions of the lockfile that this run has not met.
+    /// Decisions of the lockfile that did not occur in this run.
     pub unmet: Vec<String>,
-    /// Decisions of this run that the lockfile does not have.
+    /// Decisions of this run that are not in the lockfile.
     pub unlocked: Vec<String>,
 }
 
 impl Verification {
-    /// Whether whatever both have was decided alike.
+    /// Whether all common decisions agree.
     pub fn agrees(&self) -> bool {
         self.differing.is_empty()
     }
 }
 
 impl Engine {
-    /// Begins or ends the recording of decisions for [`Engine::freeze`]. Beginning forgets what was recorded and cached before,
-    /// so that whatever is called from now on is recorded.
+    /// Starts or stops the recording of decisions for [`Engine::freeze`]. Starting clears earlier records and the cache, so that every call
+    /// from now on is recorded.
     pub fn record_decisions(&self, on: bool) {
         let journal = self.extension::<Journal>();
         if on {
-            journal.noted().clear();
+            journal.recorded().clear();
         }
         self.observe_decisions(if on { Some(journal) } else { None });
-        // Nothing changes but the generation, which cannot fail.
+        // Only publishes a new generation, which cannot fail.
         self.change(|parts| Ok(Some(parts))).ok();
     }
 
-    /// The decisions that were made while recording.
+    /// The recorded decisions.
     pub fn freeze(&self) -> Lockfile {
-        let noted: Vec<Noted> = self.extension::<Journal>().noted().values().cloned().collect();
-        self.lockfile(&self.world(), noted.iter())
+        let recorded: Vec<Recorded> = self.extension::<Journal>().recorded().values().cloned().collect();
+        self.lockfile(&self.snapshot(), recorded.iter())
     }
 
-    /// The decisions for these calls, made now, in the mode of this thread.
+    /// The decisions for these calls, in the mode of this thread.
     pub fn freeze_calls(&self, calls: &[(&'static OperationInfo, Context)]) -> Result<Lockfile, Error> {
-        let world = self.world();
-        let decided = self.decided(&world, calls)?;
-        Ok(self.lockfile(&world, decided.iter()))
+        let snapshot = self.snapshot();
+        let decided = self.decided(&snapshot, calls)?;
+        Ok(self.lockfile(&snapshot, decided.iter()))
     }
 
-    /// Compares what was recorded to a lockfile.
+    /// Compares the recorded decisions with a lockfile.
     pub fn verify_lockfile(&self, expected: &Lockfile) -> Verification {
-        let noted: Vec<Noted> = self.extension::<Journal>().noted().values().cloned().collect();
-        self.compare(expected, &noted)
+        let recorded: Vec<Recorded> = self.extension::<Journal>().recorded().values().cloned().collect();
+        self.compare(expected, &recorded)
     }
 
-    /// Compares the decisions for these calls, made now, to a lockfile.
+    /// Compares the decisions for these calls with a lockfile.
     pub fn verify_calls(
         &self,
         expected: &Lockfile,
         calls: &[(&'static OperationInfo, Context)],
     ) -> Result<Verification, Error> {
-        let decided = self.decided(&self.world(), calls)?;
+        let decided = self.decided(&self.snapshot(), calls)?;
         Ok(self.compare(expected, &decided))
     }
 
-    /// Reads a lockfile and compares what was recorded to it.
+    /// Reads a lockfile and compares the recorded decisions with it.
     pub fn verify_lockfile_at(&self, path: &Path) -> Result<Verification, Error> {
         let name = path.display().to_string();
         let text = files::read_text(path, files::MAX_TABLE_BYTES).map_err(|error| Error::Configuration {
@@ -163,66 +163,66 @@ impl Engine {
         Ok(self.verify_lockfile(&expected))
     }
 
-    /// The digest of what was recorded: two engines with the same digest, on two machines or ranks, decided alike.
+    /// The digest of the recorded decisions: engines with the same digest, on different machines or ranks, decided alike.
     pub fn decision_digest(&self) -> String {
         self.freeze().digest()
     }
 
     fn decided(
         &self,
-        world: &World,
+        snapshot: &Snapshot,
         calls: &[(&'static OperationInfo, Context)],
-    ) -> Result<Vec<Noted>, Error> {
-        let mode = thread_scope::of_thread().apply(world.mode);
+    ) -> Result<Vec<Recorded>, Error> {
+        let mode = thread_scope::of_thread().apply(snapshot.mode);
         let mut all = Vec::with_capacity(calls.len());
         for (operation, context) in calls {
-            let Some(table) = world.table(operation) else {
+            let Some(table) = snapshot.table(operation) else {
                 let operation = operation.name.to_string();
                 return Err(Error::NoKernel { operation, candidates: Vec::new() });
             };
-            let call = Call::new(world, table, context, mode);
+            let call = Call::new(snapshot, table, context, mode);
             let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
-            all.extend(noted(&call, decision.position));
+            all.extend(recorded(&call, decision.position));
         }
         Ok(all)
     }
 
-    fn lockfile<'a>(&self, world: &World, noted: impl Iterator<Item = &'a Noted>) -> Lockfile {
-        let noted: Vec<&Noted> = noted.collect();
-        let operations = noted.iter().map(|one| one.decision.operation.as_str());
-        let capabilities = capabilities_hash(&world.registry, operations);
+    fn lockfile<'a>(&self, snapshot: &Snapshot, recorded: impl Iterator<Item = &'a Recorded>) -> Lockfile {
+        let recorded: Vec<&Recorded> = recorded.collect();
+        let operations = recorded.iter().map(|one| one.decision.operation.as_str());
+        let capabilities = capabilities_hash(&snapshot.registry, operations);
         let mut hardware: Vec<String> = Vec::new();
-        for one in &noted {
-            let place = crate::selection::devices::place_of(one.operation);
-            let device = world.devices.of_call(place, &one.context);
+        for one in &recorded {
+            let device_field = crate::engine::device_store(one.operation);
+            let device = snapshot.devices.of_call(device_field, &one.context);
             hardware.extend(device.map(lz_core::device::DeviceSpec::hardware_signature));
         }
         hardware.sort_unstable();
         hardware.dedup();
-        let policy = digest::policy(&world.policy);
+        let policy = digest::policy(&snapshot.policy);
         let mut lockfile = Lockfile::new(&hardware.join(" "), &policy, &capabilities);
-        noted.into_iter().for_each(|one| lockfile.add(one.decision.clone()));
+        recorded.into_iter().for_each(|one| lockfile.add(one.decision.clone()));
         lockfile
     }
 
-    fn compare(&self, expected: &Lockfile, noted: &[Noted]) -> Verification {
-        let world = self.world();
-        let found = self.lockfile(&world, noted.iter());
+    fn compare(&self, expected: &Lockfile, recorded: &[Recorded]) -> Verification {
+        let snapshot = self.snapshot();
+        let found = self.lockfile(&snapshot, recorded.iter());
         let mut verification = Verification::default();
         for mismatch in expected.compare(&found) {
             match (&mismatch.expected, &mismatch.found) {
-                (Some(kernel), None) => match missing(&world, expected, &mismatch, kernel) {
-                    // What is not here cannot be decided alike, whatever is called.
+                (Some(kernel), None) => match missing(&snapshot, expected, &mismatch, kernel) {
+                    // A kernel that is not registered can never be selected.
                     Some(reason) => verification.differing.push(Divergence { mismatch, why: vec![reason] }),
                     None => verification.unmet.push(mismatch.what),
                 },
                 (None, _) => verification.unlocked.push(mismatch.what),
                 (Some(kernel), Some(_)) => {
-                    let about = |one: &&Noted| {
+                    let about = |one: &&Recorded| {
                         let LockedDecision { operation, context, .. } = &one.decision;
                         mismatch.what == format!("{operation} [{context}]: kernel")
                     };
-                    let why = noted.iter().find(about).map(|one| why_not(&world, one, kernel));
+                    let why = recorded.iter().find(about).map(|one| why_not(&snapshot, one, kernel));
                     verification.differing.push(Divergence { why: why.unwrap_or_default(), mismatch });
                 }
             }
@@ -231,35 +231,36 @@ impl Engine {
     }
 }
 
-/// That a kernel of a decision which this run has not met is not here at all.
-fn missing(world: &World, expected: &Lockfile, mismatch: &Mismatch, kernel: &str) -> Option<Reason> {
+/// The reason if the kernel of a decision that did not occur is not registered.
+fn missing(snapshot: &Snapshot, expected: &Lockfile, mismatch: &Mismatch, kernel: &str) -> Option<Reason> {
     let about = |one: &&LockedDecision| mismatch.what == format!("{} [{}]", one.operation, one.context);
     let locked = expected.decisions().find(about)?;
-    let operation = world.registry.operation(&locked.operation);
-    let there = operation.is_some_and(|operation| world.registry.index_of(operation, kernel).is_some());
+    let operation = snapshot.registry.operation(&locked.operation);
+    let is_registered =
+        operation.is_some_and(|operation| snapshot.registry.index_of(operation, kernel).is_some());
     let message = || format!("{} has no kernel {kernel} here", locked.operation);
-    (!there).then(|| Reason::new(ReasonCode::KernelUnknown).message(message()))
+    (!is_registered).then(|| Reason::new(ReasonCode::KernelUnknown).message(message()))
 }
 
-/// Why a kernel that a lockfile expects is not what runs a call.
-fn why_not(world: &World, noted: &Noted, expected: &str) -> Vec<Reason> {
-    let Some(table) = world.table(noted.operation) else { return Vec::new() };
-    let Some(position) = table.position_of(&world.registry, expected) else {
-        let message = format!("{} has no kernel {expected} here", noted.operation.name);
+/// Why a kernel that a lockfile expects is not selected for a call.
+fn why_not(snapshot: &Snapshot, recorded: &Recorded, expected: &str) -> Vec<Reason> {
+    let Some(table) = snapshot.table(recorded.operation) else { return Vec::new() };
+    let Some(position) = table.position_of(&snapshot.registry, expected) else {
+        let message = format!("{} has no kernel {expected} here", recorded.operation.name);
         return vec![Reason::new(ReasonCode::KernelUnknown).message(message)];
     };
-    let call = Call::new(world, table, &noted.context, noted.mode);
+    let call = Call::new(snapshot, table, &recorded.context, recorded.mode);
     let mut reasons: Vec<Reason> = Vec::new();
     filter::examine(&call, position, &mut reasons);
     if reasons.is_empty() {
-        let ranked = decide::rank(&call, &crate::selection::score::Findings::of(&call));
+        let ranked = decide::rank(&call, &crate::selection::score::PerfTerms::of(&call));
         let total =
             |who: Option<u16>| ranked.iter().find(|one| Some(one.position) == who).map(|one| one.total);
-        let chosen = table.position_of(&world.registry, &noted.decision.kernel);
-        if let (Some(wanted), Some(chosen)) = (total(Some(position)), total(chosen)) {
+        let chosen = table.position_of(&snapshot.registry, &recorded.decision.kernel);
+        if let (Some(expected_score), Some(chosen)) = (total(Some(position)), total(chosen)) {
             let message = format!(
-                "{expected} could run it; it scores {wanted:.1} and {} scores {chosen:.1}",
-                noted.decision.kernel
+                "{expected} can run it, but scores {expected_score:.1} while {} scores {chosen:.1}",
+                recorded.decision.kernel
             );
             reasons.push(Reason::new(ReasonCode::LockfileMismatch).message(message));
         }

@@ -1,9 +1,9 @@
-//! One circuit as a pure state machine: no clock, no lock, no name. Time is handed in.
+//! A circuit breaker as a pure state machine: no clock, no lock, no name. Time is passed in.
 //!
 //! ```text
 //!   closed ──failures──▶ open ──time──▶ half-open ──successes──▶ closed
 //!                         ▲                 │
-//!                         └────a failure────┘            lost: the end, until somebody resets it
+//!                         └────a failure────┘            lost: final until it is reset
 //! ```
 
 use std::time::Duration;
@@ -11,29 +11,29 @@ use std::time::Duration;
 use super::config::CircuitConfig;
 use lz_perfdb::HealthState;
 
-/// What a caller may do.
+/// The answer to a request for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Call.
+    /// Closed: the call may run.
     Pass,
-    /// Call, and report under this half-open period: the outcome decides.
+    /// The call may run as a probe; report its outcome under this half-open period.
     Probe {
         /// The half-open period that the probe belongs to.
         period: u64,
     },
-    /// Do not call.
+    /// The call may not run.
     Refuse {
-        /// When to ask again, where time helps.
+        /// When to retry; `None` if waiting does not help.
         retry_at: Option<Duration>,
     },
 }
 
-/// What an event changed that selection can see.
+/// What an event changed that selection can observe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transition {
     /// Nothing.
     None,
-    /// The weight in the score, and nothing else.
+    /// The reliability penalty only.
     Weight,
     /// The state.
     State {
@@ -42,28 +42,28 @@ pub enum Transition {
         /// After.
         to: HealthState,
     },
-    /// Everything is forgiven: the record can go.
+    /// All failures are forgiven: the record can be removed.
     Forgiven,
 }
 
-/// One circuit.
+/// A circuit breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Circuit {
     state: HealthState,
     failures: u32,
     openings: u32,
-    /// Successes in a row while closed.
+    /// Consecutive successes while closed.
     streak: u32,
-    /// Counts half-open periods, so that a probe of an earlier one cannot speak for this one.
+    /// Counts half-open periods, so that late probes of an earlier period are ignored.
     period: u64,
     probes_granted: u32,
     probes_succeeded: u32,
-    /// When it opened for a probe, or when a probe last started or came back.
+    /// When it became half-open, or when a probe last started or ended.
     last_probe_activity: Duration,
     next_probe_at: Duration,
     lost: bool,
-    /// One failure opened it, whatever the threshold is: the kernel may take the process or the device down.
-    at_once: bool,
+    /// A single failure opened it regardless of the threshold: the kernel may crash the process or the device.
+    tripped: bool,
     last_error: String,
 }
 
@@ -80,15 +80,15 @@ impl Default for Circuit {
             last_probe_activity: Duration::ZERO,
             next_probe_at: Duration::ZERO,
             lost: false,
-            at_once: false,
+            tripped: false,
             last_error: String::new(),
         }
     }
 }
 
 impl Circuit {
-    /// A circuit as it was stored: `next_probe_at` matters when it is open. What was half-open is asked again from open. One
-    /// that is open after fewer failures than the threshold was opened at once.
+    /// A circuit restored from storage; `next_probe_at` is used if it is open. Half-open is restored as open. A circuit that is
+    /// open with fewer failures than the threshold was tripped by a single failure.
     pub fn restored(
         state: HealthState,
         failures: u32,
@@ -98,8 +98,8 @@ impl Circuit {
         config: &CircuitConfig,
     ) -> Circuit {
         let state = if state == HealthState::Closed { HealthState::Closed } else { HealthState::Open };
-        let at_once = state == HealthState::Open && failures < config.failure_threshold;
-        Circuit { state, failures, openings, next_probe_at, at_once, last_error, ..Circuit::default() }
+        let tripped = state == HealthState::Open && failures < config.failure_threshold;
+        Circuit { state, failures, openings, next_probe_at, tripped, last_error, ..Circuit::default() }
     }
 
     /// The state.
@@ -122,22 +122,22 @@ impl Circuit {
         &self.last_error
     }
 
-    /// Whether it is open for good.
+    /// Whether it is open permanently.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// Whether one failure opened it, whatever the threshold is.
+    /// Whether a single failure opened it regardless of the threshold.
     pub fn opened_at_once(&self) -> bool {
-        self.at_once
+        self.tripped
     }
 
-    /// When an open circuit may be probed; `None` when it is not open, or is lost.
+    /// When an open circuit may be probed; `None` if it is not open, or is lost.
     pub fn next_probe_at(&self) -> Option<Duration> {
         (self.state == HealthState::Open && !self.lost).then_some(self.next_probe_at)
     }
 
-    /// When time alone will change something: a probe becomes possible, or one is given up.
+    /// When the next timed transition is due: a probe becomes possible, or a probe times out.
     pub fn due_at(&self, config: &CircuitConfig) -> Option<Duration> {
         match self.state {
             HealthState::HalfOpen => (self.probes_granted > 0)
@@ -146,12 +146,12 @@ impl Circuit {
         }
     }
 
-    /// Whether a half-open period has a probe to give.
+    /// Whether a half-open period can grant another probe.
     pub fn has_probe(&self, config: &CircuitConfig) -> bool {
         self.state == HealthState::HalfOpen && self.probes_granted < config.max_probes.max(1)
     }
 
-    /// Lets time act: an open circuit whose time has come becomes half-open; a half-open one whose probes never came back
+    /// Performs timed transitions: an open circuit becomes half-open after its backoff; a half-open one whose probes timed out
     /// opens again.
     pub fn poll(&mut self, now: Duration, config: &CircuitConfig) -> Transition {
         match self.state {
@@ -166,14 +166,14 @@ impl Circuit {
                 if self.probes_granted > 0
                     && now >= self.last_probe_activity.saturating_add(config.probe_timeout) =>
             {
-                self.last_error = "a probe did not come back in time".to_owned();
+                self.last_error = "a probe timed out".to_owned();
                 self.open(now, config)
             }
             _ => Transition::None,
         }
     }
 
-    /// Asks for admission. Call [`Circuit::poll`] first. A granted probe must be given back by one of the three below.
+    /// Requests admission. Call [`Circuit::poll`] first. A granted probe must end in `succeeded`, `failed` or `abandoned`.
     pub fn admit(&mut self, now: Duration, config: &CircuitConfig) -> Verdict {
         match self.state {
             HealthState::Closed => Verdict::Pass,
@@ -187,7 +187,7 @@ impl Circuit {
         }
     }
 
-    /// A call succeeded. Only a probe of the present period counts while half-open; only ordinary calls count while closed.
+    /// Records a success. While half-open only probes of the current period count; while closed only ordinary calls count.
     pub fn succeeded(&mut self, probe: Option<u64>, now: Duration, config: &CircuitConfig) -> Transition {
         match (self.state, probe) {
             (HealthState::HalfOpen, Some(period)) if period == self.period => {
@@ -198,7 +198,7 @@ impl Circuit {
                 }
                 self.failures = 0;
                 self.streak = 0;
-                self.at_once = false;
+                self.tripped = false;
                 self.enter(HealthState::Closed)
             }
             (HealthState::Closed, None) => {
@@ -218,7 +218,7 @@ impl Circuit {
         }
     }
 
-    /// A call failed. A late failure of a call that was admitted before the circuit opened changes nothing.
+    /// Records a failure. A late failure of a call that was admitted before the circuit opened is ignored.
     pub fn failed(
         &mut self,
         probe: Option<u64>,
@@ -246,25 +246,25 @@ impl Circuit {
         }
     }
 
-    /// A probe ended without saying anything about the kernel: its place is given back.
+    /// Ends a probe without an outcome; it can be granted again.
     pub fn abandoned(&mut self, period: u64) {
         if self.state == HealthState::HalfOpen && period == self.period {
             self.probes_granted = self.probes_granted.saturating_sub(1);
         }
     }
 
-    /// Opens at once, whatever the count: the failure was fatal. A circuit that is open stays as long as it would have.
+    /// Opens immediately, regardless of the threshold, after a fatal failure. An open circuit keeps its backoff.
     pub fn trip(&mut self, error: &str, now: Duration, config: &CircuitConfig) -> Transition {
         self.note(error);
         if self.state == HealthState::Open {
             return Transition::None;
         }
         self.failures = self.failures.saturating_add(1);
-        self.at_once = true;
+        self.tripped = true;
         self.open(now, config)
     }
 
-    /// Opens for good: time does not help.
+    /// Opens permanently.
     pub fn lose(&mut self, error: &str) -> Transition {
         if self.lost {
             return Transition::None;
@@ -276,9 +276,12 @@ impl Circuit {
     }
 
     fn note(&mut self, error: &str) {
-        // An error text can be a page of a compiler's output; the start says what it is.
-        const LONGEST: usize = 1000;
-        let end = (0..=LONGEST.min(error.len())).rev().find(|end| error.is_char_boundary(*end)).unwrap_or(0);
+        // An error text can be pages of compiler output; the beginning is enough.
+        const MAX_ERROR_BYTES: usize = 1000;
+        let end = (0..=MAX_ERROR_BYTES.min(error.len()))
+            .rev()
+            .find(|end| error.is_char_boundary(*end))
+            .unwrap_or(0);
         self.last_error = error.get(..end).unwrap_or_default().to_owned();
     }
 
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_round() {
+    fn circuit_opens_probes_and_closes() {
         let mut circuit = opened();
         assert_eq!(circuit.state(), HealthState::Open);
         assert_eq!(circuit.admit(9 * SECOND, &config()), Verdict::Refuse { retry_at: Some(10 * SECOND) });
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn every_second_failure_still_opens() {
+    fn alternating_failures_open() {
         let mut circuit = Circuit::default();
         for _ in 0..3 {
             circuit.failed(None, "flaky", Duration::ZERO, &config());
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_streak_of_successes_forgives() {
+    fn consecutive_successes_forgive_failures() {
         let mut circuit = Circuit::default();
         circuit.failed(None, "once", Duration::ZERO, &config());
         assert_eq!(circuit.succeeded(None, SECOND, &config()), Transition::None);
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_of_an_earlier_period_decides_nothing() {
+    fn late_probe_of_an_earlier_period_is_ignored() {
         let mut circuit = opened();
         circuit.poll(10 * SECOND, &config());
         let Verdict::Probe { period } = circuit.admit(10 * SECOND, &config()) else { panic!("no probe") };
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_never_returns_is_given_up() {
+    fn probe_times_out() {
         let mut circuit = opened();
         circuit.poll(10 * SECOND, &config());
         circuit.admit(10 * SECOND, &config());
@@ -386,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_stays_lost() {
+    fn lost_circuit_is_never_probed() {
         let mut circuit = Circuit::default();
         circuit.lose("an illegal memory access was encountered");
         assert_eq!(circuit.poll(Duration::MAX, &config()), Transition::None);
@@ -394,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn long_errors_are_cut_between_characters() {
+    fn long_errors_are_truncated_at_a_char_boundary() {
         let mut circuit = Circuit::default();
         circuit.failed(None, &"é".repeat(2000), Duration::ZERO, &config());
         assert_eq!(circuit.last_error().len(), 1000);
@@ -425,11 +428,11 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_promises_hold_in_every_order(events in proptest::collection::vec(event(), 0..200)) {
+        fn invariants_hold_for_any_event_order(events in proptest::collection::vec(event(), 0..200)) {
             let config = config();
             let mut circuit = Circuit::default();
             let mut now = Duration::ZERO;
-            // Calls that are running, and what the model knows about the present half-open period.
+            // Running calls, and the model of the current half-open period.
             let mut running: Vec<Option<u64>> = Vec::new();
             let (mut granted, mut succeeded) = (0u32, 0u32);
             let mut opened_at = None::<Duration>;

@@ -1,19 +1,19 @@
-//! Time as a dependency: tests turn the hands themselves.
+//! Time as a dependency: tests advance a manual clock.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What time it is, twice: a time that never goes back for waiting, and the calendar's for what outlives the process.
+/// Monotonic time for timers, and calendar time for what is persisted.
 pub trait Clock: Debug + Send + Sync {
-    /// Time since some fixed moment; never goes back.
+    /// Monotonic time since a fixed start.
     fn elapsed(&self) -> Duration;
 
-    /// Seconds since 1970; may jump.
+    /// Unix time in seconds; may jump.
     fn unix_seconds(&self) -> u64;
 }
 
-/// The machine's own clock.
+/// The system clock.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     start: Instant,
@@ -35,7 +35,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved.
+/// A clock that only moves when it is advanced.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanoseconds: AtomicU64,
@@ -43,12 +43,12 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at zero, at the given calendar time.
+    /// A clock at zero elapsed time and this Unix time.
     pub fn starting_at(unix_seconds: u64) -> ManualClock {
         ManualClock { nanoseconds: AtomicU64::new(0), unix_start: unix_seconds }
     }
 
-    /// Moves both times forward.
+    /// Advances both times.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.nanoseconds.fetch_add(by, Ordering::AcqRel);

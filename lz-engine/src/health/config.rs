@@ -1,26 +1,26 @@
-//! The numbers that health is judged by.
+//! Thresholds and timeouts of health.
 
 use std::time::Duration;
 
-/// When one circuit opens, how long it stays open, and how it closes.
+/// Thresholds and timeouts of a circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CircuitConfig {
-    /// Failures, not yet forgiven, that open it.
+    /// Unforgiven failures that open it.
     pub failure_threshold: u32,
-    /// Probes that must succeed before it closes. Taken as `max_probes` when larger: it could never close otherwise.
+    /// Successful probes that close it. Clamped to `max_probes`: otherwise it could never close.
     pub success_threshold: u32,
-    /// Probes that may run in one half-open period.
+    /// Maximum number of probes per half-open period.
     pub max_probes: u32,
-    /// How long it stays open the first time; each further time twice as long.
+    /// First backoff; doubles with each opening.
     pub base_backoff: Duration,
-    /// The longest that it stays open.
+    /// Maximum backoff.
     pub max_backoff: Duration,
-    /// A half-open period in which no probe comes back for this long counts as failed.
+    /// A half-open period without probe activity for this long counts as failed.
     pub probe_timeout: Duration,
-    /// Successes in a row that forgive the failures of a closed circuit. More than one, so that a kernel that fails every
-    /// second time is found out.
+    /// Consecutive successes that forgive the failures of a closed circuit. More than one, so that a kernel that fails every
+    /// second time still opens it.
     pub recovery_streak: u32,
-    /// Successes in a row after which earlier openings no longer lengthen the back-off, and the record is dropped.
+    /// Consecutive successes after which earlier openings no longer extend the backoff, and the record is removed.
     pub forgiveness_streak: u32,
 }
 
@@ -40,7 +40,7 @@ impl Default for CircuitConfig {
 }
 
 impl CircuitConfig {
-    /// How long the `openings`-th opening in a row lasts, counted from 1.
+    /// The backoff of the `openings`-th consecutive opening, counted from 1.
     pub fn backoff(&self, openings: u32) -> Duration {
         let doublings = openings.saturating_sub(1).min(31);
         self.base_backoff.checked_mul(1 << doublings).unwrap_or(self.max_backoff).min(self.max_backoff)
@@ -51,35 +51,35 @@ impl CircuitConfig {
     }
 }
 
-/// How failures weigh in the score.
+/// Score penalties for failures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PenaltyConfig {
-    /// For each failure of this kernel in this bucket that is not forgiven.
+    /// Per unforgiven failure of this kernel in this bucket.
     pub per_failure: f64,
-    /// For each earlier opening of this circuit that is not forgiven.
+    /// Per unforgiven opening of this circuit.
     pub per_opening: f64,
-    /// For each other bucket in which this kernel is not closed.
+    /// Per other bucket in which this kernel's circuit is not closed.
     pub per_other_bucket: f64,
-    /// The most that health takes away.
-    pub most: f64,
+    /// Maximum penalty.
+    pub max_penalty: f64,
 }
 
 impl Default for PenaltyConfig {
     fn default() -> Self {
-        PenaltyConfig { per_failure: 4.0, per_opening: 5.0, per_other_bucket: 2.0, most: 30.0 }
+        PenaltyConfig { per_failure: 4.0, per_opening: 5.0, per_other_bucket: 2.0, max_penalty: 30.0 }
     }
 }
 
-/// When the engine as a whole steps back. The score goes from 0 to 100.
+/// Thresholds of the degradation level. The health score ranges from 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DegradationConfig {
-    /// Below these scores: no background work; cached and tabled only; priorities alone; references only.
+    /// Score below which each level starts: no background work; cached and tabled only; priorities only; references only.
     pub thresholds: [f64; 4],
-    /// How far above a threshold the score must be to step up again.
+    /// Hysteresis: how far above a threshold the score must be to recover a level.
     pub margin: f64,
-    /// How long it must stay there, for each single step.
+    /// How long the score must stay there, per level.
     pub hold: Duration,
-    /// How long a fault of the engine itself counts.
+    /// How long an internal fault of the engine counts.
     pub fault_window: Duration,
 }
 
@@ -94,18 +94,18 @@ impl Default for DegradationConfig {
     }
 }
 
-/// Everything that health is judged by.
+/// Configuration of health.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HealthConfig {
     /// Circuits of kernels.
     pub kernel: CircuitConfig,
-    /// Circuits of backends; only fatal failures count, and by default one is enough.
+    /// Circuits of backends; only fatal failures count, and by default one opens it.
     pub backend: CircuitConfig,
-    /// The score.
+    /// Score penalties.
     pub penalty: PenaltyConfig,
-    /// The engine as a whole.
+    /// The degradation level.
     pub degradation: DegradationConfig,
-    /// The most records that are kept; a kernel that fails in ever new shapes must not fill the memory.
+    /// Maximum number of records, so that a kernel that fails in many shapes cannot exhaust memory.
     pub max_circuits: usize,
 }
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn back_off_doubles_up_to_its_cap() {
+    fn backoff_doubles_up_to_its_maximum() {
         let config = CircuitConfig::default();
         let seconds: Vec<u64> = (0..10).map(|openings| config.backoff(openings).as_secs()).collect();
         assert_eq!(seconds, [30, 30, 60, 120, 240, 480, 960, 1800, 1800, 1800]);

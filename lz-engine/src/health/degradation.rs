@@ -1,4 +1,4 @@
-//! How far the engine as a whole steps back when much is broken, and how it comes back: down at once, up one step at a time.
+//! The degradation level of the engine: degrades immediately, recovers one level at a time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::config::DegradationConfig;
 
-/// What the engine still does. Each level does less than the one before.
+/// What the engine still does. Each level does less than the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum DegradationLevel {
@@ -15,11 +15,11 @@ pub enum DegradationLevel {
     Full = 0,
     /// No background tuning and no compilation.
     NoBackground = 1,
-    /// Cached and tabled decisions only; what has none goes by priorities.
+    /// Cached and tabled decisions only; other calls are ranked by priority.
     CachedOnly = 2,
-    /// Priorities alone: no measurements, no cache.
+    /// Priorities only: no measurements, no cache.
     PrioritiesOnly = 3,
-    /// The references only.
+    /// Reference kernels only.
     ReferencesOnly = 4,
 }
 
@@ -44,7 +44,7 @@ impl DegradationLevel {
         matches!(self, Self::Full)
     }
 
-    /// Whether a decision may be made afresh with measurements.
+    /// Whether new decisions may use measurements.
     pub const fn allows_scoring(self) -> bool {
         (self as u8) < (Self::CachedOnly as u8)
     }
@@ -54,7 +54,7 @@ impl DegradationLevel {
         (self as u8) < (Self::PrioritiesOnly as u8)
     }
 
-    /// Whether kernels other than the references may be called.
+    /// Whether non-reference kernels may run.
     pub const fn allows_kernels(self) -> bool {
         !matches!(self, Self::ReferencesOnly)
     }
@@ -70,7 +70,7 @@ impl fmt::Display for DegradationLevel {
     }
 }
 
-/// What the level is computed from.
+/// The inputs of the health score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Vitals {
     /// Kernels that are registered.
@@ -85,13 +85,13 @@ pub struct Vitals {
     pub devices: u32,
     /// Devices whose context is lost.
     pub devices_lost: u32,
-    /// Recent faults of the engine itself: a panic in selection, a snapshot that could not be made.
+    /// Recent internal faults of the engine: a panic in selection, a snapshot that could not be built.
     pub engine_faults: u32,
 }
 
 impl Vitals {
-    /// From 0 (nothing works) to 100 (all is well). Shares count, so that one bad kernel of many weighs little; lost devices
-    /// weigh alone, and so do faults of the engine. A whole that nobody has stated (0) says nothing about its part.
+    /// The health score, from 0 (nothing works) to 100. Kernels, backends and devices count by share, so that one bad kernel of
+    /// many weighs little. A population of 0 is unknown and contributes nothing.
     pub fn score(&self) -> f64 {
         let share = |part: u32, whole: u32| {
             if whole == 0 { 0.0 } else { f64::from(part.min(whole)) / f64::from(whole) }
@@ -104,7 +104,7 @@ impl Vitals {
     }
 }
 
-/// A step.
+/// A change of level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LevelChange {
     /// Before.
@@ -115,7 +115,7 @@ pub struct LevelChange {
     pub score: f64,
 }
 
-/// The level, and the memory that hysteresis needs. Reading the level is one atomic load.
+/// The level with hysteresis. Reading the level is one atomic load.
 #[derive(Debug)]
 pub struct Degradation {
     config: DegradationConfig,
@@ -136,7 +136,7 @@ impl Degradation {
         }
     }
 
-    /// The present level.
+    /// The current level.
     pub fn level(&self) -> DegradationLevel {
         DegradationLevel::from_number(self.level.load(Ordering::Acquire))
     }
@@ -146,20 +146,20 @@ impl Degradation {
         self.entered[level as usize].load(Ordering::Relaxed)
     }
 
-    /// The level that a score alone stands for.
+    /// The level for a score, without hysteresis.
     pub fn level_of(&self, score: f64) -> DegradationLevel {
         let missed = self.config.thresholds.iter().filter(|threshold| score < **threshold).count();
         DegradationLevel::from_number(missed as u8)
     }
 
-    /// When time alone may bring a step up, given that the score stays.
+    /// When the next recovery step is due if the score stays.
     pub fn due_at(&self) -> Option<Duration> {
         let since = *self.better_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.map(|since| since.saturating_add(self.config.hold))
     }
 
-    /// Looks at a score. Down goes at once and as far as it must; up goes one step, after the score has been clear of the
-    /// next threshold for the whole hold time.
+    /// Updates the level. Degrades immediately, by as many levels as needed; recovers one level after the score has been above
+    /// threshold plus margin for the hold time.
     pub fn assess(&self, score: f64, now: Duration) -> Option<LevelChange> {
         let mut better_since = self.better_since.lock().unwrap_or_else(PoisonError::into_inner);
         let from = self.level();
@@ -174,7 +174,7 @@ impl Degradation {
             *better_since = None;
             return None;
         };
-        // The margin must leave the top reachable.
+        // Clamped, so that full recovery is always reachable.
         if score < (threshold + self.config.margin).min(100.0) {
             *better_since = None;
             return None;
@@ -192,9 +192,9 @@ impl Degradation {
         self.level.store(to as u8, Ordering::Release);
         self.entered[to as usize].fetch_add(1, Ordering::Relaxed);
         if to > from {
-            tracing::warn!(%from, %to, score, "the engine steps back");
+            tracing::warn!(%from, %to, score, "engine degraded");
         } else {
-            tracing::info!(%from, %to, score, "the engine recovers");
+            tracing::info!(%from, %to, score, "engine recovered");
         }
         LevelChange { from, to, score }
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn down_at_once_and_up_step_by_step() {
+    fn degrades_immediately_and_recovers_one_level_at_a_time() {
         let degradation = Degradation::new(DegradationConfig::default());
         assert_eq!(degradation.assess(100.0, seconds(0)), None);
         let fall = degradation.assess(10.0, seconds(1)).unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_that_wavers_around_a_threshold_does_not_flap() {
+    fn oscillating_score_does_not_flap() {
         let degradation = Degradation::new(DegradationConfig::default());
         for second in 0..600 {
             degradation.assess(if second % 2 == 0 { 79.0 } else { 84.0 }, seconds(second));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_weighs_shares() {
+    fn score_is_computed_from_shares() {
         let healthy = Vitals { kernels: 32, backends: 4, devices: 1, ..Vitals::default() };
         assert_eq!(healthy.score(), 100.0);
         assert!(Vitals { kernels_troubled: 1, ..healthy }.score() > 95.0);
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(
             Vitals { kernels_troubled: 9, ..Vitals::default() }.score(),
             100.0,
-            "an unknown whole says nothing"
+            "an unknown population contributes nothing"
         );
     }
 
@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_level_is_never_healthier_than_the_score_and_rises_slowly(
+        fn level_is_never_better_than_the_score_and_recovers_slowly(
             scores in proptest::collection::vec((0.0..=100.0f64, 0u64..40), 1..80)
         ) {
             let degradation = Degradation::new(DegradationConfig::default());

@@ -1,8 +1,8 @@
-//! Health: which kernels, backends and devices may be called now, and how far the engine as a whole has to step back.
+//! Health: which kernels, backends and devices may be called, and the degradation level of the engine.
 //!
-//! A circuit stands before every kernel in every context bucket, before every backend and before every device. Only those
-//! that failed exist as records, so that on a healthy engine all of this is one atomic load. Nothing here sleeps, reads a
-//! clock of its own or touches a disk: time comes from a [`Clock`], and rows go to and from `lz_perfdb`.
+//! There is a circuit breaker per kernel and context bucket, per backend and per device. Only those with failures exist as
+//! records, so on a healthy engine a check is one atomic load. Nothing here sleeps, reads the system clock directly or does
+//! I/O: time comes from a [`Clock`], and rows are exchanged with `lz_perfdb`.
 
 mod circuit;
 mod clock;
@@ -22,4 +22,4 @@ pub use degradation::{Degradation, DegradationLevel, LevelChange, Vitals};
 pub use monitor::{Change, Counters, Health, Population, Summary};
 pub use permit::{Failure, Permit, Refusal, RefusalScope, Subject};
 pub use report::CircuitReport;
-pub use view::Standing;
+pub use view::CircuitStatus;

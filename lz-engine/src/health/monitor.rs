@@ -1,7 +1,7 @@
-//! The monitor: circuits behind one lock for those who change them, one atomic word and one picture for those who read.
+//! The monitor: records behind a lock for writers; atomics and an immutable view for readers.
 //!
-//! A change is published in this order: picture, words, generation. Who sees the new generation therefore sees the new
-//! picture, and a decision that is stored under an older generation is never taken for a current one.
+//! A change is published in this order: view, atomics, generation. A reader that sees the new generation therefore sees the new
+//! view, and a decision cached under an older generation is never used as a current one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,11 +18,11 @@ use super::degradation::{Degradation, DegradationLevel, LevelChange, Vitals};
 use super::permit::{Failure, Permit, Refusal, RefusalScope, Subject};
 use super::registry::{Key, Record, Registry, circuit_config};
 use super::report::CircuitReport;
-use super::view::{Standing, Totals, View};
+use super::view::{CircuitStatus, Totals, View};
 use lz_core::failure::{Cause, Severity};
 use lz_perfdb::HealthState;
 
-/// How many kernels, backends and devices there are: what "half of them" means.
+/// Numbers of kernels, backends and devices, for computing shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Population {
     /// Kernels that are registered.
@@ -33,12 +33,12 @@ pub struct Population {
     pub devices: u32,
 }
 
-/// Something that selection has to know.
+/// A change that selection must observe.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// A circuit changed its state.
     Circuit {
-        /// Whose.
+        /// The kind of circuit.
         scope: RefusalScope,
         /// The kernel, backend or device.
         name: String,
@@ -49,25 +49,25 @@ pub enum Change {
         /// The text of the latest error.
         last_error: String,
     },
-    /// The weight of failures in a kernel's score changed.
+    /// The reliability penalty of a kernel changed.
     Weight {
         /// The kernel.
         name: String,
     },
-    /// The engine as a whole stepped back or forward.
+    /// The degradation level changed.
     Level(LevelChange),
 }
 
-/// What has happened since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Failures of kernels.
     pub failures: u64,
-    /// Failures that the caller caused; no circuit counts them.
+    /// Failures caused by the caller; no circuit counts them.
     pub caller_failures: u64,
-    /// Failures for want of memory or another limited resource; no circuit counts them.
+    /// Failures for lack of memory or another limited resource; no circuit counts them.
     pub capacity_failures: u64,
-    /// Failures of something that a kernel depends on; only backends' circuits count them.
+    /// Failures of a dependency of a kernel; only circuits of backends count them.
     pub environment_failures: u64,
     /// Circuits that opened.
     pub openings: u64,
@@ -75,11 +75,11 @@ pub struct Counters {
     pub closings: u64,
     /// Probes that were granted.
     pub probes: u64,
-    /// Calls that were refused.
+    /// Refused calls.
     pub refusals: u64,
-    /// Failures that could not be remembered because the table was full.
+    /// Failures that were not recorded because the table was full.
     pub untracked: u64,
-    /// Faults of the engine itself.
+    /// Internal faults of the engine.
     pub engine_faults: u64,
 }
 
@@ -94,20 +94,20 @@ impl Counters {
     }
 }
 
-/// Where things stand.
+/// The current health.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
-    /// Circuits with something to remember.
+    /// Circuits with records.
     pub tracked: u32,
     /// Circuits that are not closed.
     pub blocking: u32,
-    /// What the level is computed from.
+    /// The inputs of the health score.
     pub vitals: Vitals,
-    /// The score of the vitals, from 0 to 100.
+    /// The health score, from 0 to 100.
     pub score: f64,
-    /// The present level.
+    /// The current level.
     pub level: DegradationLevel,
-    /// What has happened since the start.
+    /// Counters since the start.
     pub counters: Counters,
 }
 
@@ -115,20 +115,20 @@ pub struct Summary {
 pub(super) struct State {
     pub registry: Registry,
     population: Population,
-    /// When the engine itself failed, oldest first.
+    /// Times of internal faults of the engine, oldest first.
     faults: VecDeque<Duration>,
     counters: Counters,
 }
 
 type Listener = Box<dyn Fn(&Change, u64) + Send + Sync>;
 
-/// The health of everything that can be called.
+/// Circuit breakers of kernels, backends and devices, and the degradation level.
 pub struct Health {
     config: ArcSwap<HealthConfig>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Circuits with something to remember in the upper half, circuits that are not closed in the lower.
-    trouble: AtomicU64,
-    /// When time alone will change something, in nanoseconds of the clock; `u64::MAX` for never.
+    /// Upper half: number of records; lower half: number of circuits that are not closed.
+    record_counts: AtomicU64,
+    /// When the next timed transition is due, in nanoseconds of the clock; `u64::MAX` for never.
     due: AtomicU64,
     generation: AtomicU64,
     refusals: AtomicU64,
@@ -151,12 +151,12 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Everything is healthy.
+    /// Without any records.
     pub fn new(config: HealthConfig, clock: Arc<dyn Clock>) -> Health {
         Health {
             config: ArcSwap::from_pointee(config),
             clock,
-            trouble: AtomicU64::new(0),
+            record_counts: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
             generation: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
@@ -167,51 +167,51 @@ impl Health {
         }
     }
 
-    /// The numbers that health is judged by now.
+    /// The current configuration.
     pub fn config(&self) -> HealthConfig {
         **self.config.load()
     }
 
-    /// Judges circuits by other numbers from now on. What has happened stays; the thresholds of the engine as a whole are those
-    /// that it began with.
+    /// Replaces the configuration of circuits and penalties. Records stay; the degradation thresholds are fixed at
+    /// construction.
     pub fn configure(&self, config: HealthConfig) {
         self.config.store(Arc::new(config));
     }
 
-    /// Sets what is told of every change, with the generation it made. It runs on the thread that caused the change, outside
-    /// of all locks. Only the first listener is taken; the answer says whether this was it.
+    /// Sets the listener that receives every change with its generation. It runs on the thread that caused the change, without
+    /// locks held. Only the first listener is kept; returns whether this was it.
     pub fn on_change(&self, listener: impl Fn(&Change, u64) + Send + Sync + 'static) -> bool {
         self.listener.set(Box::new(listener)).is_ok()
     }
 
-    /// Whether every circuit is closed: one atomic load. When it is, nothing else has to be asked before a call.
+    /// Whether every circuit is closed: one atomic load. If so, no other check is needed before a call.
     pub fn all_closed(&self) -> bool {
-        self.trouble.load(Ordering::Acquire) & u64::from(u32::MAX) == 0
+        self.record_counts.load(Ordering::Acquire) & u64::from(u32::MAX) == 0
     }
 
-    /// Whether there is nothing to remember at all: one atomic load. When so, a success need not be reported.
-    pub fn is_spotless(&self) -> bool {
-        self.trouble.load(Ordering::Acquire) == 0
+    /// Whether there are no records: one atomic load. If so, a success need not be recorded.
+    pub fn has_no_records(&self) -> bool {
+        self.record_counts.load(Ordering::Acquire) == 0
     }
 
-    /// Moves with every change that selection can see.
+    /// Increases with every change that selection can observe.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The level of the engine as a whole: one atomic load.
+    /// The degradation level: one atomic load.
     pub fn level(&self) -> DegradationLevel {
         self.degradation.level()
     }
 
-    /// Whether [`Health::poll`] would change something. One atomic load while nothing is pending.
+    /// Whether [`Health::poll`] has something to do. One atomic load while nothing is pending.
     pub fn poll_due(&self) -> bool {
         let due = self.due.load(Ordering::Acquire);
         due != u64::MAX && self.clock.elapsed() >= Duration::from_nanos(due)
     }
 
-    /// Lets time act: open circuits become half-open, lost probes are given up, the level recovers. Says whether anything
-    /// changed. When another thread is at it, this one goes on.
+    /// Performs timed transitions: open circuits become half-open, probes time out, the level recovers. Returns whether anything
+    /// changed. Does nothing if another thread holds the lock.
     pub fn poll(&self) -> bool {
         if !self.poll_due() {
             return false;
@@ -222,52 +222,52 @@ impl Health {
             for key in state.registry.due(now, &config) {
                 if let Some(record) = state.registry.get_mut(&key) {
                     let transition = record.circuit.poll(now, circuit_config(&key, &config));
-                    note(state, &key, transition, changes);
+                    apply_transition(state, &key, transition, changes);
                 }
             }
         })
     }
 
-    /// How a kernel stands. Nothing is claimed: this is for the filter and for explanations.
-    pub fn standing(&self, subject: &Subject<'_>) -> Standing {
+    /// The status of a kernel's circuits, for the filter and for explanations. Claims no probe.
+    pub fn circuit_status(&self, subject: &Subject<'_>) -> CircuitStatus {
         if self.all_closed() {
-            return Standing::Closed;
+            return CircuitStatus::Closed;
         }
-        self.view.load().standing(subject, self.clock.elapsed())
+        self.view.load().circuit_status(subject, self.clock.elapsed())
     }
 
-    /// What failures take away from the score of a kernel, from 0 on. It changes only together with the generation.
+    /// The score penalty of a kernel for failures. It changes only together with the generation.
     pub fn reliability_penalty(&self, subject: &Subject<'_>) -> f64 {
-        if self.is_spotless() {
+        if self.has_no_records() {
             return 0.0;
         }
         self.view.load().penalty(subject, &self.config.load().penalty)
     }
 
-    /// What the last failure of a kernel on such calls said, while it is remembered; otherwise its backend's, or what it said
-    /// on other calls.
+    /// The last recorded error of a kernel in this bucket; otherwise of its backend, or of the kernel in other
+    /// buckets.
     pub fn last_failure(&self, subject: &Subject<'_>) -> Option<String> {
-        if self.is_spotless() {
+        if self.has_no_records() {
             return None;
         }
         self.view.load().last_failure(subject)
     }
 
-    /// Whether anything is remembered that calls of a kernel may depend on: of itself, its backend, or a device.
-    pub(crate) fn concerns(&self, kernel: &str, backend: &str) -> bool {
-        self.view.load().concerns(kernel, backend)
+    /// Whether there is a record of a kernel, its backend or any device.
+    pub(crate) fn has_failure_record(&self, kernel: &str, backend: &str) -> bool {
+        self.view.load().has_failure_record(kernel, backend)
     }
 
-    /// Asks whether a call may be made, and claims a probe where the outcome decides.
+    /// Requests a permit for a call; claims a probe if a circuit is half-open.
     pub fn admit<'h>(&'h self, subject: Subject<'h>) -> Result<Permit<'h>, Refusal> {
         if self.all_closed() {
             return Ok(Permit::new(self, subject, None, None));
         }
-        let standing = self.view.load().standing(&subject, self.clock.elapsed());
-        let result = match standing {
-            Standing::Closed => Ok(Permit::new(self, subject, None, None)),
-            Standing::Refused(refusal) => Err(refusal),
-            Standing::Probing => self.admit_probe(subject),
+        let circuit_status = self.view.load().circuit_status(&subject, self.clock.elapsed());
+        let result = match circuit_status {
+            CircuitStatus::Closed => Ok(Permit::new(self, subject, None, None)),
+            CircuitStatus::Refused(refusal) => Err(refusal),
+            CircuitStatus::Probing => self.admit_probe(subject),
         };
         if result.is_err() {
             self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -284,7 +284,7 @@ impl Health {
         Ok(Permit::new(self, subject, kernel_probe, backend_probe))
     }
 
-    /// Backend first: a kernel's probe behind a closed door would be wasted.
+    /// Checks the backend first: a kernel's probe would be wasted if the backend refuses.
     fn claim(
         &self,
         state: &mut State,
@@ -306,7 +306,7 @@ impl Health {
             let Some(record) = record else { continue };
             let transition = record.circuit.poll(now, config);
             let verdict = record.circuit.admit(now, config);
-            note(state, key, transition, changes);
+            apply_transition(state, key, transition, changes);
             match verdict {
                 Verdict::Pass => {}
                 Verdict::Probe { period } => {
@@ -325,17 +325,17 @@ impl Health {
         Ok((probes[1], probes[0]))
     }
 
-    pub(super) fn settle_success(
+    pub(super) fn record_success(
         &self,
         subject: &Subject<'_>,
         kernel_probe: Option<u64>,
         backend_probe: Option<u64>,
     ) {
-        if self.is_spotless() {
+        if self.has_no_records() {
             return;
         }
         let probing = kernel_probe.is_some() || backend_probe.is_some();
-        if !probing && !self.view.load().remembers(subject) {
+        if !probing && !self.view.load().has_record(subject) {
             return;
         }
         self.apply(self.lock(), |health, state, now, changes| {
@@ -343,17 +343,17 @@ impl Health {
             if let Some(record) = state.registry.kernel_mut(subject) {
                 record.imported = false;
                 let transition = record.circuit.succeeded(kernel_probe, now, &config.kernel);
-                note(state, &kernel_key(subject), transition, changes);
+                apply_transition(state, &kernel_key(subject), transition, changes);
             }
             if let Some(record) = state.registry.backend_mut(subject) {
                 record.imported = false;
                 let transition = record.circuit.succeeded(backend_probe, now, &config.backend);
-                note(state, &backend_key(subject), transition, changes);
+                apply_transition(state, &backend_key(subject), transition, changes);
             }
         });
     }
 
-    pub(super) fn settle_failure(
+    pub(super) fn record_failure(
         &self,
         subject: &Subject<'_>,
         failure: Failure<'_>,
@@ -368,14 +368,14 @@ impl Health {
                 let key = kernel_key(subject);
                 match state.registry.entry(&key, subject.kernel_version, now, config.max_circuits) {
                     Some(record) => {
-                        // Whoever took the device down is the first suspect after a restart.
-                        let at_once = failure.trial || failure.severity == Severity::Device;
-                        let transition = if at_once {
+                        // After a device failure this kernel is the first suspect.
+                        let tripped = failure.trial || failure.severity == Severity::Device;
+                        let transition = if tripped {
                             record.circuit.trip(message, now, &config.kernel)
                         } else {
                             record.circuit.failed(kernel_probe, message, now, &config.kernel)
                         };
-                        note(state, &key, transition, changes);
+                        apply_transition(state, &key, transition, changes);
                     }
                     None => state.counters.untracked += 1,
                 }
@@ -387,24 +387,24 @@ impl Health {
                 let record = state.registry.entry(&key, subject.backend_version, now, usize::MAX);
                 if let Some(record) = record {
                     let transition = record.circuit.failed(backend_probe, message, now, &config.backend);
-                    note(state, &key, transition, changes);
+                    apply_transition(state, &key, transition, changes);
                 }
             } else if let (Some(period), Some(record)) = (backend_probe, state.registry.backend_mut(subject))
             {
-                // The failure does not decide about the backend.
+                // The failure says nothing about the backend.
                 record.circuit.abandoned(period);
             }
             if failure.severity == Severity::Device {
                 let key = Key::Device(subject.device.to_owned());
                 if let Some(record) = state.registry.entry(&key, "", now, usize::MAX) {
                     let transition = record.circuit.lose(message);
-                    note(state, &key, transition, changes);
+                    apply_transition(state, &key, transition, changes);
                 }
             }
         });
     }
 
-    pub(super) fn settle_abandoned(
+    pub(super) fn record_abandoned(
         &self,
         subject: &Subject<'_>,
         kernel_probe: Option<u64>,
@@ -423,33 +423,33 @@ impl Health {
         });
     }
 
-    /// Says how many kernels, backends and devices there are.
+    /// Sets the numbers of kernels, backends and devices.
     pub fn set_population(&self, population: Population) {
         self.apply(self.lock(), |_, state, _, _| state.population = population);
     }
 
-    /// Records a fault of the engine itself: a panic in selection, a snapshot that could not be made.
+    /// Records an internal fault of the engine: a panic in selection, a snapshot that could not be built.
     pub fn record_engine_fault(&self, what: &str) {
-        tracing::error!(what, "the engine itself failed");
+        tracing::error!(what, "internal engine fault");
         self.apply(self.lock(), |_, state, now, _| {
-            const MOST: usize = 64;
+            const MAX_FAULTS: usize = 64;
             state.counters.engine_faults += 1;
-            if state.faults.len() == MOST {
+            if state.faults.len() == MAX_FAULTS {
                 state.faults.pop_front();
             }
             state.faults.push_back(now);
         });
     }
 
-    /// Forgets what a kernel did in one bucket: it was tried out and works.
+    /// Removes the record of a kernel in one bucket after a successful trial.
     pub(crate) fn forgive(&self, subject: &Subject<'_>) {
-        if !self.is_spotless() && self.view.load().remembers(subject) {
+        if !self.has_no_records() && self.view.load().has_record(subject) {
             let forgiven = kernel_key(subject);
             self.reset(|key| *key == forgiven);
         }
     }
 
-    /// Every circuit that has something to remember, in the order of scopes and names.
+    /// All circuits with records, ordered by scope and name.
     pub fn circuits(&self) -> Vec<CircuitReport> {
         let now = self.clock.elapsed();
         let state = self.lock();
@@ -458,22 +458,22 @@ impl Health {
         records.into_iter().map(|(key, record)| CircuitReport::of(&key, record, now)).collect()
     }
 
-    /// Forgets what every kernel and backend did. Lost devices stay lost.
+    /// Removes the records of all kernels and backends. Lost devices stay lost.
     pub fn reset_all(&self) {
         self.reset(|key| !matches!(key, Key::Device(_)));
     }
 
-    /// Forgets what a kernel did, in every bucket.
+    /// Removes the records of a kernel in all buckets.
     pub fn reset_kernel(&self, kernel: &str) {
         self.reset(|key| matches!(key, Key::Kernel(name, _) if name == kernel));
     }
 
-    /// Forgets what a backend did.
+    /// Removes the record of a backend.
     pub fn reset_backend(&self, backend: &str) {
         self.reset(|key| matches!(key, Key::Backend(name) if name == backend));
     }
 
-    /// Says that a device works again: its context was made anew. This is the only way back for a lost device.
+    /// Marks a lost device as working after its context was recreated. The only way to recover a lost device.
     pub fn device_recovered(&self, uuid: &str) {
         self.reset(|key| matches!(key, Key::Device(name) if name == uuid));
     }
@@ -496,14 +496,14 @@ impl Health {
         });
     }
 
-    /// Where things stand.
+    /// The current health.
     pub fn summary(&self) -> Summary {
         let state = self.lock();
-        let trouble = self.trouble.load(Ordering::Acquire);
+        let record_counts = self.record_counts.load(Ordering::Acquire);
         let vitals = vitals(&state);
         Summary {
-            tracked: (trouble >> 32) as u32,
-            blocking: trouble as u32,
+            tracked: (record_counts >> 32) as u32,
+            blocking: record_counts as u32,
             vitals,
             score: vitals.score(),
             level: self.level(),
@@ -516,12 +516,12 @@ impl Health {
         self.degradation.times_entered(level)
     }
 
-    /// The records are plain data that every change leaves whole, so a panic elsewhere does not spoil them.
+    /// Every change leaves the records consistent, so a poisoned lock is safe to use.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a change under the lock, publishes what it did, and tells of it after the lock is gone.
+    /// Runs a change under the lock, publishes the result, and notifies the listener after unlocking.
     pub(super) fn apply(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -548,7 +548,8 @@ impl Health {
             self.view.store(Arc::new(View::of(&state.registry)));
         }
         let totals = Totals::of(&state.registry, &self.config());
-        self.trouble.store(u64::from(totals.tracked) << 32 | u64::from(totals.blocking), Ordering::Release);
+        self.record_counts
+            .store(u64::from(totals.tracked) << 32 | u64::from(totals.blocking), Ordering::Release);
         let expiry = state.faults.front().map(|fault| fault.saturating_add(window));
         let due = [totals.due_at, self.degradation.due_at(), expiry].into_iter().flatten().min();
         let due = due.map_or(u64::MAX, |due| u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
@@ -584,7 +585,7 @@ pub(super) fn named(key: &Key) -> (RefusalScope, String) {
     }
 }
 
-fn note(state: &mut State, key: &Key, transition: Transition, changes: &mut Vec<Change>) {
+fn apply_transition(state: &mut State, key: &Key, transition: Transition, changes: &mut Vec<Change>) {
     let (scope, name) = named(key);
     match transition {
         Transition::None => {}
@@ -624,18 +625,18 @@ fn refusal(
 }
 
 fn vitals(state: &State) -> Vitals {
-    let troubled = |record: &Record| record.circuit.state() != HealthState::Closed;
+    let not_closed = |record: &Record| record.circuit.state() != HealthState::Closed;
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let registry = &state.registry;
     Vitals {
         kernels: state.population.kernels,
         kernels_troubled: count(
-            registry.kernels.values().filter(|buckets| buckets.values().any(troubled)).count(),
+            registry.kernels.values().filter(|buckets| buckets.values().any(not_closed)).count(),
         ),
         backends: state.population.backends,
-        backends_troubled: count(registry.backends.values().filter(|record| troubled(record)).count()),
+        backends_troubled: count(registry.backends.values().filter(|record| not_closed(record)).count()),
         devices: state.population.devices,
-        devices_lost: count(registry.devices.values().filter(|record| troubled(record)).count()),
+        devices_lost: count(registry.devices.values().filter(|record| not_closed(record)).count()),
         engine_faults: count(state.faults.len()),
     }
 }
@@ -643,7 +644,7 @@ fn vitals(state: &State) -> Vitals {
 fn log(change: &Change) {
     match change {
         Change::Circuit { scope: RefusalScope::Device, name, to: HealthState::Open, last_error, .. } => {
-            tracing::error!(device = %name, error = %last_error, "the device's context is lost: nothing in this process will run on it again");
+            tracing::error!(device = %name, error = %last_error, "device context lost: no kernel can run on it in this process");
         }
         Change::Circuit { scope, name, to: HealthState::Open, last_error, .. } => {
             tracing::warn!(?scope, %name, error = %last_error, "circuit opened");
@@ -651,8 +652,8 @@ fn log(change: &Change) {
         Change::Circuit { scope, name, to, .. } => {
             tracing::info!(?scope, %name, state = %to, "circuit changed")
         }
-        Change::Weight { name } => tracing::debug!(kernel = %name, "weight of failures changed"),
-        // The degradation logs its own steps.
+        Change::Weight { name } => tracing::debug!(kernel = %name, "reliability penalty changed"),
+        // `Degradation` logs its own changes.
         Change::Level(_) => {}
     }
 }

@@ -1,4 +1,4 @@
-//! What a call says about itself before and after it runs.
+//! Permits: the admission of a call by the circuit breakers, and its outcome.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use super::Health;
 use lz_core::failure::{Cause, Severity};
 use lz_core::kernel::KernelError;
 
-/// What is about to be called.
+/// The kernel, backend and device of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subject<'a> {
     /// The kernel.
     pub kernel: &'a str,
-    /// Its version: a new version starts with a clean record.
+    /// Its version: a new version starts without a record.
     pub kernel_version: &'a str,
-    /// The context bucket, so that one bad shape does not condemn the kernel.
+    /// The context bucket, so that one bad shape does not disable the kernel for others.
     pub bucket: &'a [u64],
     /// The backend it belongs to.
     pub backend: &'a str,
@@ -27,13 +27,13 @@ pub struct Subject<'a> {
 /// A failure of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure<'a> {
-    /// Whose fault it is: only [`Cause::Kernel`] counts against the kernel.
+    /// The cause: only [`Cause::Kernel`] counts against the kernel.
     pub cause: Cause,
-    /// How far the damage goes.
+    /// The extent of the damage.
     pub severity: Severity,
-    /// The kernel was tried out with nothing at stake: one failure is enough to leave it alone for a while.
+    /// A failure during a trial: a single one opens the circuit.
     pub trial: bool,
-    /// The text that is kept.
+    /// The text that is recorded.
     pub message: &'a str,
 }
 
@@ -43,12 +43,12 @@ impl<'a> Failure<'a> {
         Failure { cause: Cause::Kernel, severity: Severity::Call, trial: false, message }
     }
 
-    /// What an error says, with the text that is kept of it.
+    /// From an error, with the text to record.
     pub fn of(error: &KernelError, message: &'a str) -> Failure<'a> {
         Failure { cause: error.cause, severity: error.severity, trial: false, message }
     }
 
-    /// Says that the kernel was tried out with nothing at stake.
+    /// Marks it as a failure during a trial.
     #[must_use]
     pub fn in_trial(self) -> Failure<'a> {
         Failure { trial: true, ..self }
@@ -65,7 +65,7 @@ impl<'a> Failure<'a> {
     }
 }
 
-/// Whose circuit refused.
+/// The kind of circuit that refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalScope {
     /// The kernel's, in this bucket.
@@ -87,10 +87,10 @@ impl RefusalScope {
     }
 }
 
-/// Why a call may not be made.
+/// Why a circuit breaker refused a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whose circuit refused.
+    /// The kind of circuit that refused.
     pub scope: RefusalScope,
     /// The kernel, backend or device.
     pub name: String,
@@ -98,16 +98,15 @@ pub struct Refusal {
     pub failures: u32,
     /// The text of the latest error.
     pub last_error: String,
-    /// How long until asking again makes sense; `None` when time does not help.
+    /// Time until the next probe; `None` if waiting does not help.
     pub retry_in: Option<Duration>,
-    /// One failure opened the circuit, whatever the threshold is: the kernel may take the process or the device down.
+    /// A single failure opened the circuit regardless of the threshold: the kernel may crash the process or the device.
     pub opened_at_once: bool,
 }
 
 impl Refusal {
-    /// Whether a call that nothing else can run may be made all the same. An open circuit protects from wasted calls while
-    /// there is another kernel; without one, a call that may fail is better than one that is refused. A lost device stays
-    /// lost, and only a reference is trusted not to take the process down again.
+    /// Whether the call may run nevertheless if no other kernel can run it: a call that may fail is better than one that is
+    /// refused. Never on a lost device; after a crash only the reference kernel is trusted.
     pub(crate) fn yields_to_last_resort(&self, is_reference: bool) -> bool {
         self.scope != RefusalScope::Device && (is_reference || !self.opened_at_once)
     }
@@ -119,7 +118,7 @@ impl fmt::Display for Refusal {
         match (self.scope, self.retry_in) {
             (RefusalScope::Device, _) => write!(
                 f,
-                "the context of device {name} is lost ({last_error}): nothing can run on it until the process is restarted"
+                "the context of device {name} is lost ({last_error}): restart the process to use it again"
             ),
             (scope, Some(wait)) => {
                 let what = scope.name();
@@ -138,15 +137,15 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// The right to make one call. Say how it went; a permit that is dropped says nothing and gives its probe back.
+/// The permit for one call. Record the outcome; dropping it without one returns its probe.
 #[derive(Debug)]
-#[must_use = "the call that it permits should be made, and its outcome told"]
+#[must_use = "run the permitted call and record its outcome"]
 pub struct Permit<'h> {
     health: &'h Health,
     subject: Subject<'h>,
     kernel_probe: Option<u64>,
     backend_probe: Option<u64>,
-    settled: bool,
+    recorded: bool,
 }
 
 impl<'h> Permit<'h> {
@@ -156,31 +155,31 @@ impl<'h> Permit<'h> {
         kernel_probe: Option<u64>,
         backend_probe: Option<u64>,
     ) -> Permit<'h> {
-        Permit { health, subject, kernel_probe, backend_probe, settled: false }
+        Permit { health, subject, kernel_probe, backend_probe, recorded: false }
     }
 
-    /// Whether the outcome of this call decides about a circuit.
+    /// Whether the call is a probe.
     pub fn is_probe(&self) -> bool {
         self.kernel_probe.is_some() || self.backend_probe.is_some()
     }
 
-    /// The call went well.
+    /// Records a success.
     pub fn succeeded(mut self) {
-        self.settled = true;
-        self.health.settle_success(&self.subject, self.kernel_probe, self.backend_probe);
+        self.recorded = true;
+        self.health.record_success(&self.subject, self.kernel_probe, self.backend_probe);
     }
 
-    /// The call failed.
+    /// Records a failure.
     pub fn failed(mut self, failure: Failure<'_>) {
-        self.settled = true;
-        self.health.settle_failure(&self.subject, failure, self.kernel_probe, self.backend_probe);
+        self.recorded = true;
+        self.health.record_failure(&self.subject, failure, self.kernel_probe, self.backend_probe);
     }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        if !self.settled && self.is_probe() {
-            self.health.settle_abandoned(&self.subject, self.kernel_probe, self.backend_probe);
+        if !self.recorded && self.is_probe() {
+            self.health.record_abandoned(&self.subject, self.kernel_probe, self.backend_probe);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Health across restarts: circuits as rows of the performance database, and back.
+//! Persistence of health: circuits to and from rows of the performance database.
 //!
-//! Devices are not kept: a lost context ends with its process, and the next one gets a new context.
+//! Devices are not stored: a lost context ends with its process.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::permit::RefusalScope;
 use super::registry::{Key, Record};
 use lz_perfdb::{Bucket, HealthRow, HealthScope, HealthState};
 
-/// After so long a failure in another process says nothing any more: its cause may be gone.
-const ROW_LIFE_SECONDS: u64 = 24 * 3600;
+/// Rows older than this are ignored: the cause of the failure may be gone.
+const MAX_ROW_AGE_SECONDS: u64 = 24 * 3600;
 
 impl Health {
-    /// Every circuit that this process has seen something of, as rows, and a healthy row for each one that was forgiven since the last
-    /// export, so that storing them deletes the old ones.
+    /// Rows for all circuits with activity in this process, and a healthy row for each circuit that was forgiven since the last export,
+    /// so that its stored row is deleted.
     pub fn export(&self, device_uuid: &str) -> Vec<HealthRow> {
         let (now, unix) = (self.clock.elapsed(), self.clock.unix_seconds());
         let mut state = self.lock();
@@ -39,9 +39,8 @@ impl Health {
         rows
     }
 
-    /// Takes rows of an earlier process. Rows of another device are left out, rows that are older than a day, and rows of
-    /// another version than `current_version` says (`None`: not registered): a new version starts clean. What this process knows itself stays.
-    /// Says how many rows were taken.
+    /// Imports rows of an earlier process. Ignores rows of another device, rows older than a day, and rows whose version differs from
+    /// `current_version` (`None`: not registered). Records of this process take precedence. Returns the number of imported rows.
     pub fn import(
         &self,
         rows: &[HealthRow],
@@ -49,12 +48,12 @@ impl Health {
         current_version: impl Fn(HealthScope, &str) -> Option<String>,
     ) -> usize {
         let unix = self.clock.unix_seconds();
-        let mut taken = 0;
+        let mut imported = 0;
         self.apply(self.lock(), |health, state, now, changes| {
             let whole = health.config();
             for row in rows {
                 let current = current_version(row.scope, &row.name);
-                let is_old = unix.saturating_sub(row.updated_at) > ROW_LIFE_SECONDS;
+                let is_old = unix.saturating_sub(row.updated_at) > MAX_ROW_AGE_SECONDS;
                 if is_old
                     || row.device_uuid != device_uuid
                     || current.as_deref() != Some(row.version.as_str())
@@ -74,7 +73,7 @@ impl Health {
                 if state.registry.get_mut(&key).is_some() {
                     continue;
                 }
-                // A calendar that jumped must not lock a kernel away for years.
+                // Clamped, because a calendar jump must not disable a kernel for years.
                 let wait = Duration::from_secs(row.next_probe_at.unwrap_or(unix).saturating_sub(unix));
                 let next_probe_at = now.saturating_add(wait.min(config.max_backoff));
                 let Some(record) = state.registry.entry(&key, &row.version, now, whole.max_circuits) else {
@@ -89,7 +88,7 @@ impl Health {
                     config,
                 );
                 record.imported = true;
-                taken += 1;
+                imported += 1;
                 let (name, last_error) = (row.name.clone(), row.last_error.clone());
                 changes.push(match record.circuit.state() {
                     HealthState::Closed => Change::Weight { name },
@@ -97,7 +96,7 @@ impl Health {
                 });
             }
         });
-        taken
+        imported
     }
 }
 
@@ -108,7 +107,7 @@ fn row(key: &Key, record: &Record, device_uuid: &str, now: Duration, unix: u64) 
         Key::Device(_) => return None,
     };
     let circuit = &record.circuit;
-    // Rounded up: a restart must not bring a probe forward.
+    // Rounded up: a restart must not bring the probe forward.
     let wait = |due: Duration| {
         let left = due.saturating_sub(now);
         left.as_secs() + u64::from(left.subsec_nanos() > 0)

@@ -1,4 +1,4 @@
-//! The records behind the lock: every circuit that has something to remember, by kernel and bucket, backend and device.
+//! The records behind the lock: circuits with failures, by kernel and bucket, backend and device.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use super::config::{CircuitConfig, HealthConfig};
 use super::permit::Subject;
 use lz_perfdb::HealthState;
 
-/// A circuit and what it belongs to.
+/// A circuit and its metadata.
 #[derive(Debug, Clone)]
 pub(super) struct Record {
     pub circuit: Circuit,
     pub version: String,
     pub updated_at: Duration,
-    /// As another process stored it: nothing was seen here since, so that there is nothing to store.
+    /// Imported and without activity in this process, so it is not exported.
     pub imported: bool,
 }
 
@@ -25,13 +25,13 @@ pub(super) enum Key {
     Device(String),
 }
 
-/// Kernels are nested, so that a question borrows its key instead of building one.
+/// Kernels are nested maps, so that a lookup borrows its key.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     pub kernels: HashMap<String, HashMap<Box<[u64]>, Record>>,
     pub backends: HashMap<String, Record>,
     pub devices: HashMap<String, Record>,
-    /// Versions of the records that were dropped because all is forgiven, and whose stored rows have to go too.
+    /// Versions of removed records whose stored rows must be deleted.
     pub forgiven: HashMap<Key, String>,
 }
 
@@ -58,11 +58,17 @@ impl Registry {
         (record.version == subject.backend_version).then_some(record)
     }
 
-    /// The record of a key and version, made when it is not there. A record of another version is replaced: what the old one
-    /// did says nothing about the new. `None` when the table is full of circuits that are not closed.
-    pub fn entry(&mut self, key: &Key, version: &str, now: Duration, most: usize) -> Option<&mut Record> {
+    /// The record of a key and version, inserted if missing. A record of another version is replaced. `None` if the table is full of
+    /// circuits that are not closed.
+    pub fn entry(
+        &mut self,
+        key: &Key,
+        version: &str,
+        now: Duration,
+        max_records: usize,
+    ) -> Option<&mut Record> {
         let known = self.get_mut(key).is_some();
-        if !known && self.len() >= most && !self.evict_one() {
+        if !known && self.len() >= max_records && !self.evict_one() {
             return None;
         }
         self.forgiven.remove(key);
@@ -87,7 +93,7 @@ impl Registry {
         Some(record)
     }
 
-    /// Removes a record and remembers that its stored row has to go.
+    /// Removes a record and schedules the deletion of its stored row.
     pub fn forgive(&mut self, key: &Key) {
         let record = match key {
             Key::Kernel(kernel, bucket) => {
@@ -102,22 +108,22 @@ impl Registry {
             Key::Device(uuid) => self.devices.remove(uuid),
         };
         if let Some(record) = record {
-            // When nobody ever exports, this must not grow for ever; a row that is missed here is overwritten or outlived.
-            const MOST: usize = 4096;
-            if self.forgiven.len() < MOST {
+            // Bounded in case nothing is exported; a missed row is overwritten or expires.
+            const MAX_FORGIVEN: usize = 4096;
+            if self.forgiven.len() < MAX_FORGIVEN {
                 self.forgiven.insert(key.clone(), record.version);
             }
         }
     }
 
-    /// Makes room by dropping the closed kernel record that has been quiet for longest.
+    /// Evicts the closed kernel record that was least recently updated.
     fn evict_one(&mut self) -> bool {
         let oldest = self
             .records()
             .filter(|(key, record)| {
                 matches!(key, Key::Kernel(..)) && record.circuit.state() == HealthState::Closed
             })
-            // The key breaks ties, so that every process drops the same one.
+            // The key breaks ties, so that the choice is deterministic.
             .map(|(key, record)| (record.updated_at, key))
             .min()
             .map(|(_, key)| key);
@@ -136,7 +142,7 @@ impl Registry {
         kernels.chain(backends).chain(devices)
     }
 
-    /// The keys on which time alone will act by `now`, in an order that does not depend on hashing.
+    /// Keys with a timed transition due by `now`, in deterministic order.
     pub fn due(&self, now: Duration, config: &HealthConfig) -> Vec<Key> {
         let mut keys: Vec<Key> = self
             .records()

@@ -1,4 +1,4 @@
-//! Circuits as operators see them: a listing of what is remembered, of this process and of the database.
+//! Circuits for operators: a listing of records of this process and of the database.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::permit::RefusalScope;
 use super::registry::{Key, Record};
 use lz_perfdb::{HealthRow, HealthScope, HealthState};
 
-/// One circuit that has something to remember.
+/// A circuit with a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CircuitReport {
-    /// Whose circuit it is.
+    /// The kind of circuit.
     pub scope: RefusalScope,
     /// The kernel, backend or device.
     pub name: String,
@@ -20,16 +20,16 @@ pub struct CircuitReport {
     pub bucket: Vec<u64>,
     /// Its state.
     pub state: HealthState,
-    /// Failures that are not forgiven.
+    /// Unforgiven failures.
     pub failures: u32,
-    /// Openings that are not forgiven.
+    /// Unforgiven openings.
     pub openings: u32,
     /// The text of the latest error.
     pub last_error: String,
-    /// How long calls are refused; `None` when they are not, or for a lost device.
+    /// Time until the next probe; `None` if calls are not refused, or for a lost device.
     pub retry_in: Option<Duration>,
-    /// Only stored: this process does not use it, because nothing of this name and version is registered here, or because the
-    /// record is too old.
+    /// Only in the database: this process does not use it, because this name and version is not registered or the row is too
+    /// old.
     pub stored_only: bool,
 }
 
@@ -54,7 +54,7 @@ impl CircuitReport {
         }
     }
 
-    /// A row of the database that this process does not use.
+    /// From a row of the database that this process does not use.
     pub(crate) fn of_row(row: &HealthRow, unix_now: u64) -> CircuitReport {
         let wait = row.next_probe_at.unwrap_or(0).saturating_sub(unix_now);
         CircuitReport {
@@ -74,13 +74,13 @@ impl CircuitReport {
         }
     }
 
-    /// Whether calls are refused now: a circuit that waits for a probe refuses nothing.
+    /// Whether calls are refused now: a circuit that is due for a probe does not refuse.
     pub fn refuses(&self) -> bool {
         let lost = self.scope == RefusalScope::Device;
         self.state == HealthState::Open && (lost || self.retry_in.is_some())
     }
 
-    /// Whether two listings mean the same circuit.
+    /// Whether both are the same circuit.
     pub(crate) fn is_same(&self, other: &CircuitReport) -> bool {
         self.scope == other.scope && self.name == other.name && self.bucket == other.bucket
     }

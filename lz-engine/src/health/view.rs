@@ -1,4 +1,4 @@
-//! What selection sees of health: an immutable picture that is read without a lock and replaced whole on every change.
+//! The reader's view of health: immutable, read without a lock, replaced on every change.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,37 +8,37 @@ use super::permit::{Refusal, RefusalScope, Subject};
 use super::registry::{Record, Registry};
 use lz_perfdb::HealthState;
 
-/// How a kernel stands, for the filter and for `explain`. Asking changes nothing and claims no probe.
+/// The status of a kernel's circuits, for the filter and for `explain`. Claims no probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// It may be called.
+pub enum CircuitStatus {
+    /// Calls may run.
     Closed,
-    /// It may be tried: a call may be granted a probe.
+    /// A call may be granted a probe.
     Probing,
-    /// It may not be called.
+    /// Calls are refused.
     Refused(Refusal),
 }
 
 #[derive(Debug, Clone)]
-struct Gate {
+struct BreakerView {
     version: String,
     state: HealthState,
     failures: u32,
     openings: u32,
     lost: bool,
-    at_once: bool,
+    tripped: bool,
     next_probe_at: Option<Duration>,
     last_error: String,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct View {
-    kernels: HashMap<String, HashMap<Box<[u64]>, Gate>>,
-    backends: HashMap<String, Gate>,
-    devices: HashMap<String, Gate>,
+    kernels: HashMap<String, HashMap<Box<[u64]>, BreakerView>>,
+    backends: HashMap<String, BreakerView>,
+    devices: HashMap<String, BreakerView>,
 }
 
-/// What the few words that are read on every call should say.
+/// The values of the atomics that are read on every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Totals {
     pub tracked: u32,
@@ -69,102 +69,108 @@ impl Totals {
 
 impl View {
     pub fn of(registry: &Registry) -> View {
-        let gates = |records: &HashMap<String, Record>| {
-            records.iter().map(|(name, record)| (name.clone(), Gate::of(record))).collect()
+        let breakers = |records: &HashMap<String, Record>| {
+            records.iter().map(|(name, record)| (name.clone(), BreakerView::of(record))).collect()
         };
         let kernels = registry.kernels.iter().map(|(kernel, buckets)| {
-            let gates = buckets.iter().map(|(bucket, record)| (bucket.clone(), Gate::of(record)));
-            (kernel.clone(), gates.collect())
+            let breakers = buckets.iter().map(|(bucket, record)| (bucket.clone(), BreakerView::of(record)));
+            (kernel.clone(), breakers.collect())
         });
         View {
             kernels: kernels.collect(),
-            backends: gates(&registry.backends),
-            devices: gates(&registry.devices),
+            backends: breakers(&registry.backends),
+            devices: breakers(&registry.devices),
         }
     }
 
-    /// The worst of the three circuits decides; a half-open one lets a probe through when the others let anything through.
-    pub fn standing(&self, subject: &Subject<'_>, now: Duration) -> Standing {
+    /// The worst of the three circuits decides; half-open allows probing if the others do not refuse.
+    pub fn circuit_status(&self, subject: &Subject<'_>, now: Duration) -> CircuitStatus {
         let device = self.devices.get(subject.device);
         let backend =
-            self.backends.get(subject.backend).filter(|gate| gate.version == subject.backend_version);
-        let mut standing = Standing::Closed;
-        for (scope, name, gate) in [
+            self.backends.get(subject.backend).filter(|breaker| breaker.version == subject.backend_version);
+        let mut circuit_status = CircuitStatus::Closed;
+        for (scope, name, breaker) in [
             (RefusalScope::Device, subject.device, device),
             (RefusalScope::Backend, subject.backend, backend),
             (RefusalScope::Kernel, subject.kernel, self.kernel(subject)),
         ] {
-            let Some(gate) = gate else { continue };
-            match gate.state {
+            let Some(breaker) = breaker else { continue };
+            match breaker.state {
                 HealthState::Closed => {}
-                HealthState::Open if gate.lost || gate.next_probe_at.is_none_or(|due| now < due) => {
-                    return Standing::Refused(gate.refusal(scope, name, now));
+                HealthState::Open if breaker.lost || breaker.next_probe_at.is_none_or(|due| now < due) => {
+                    return CircuitStatus::Refused(breaker.refusal(scope, name, now));
                 }
-                HealthState::Open | HealthState::HalfOpen => standing = Standing::Probing,
+                HealthState::Open | HealthState::HalfOpen => circuit_status = CircuitStatus::Probing,
             }
         }
-        standing
+        circuit_status
     }
 
-    /// Whether anything is remembered of a kernel, of its backend, or of any device.
-    pub fn concerns(&self, kernel: &str, backend: &str) -> bool {
+    /// Whether there is a record of a kernel, its backend, or any device.
+    pub fn has_failure_record(&self, kernel: &str, backend: &str) -> bool {
         !self.devices.is_empty() || self.kernels.contains_key(kernel) || self.backends.contains_key(backend)
     }
 
-    /// Whether a success of this call would be news.
-    pub fn remembers(&self, subject: &Subject<'_>) -> bool {
+    /// Whether a success of this call must be recorded.
+    pub fn has_record(&self, subject: &Subject<'_>) -> bool {
         self.kernel(subject).is_some() || self.backends.contains_key(subject.backend)
     }
 
-    /// What the last failure said that is held against this call; where there was none, what the kernel or its backend said
-    /// when it failed on other calls.
+    /// The last recorded error of the kernel in this bucket; otherwise of its backend, or of the kernel in other
+    /// buckets.
     pub fn last_failure(&self, subject: &Subject<'_>) -> Option<String> {
-        let said = |gate: &Gate| (!gate.last_error.is_empty()).then(|| gate.last_error.clone());
+        let error_of =
+            |breaker: &BreakerView| (!breaker.last_error.is_empty()).then(|| breaker.last_error.clone());
         let backend =
-            self.backends.get(subject.backend).filter(|gate| gate.version == subject.backend_version);
-        let own = self.kernel(subject).and_then(said);
+            self.backends.get(subject.backend).filter(|breaker| breaker.version == subject.backend_version);
+        let own = self.kernel(subject).and_then(error_of);
         let elsewhere = || {
-            // Buckets keep no order in time; the least text is at least always the same one.
+            // Buckets have no order; the minimum is deterministic.
             let buckets = self.kernels.get(subject.kernel)?.values();
-            let others = buckets.filter(|gate| gate.version == subject.kernel_version).filter_map(said);
+            let others =
+                buckets.filter(|breaker| breaker.version == subject.kernel_version).filter_map(error_of);
             others.min().map(|error| format!("on other calls: {error}"))
         };
-        own.or_else(|| backend.and_then(said)).or_else(elsewhere)
+        own.or_else(|| backend.and_then(error_of)).or_else(elsewhere)
     }
 
-    fn kernel(&self, subject: &Subject<'_>) -> Option<&Gate> {
-        let gate = self.kernels.get(subject.kernel)?.get(subject.bucket)?;
-        (gate.version == subject.kernel_version).then_some(gate)
+    fn kernel(&self, subject: &Subject<'_>) -> Option<&BreakerView> {
+        let breaker = self.kernels.get(subject.kernel)?.get(subject.bucket)?;
+        (breaker.version == subject.kernel_version).then_some(breaker)
     }
 
-    /// A half-open circuit weighs nothing for its own failures: with a handicap its probe might never be chosen.
+    /// A half-open circuit has no penalty for its own failures: otherwise its probe might never be selected.
     pub fn penalty(&self, subject: &Subject<'_>, config: &PenaltyConfig) -> f64 {
         let Some(buckets) = self.kernels.get(subject.kernel) else { return 0.0 };
-        let own = self.kernel(subject).filter(|gate| gate.state == HealthState::Closed).map_or(0.0, |gate| {
-            f64::from(gate.failures) * config.per_failure + f64::from(gate.openings) * config.per_opening
-        });
+        let own = self.kernel(subject).filter(|breaker| breaker.state == HealthState::Closed).map_or(
+            0.0,
+            |breaker| {
+                f64::from(breaker.failures) * config.per_failure
+                    + f64::from(breaker.openings) * config.per_opening
+            },
+        );
         let others = buckets
             .iter()
-            .filter(|(bucket, gate)| {
+            .filter(|(bucket, breaker)| {
                 bucket.as_ref() != subject.bucket
-                    && gate.version == subject.kernel_version
-                    && gate.state != HealthState::Closed
+                    && breaker.version == subject.kernel_version
+                    && breaker.state != HealthState::Closed
             })
             .count();
-        (own + others as f64 * config.per_other_bucket).min(config.most)
+        (own + others as f64 * config.per_other_bucket).min(config.max_penalty)
     }
 }
 
-impl Gate {
-    fn of(record: &Record) -> Gate {
+impl BreakerView {
+    fn of(record: &Record) -> BreakerView {
         let circuit = &record.circuit;
-        Gate {
+        BreakerView {
             version: record.version.clone(),
             state: circuit.state(),
             failures: circuit.failures(),
             openings: circuit.openings(),
             lost: circuit.is_lost(),
-            at_once: circuit.opened_at_once(),
+            tripped: circuit.opened_at_once(),
             next_probe_at: circuit.next_probe_at(),
             last_error: circuit.last_error().to_owned(),
         }
@@ -177,7 +183,7 @@ impl Gate {
             failures: self.failures,
             last_error: self.last_error.clone(),
             retry_in: self.next_probe_at.map(|due| due.saturating_sub(now)),
-            opened_at_once: self.at_once,
+            opened_at_once: self.tripped,
         }
     }
 }

@@ -7,22 +7,22 @@ use lz_schema::policy::SettingValue;
 
 use crate::policy::Sourced;
 
-/// How compilation in the background behaves.
+/// Configuration of background compilation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JitConfig {
-    /// Whether shapes that were met cold are compiled in the background.
+    /// Whether shapes that were requested while cold are compiled in the background.
     pub background: bool,
-    /// The most shapes that wait; the oldest is dropped.
+    /// Maximum number of queued shapes; the oldest is dropped.
     pub queue: usize,
-    /// Threads that compile.
+    /// Number of compiler threads.
     pub workers: usize,
-    /// Where the shapes of production are kept; `None` keeps them in memory only.
+    /// Where the requested shapes are stored; `None` keeps them in memory only.
     pub manifest: Option<PathBuf>,
-    /// After how long a manifest is not trusted.
+    /// Age after which a manifest is ignored.
     pub manifest_stale: Duration,
-    /// How long a shape rests after its first failure; twice as long after each further one.
+    /// Backoff of a shape after its first failure; doubles with each further one.
     pub backoff: Duration,
-    /// The longest that it rests.
+    /// Maximum backoff.
     pub max_backoff: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Default for JitConfig {
 }
 
 impl JitConfig {
-    /// What the policy says: `settings` looks a key up, as `engine.settings().value(key)` does.
+    /// From the policy: `settings` looks up a key, like `engine.settings().value(key)`.
     pub fn of(settings: impl Fn(&str) -> Option<Sourced<SettingValue>>) -> JitConfig {
         let mut config = JitConfig::default();
         let value = |key: &str| settings(key).map(|sourced| sourced.value);
@@ -60,8 +60,8 @@ impl JitConfig {
         config
     }
 
-    /// How long a shape rests after so many failures.
-    pub(super) fn rest(&self, failures: u32) -> Duration {
+    /// The backoff after this many failures.
+    pub(super) fn backoff_after(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
         self.backoff.checked_mul(1 << doublings).unwrap_or(self.max_backoff).min(self.max_backoff)
     }
@@ -71,12 +71,12 @@ fn days(count: u64) -> Duration {
     Duration::from_secs(count.saturating_mul(24 * 60 * 60))
 }
 
-/// The path with `~` as the home directory; `None` where there is none, or nothing was said.
+/// Expands a leading `~/` to the home directory; `None` for an empty path or without a home directory.
 fn expand(path: &str) -> Option<PathBuf> {
     match path.strip_prefix("~/") {
         None if path.is_empty() => None,
         None => Some(PathBuf::from(path)),
-        Some(rest) => std::env::home_dir().map(|home| home.join(rest)),
+        Some(backoff_after) => std::env::home_dir().map(|home| home.join(backoff_after)),
     }
 }
 
@@ -85,19 +85,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_double_up_to_the_longest() {
+    fn backoff_doubles_up_to_the_maximum() {
         let config = JitConfig {
             backoff: Duration::from_secs(2),
             max_backoff: Duration::from_secs(10),
             ..JitConfig::default()
         };
-        let rests: Vec<u64> = (1..5).map(|failures| config.rest(failures).as_secs()).collect();
+        let rests: Vec<u64> = (1..5).map(|failures| config.backoff_after(failures).as_secs()).collect();
         assert_eq!(rests, [2, 4, 8, 10]);
-        assert_eq!(config.rest(u32::MAX), Duration::from_secs(10));
+        assert_eq!(config.backoff_after(u32::MAX), Duration::from_secs(10));
     }
 
     #[test]
-    fn the_home_directory_is_meant_by_a_tilde() {
+    fn tilde_expands_to_the_home_directory() {
         assert_eq!(expand("/var/x.json"), Some(PathBuf::from("/var/x.json")));
         assert_eq!(expand(""), None);
         let home = expand("~/x.json").expect("tests have a home");

@@ -1,7 +1,7 @@
-//! The shapes of production: which kernel was wanted or compiled for which bucket, kept in a file between runs.
+//! The shape manifest: which kernel was requested or compiled for which bucket, stored in a file between runs.
 //!
-//! The file is a hint, never a truth: one that cannot be read is put aside with a warning, one that is too old is not
-//! trusted, and what no longer fits the registry is left out. It is replaced as a whole, so that no reader sees half of it.
+//! The file is only a hint: an invalid file is renamed with a warning, an old one is ignored, and entries that do not match the registry
+//! are skipped. It is replaced atomically, so that readers never see a partial file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,20 +20,20 @@ use lz_core::expression_names;
 use lz_core::operation::OperationInfo;
 use lz_files as files;
 
-/// The version of the file that this release writes and reads.
+/// The version of the file format.
 const VERSION: u32 = 1;
-/// The most entries that are kept; those that were seen longest ago go first.
-const MOST: usize = 10_000;
+/// Maximum number of entries; the least recently seen are evicted first.
+const MAX_ENTRIES: usize = 10_000;
 
-/// What became of a shape.
+/// The state of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ManifestState {
-    /// A call wanted it.
+    /// Requested by a call.
     Wanted,
-    /// It was compiled.
+    /// Compiled.
     Compiled,
-    /// It could not be compiled, and why.
+    /// Compilation failed, and why.
     Failed(String),
 }
 
@@ -43,21 +43,21 @@ pub enum ManifestState {
 pub struct ManifestEntry {
     /// The kernel's id.
     pub kernel: String,
-    /// Its version; empty while it was only wanted.
+    /// Its version; empty until it is compiled.
     pub version: String,
     /// Its operation.
     pub operation: String,
     /// Digest of the operation's schema.
     pub schema: String,
-    /// The call, for people.
+    /// The call, for display.
     pub call: String,
-    /// The bucket of the call; calls of one bucket are alike.
+    /// The bucket of the call.
     pub bucket: Vec<u64>,
-    /// The call, for the engine: the bits of each field by name.
+    /// The call, as raw bits of each field by name.
     pub fields: BTreeMap<String, u64>,
-    /// What became of it.
+    /// Its state.
     pub state: ManifestState,
-    /// When it was last wanted or compiled, in seconds since 1970.
+    /// When it was last requested or compiled, in seconds since 1970.
     pub seen_at: u64,
 }
 
@@ -66,24 +66,24 @@ pub struct ManifestEntry {
 struct File {
     version: u32,
     layerzero: String,
-    /// What was served, so that a manifest of another model is not taken for this one's.
+    /// The served model, so that a manifest of another model is not used.
     model: String,
     written_at: u64,
     entries: Vec<ManifestEntry>,
 }
 
-/// Whether a text is a manifest or was one before it was cut off.
+/// Whether a text is a manifest, or a truncated one.
 fn looks_like_manifest(text: &str) -> bool {
     "{\n  \"version\": ".starts_with(text) || text.contains("\"layerzero\"")
 }
 
-/// The shapes of production.
+/// The shape manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// What is served: any text, for example a hash of the model's configuration.
+    /// The served model: any text, for example a hash of its configuration.
     pub model: String,
     entries: BTreeMap<(String, String, Vec<u64>), ManifestEntry>,
-    /// The file is of a later version, or not a manifest at all, and must not be overwritten.
+    /// The file has a later version or is not a manifest, and must not be overwritten.
     foreign: bool,
 }
 
@@ -93,7 +93,7 @@ fn now() -> u64 {
 }
 
 impl Manifest {
-    /// An empty one.
+    /// An empty manifest.
     pub fn new(model: &str) -> Manifest {
         Manifest { model: model.to_owned(), ..Manifest::default() }
     }
@@ -103,15 +103,15 @@ impl Manifest {
         self.entries.values()
     }
 
-    /// Reads a file. Whatever is wrong with it gives an empty manifest and a sentence that says so: a missing file is no
-    /// mistake, a damaged one is put aside, one of another model or older than `stale` is not trusted.
+    /// Reads a file. Any problem yields an empty manifest and a message: a missing file is not a problem, a damaged one is renamed, one of
+    /// another model or older than `stale` is ignored.
     pub fn load(path: &Path, model: &str, stale: Duration) -> (Manifest, Option<String>) {
         let empty = Manifest::new(model);
         let text = match files::read_text(path, files::MAX_TABLE_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (empty, None),
             Err(error) => {
-                let what = format!("{} cannot be read and is left alone: {error}", path.display());
+                let what = format!("{} cannot be read and is not modified: {error}", path.display());
                 return (Manifest { foreign: true, ..empty }, Some(what));
             }
         };
@@ -120,33 +120,33 @@ impl Manifest {
             .and_then(|value| value.get("version")?.as_u64());
         if let Some(version) = version.filter(|version| *version > u64::from(VERSION)) {
             let what = format!(
-                "{} has version {version}; this release reads {VERSION} and leaves it alone",
+                "{} has version {version}; this release supports {VERSION} and does not modify it",
                 path.display()
             );
             return (Manifest { foreign: true, ..empty }, Some(what));
         }
         let file: File = match serde_json::from_str(&text) {
             Ok(file) => file,
-            // The setting may name any file by mistake; only what looks like a manifest of ours is put aside.
+            // The setting may name any file by mistake; only a file that looks like a manifest is renamed.
             Err(error) if !looks_like_manifest(&text) => {
-                let what = format!("{} is no manifest of shapes and is left alone: {error}", path.display());
+                let what = format!("{} is not a shape manifest and is not modified: {error}", path.display());
                 return (Manifest { foreign: true, ..empty }, Some(what));
             }
             Err(error) => {
-                let aside = beside(path, "damaged");
-                let put = fs::rename(path, &aside).is_ok();
-                let place =
-                    if put { format!("; it was put aside as {}", aside.display()) } else { String::new() };
-                return (empty, Some(format!("{} is damaged: {error}{place}", path.display())));
+                let renamed = unique_sibling(path, "damaged");
+                let put = fs::rename(path, &renamed).is_ok();
+                let location =
+                    if put { format!("; it was renamed to {}", renamed.display()) } else { String::new() };
+                return (empty, Some(format!("{} is damaged: {error}{location}", path.display())));
             }
         };
         if file.model != model {
-            let what = format!("{} is of model `{}`, not of `{model}`", path.display(), file.model);
+            let what = format!("{} is for model `{}`, not for `{model}`", path.display(), file.model);
             return (empty, Some(what));
         }
         let age = now().saturating_sub(file.written_at);
         if age > stale.as_secs() {
-            let what = format!("{} is {} days old and not trusted", path.display(), age / (24 * 60 * 60));
+            let what = format!("{} is {} days old and is ignored", path.display(), age / (24 * 60 * 60));
             return (empty, Some(what));
         }
         let mut manifest = empty;
@@ -156,7 +156,7 @@ impl Manifest {
         (manifest, None)
     }
 
-    /// Notes that a kernel was wanted or compiled for calls like this one.
+    /// Records that a kernel was requested or compiled for calls like this one.
     pub fn note(
         &mut self,
         kernel: &str,
@@ -185,7 +185,7 @@ impl Manifest {
             seen_at: now(),
         };
         self.entries.insert(key(&entry), entry);
-        while self.entries.len() > MOST {
+        while self.entries.len() > MAX_ENTRIES {
             let oldest =
                 self.entries.iter().min_by_key(|(_, entry)| entry.seen_at).map(|(key, _)| key.clone());
             match oldest {
@@ -195,7 +195,7 @@ impl Manifest {
         }
     }
 
-    /// What can be warmed up with this registry: entries whose operation, schema, kernel and version are as they were.
+    /// Items that can be warmed up with this registry: entries whose operation, schema, kernel and version match.
     pub fn items(&self, registry: &Registry) -> Vec<WarmupItem> {
         let fits = |entry: &&ManifestEntry| {
             let Some(operation) = registry.operation(&entry.operation) else { return false };
@@ -222,15 +222,15 @@ impl Manifest {
             .collect()
     }
 
-    /// Writes the file whole or not at all. What another process has written meanwhile stays, the later entry of two wins.
+    /// Writes the file atomically. Entries that another process has written meanwhile are merged; the later of two entries wins.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let (mut all, _) = Manifest::load(path, &self.model, Duration::MAX);
         if all.foreign || self.foreign {
-            let message = format!("{} is of a later version, or no manifest of shapes", path.display());
+            let message = format!("{} has a later version or is not a shape manifest", path.display());
             return Err(io::Error::other(message));
         }
         for (key, entry) in &self.entries {
-            let newer = all.entries.get(key).is_none_or(|there| there.seen_at <= entry.seen_at);
+            let newer = all.entries.get(key).is_none_or(|existing| existing.seen_at <= entry.seen_at);
             if newer {
                 all.entries.insert(key.clone(), entry.clone());
             }
@@ -247,22 +247,22 @@ impl Manifest {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let fresh = beside(path, "new");
-        let written = write_through(&fresh, &text).and_then(|()| fs::rename(&fresh, path));
+        let temporary = unique_sibling(path, "new");
+        let written = write_through(&temporary, &text).and_then(|()| fs::rename(&temporary, path));
         if written.is_err() {
-            fs::remove_file(&fresh).ok();
+            fs::remove_file(&temporary).ok();
         }
         written
     }
 }
 
-/// Entries of one kernel and one bucket are one entry.
+/// Entries are unique by kernel, operation and bucket.
 fn key(entry: &ManifestEntry) -> (String, String, Vec<u64>) {
     (entry.kernel.clone(), entry.operation.clone(), entry.bucket.clone())
 }
 
-/// A name beside a file that no other writer uses at the same time.
-fn beside(path: &Path, what: &str) -> PathBuf {
+/// A unique file name in the same directory.
+fn unique_sibling(path: &Path, what: &str) -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.{}.{what}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));

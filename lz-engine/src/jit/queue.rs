@@ -1,6 +1,6 @@
-//! The background queue: what calls wanted is compiled by threads of its own, while other kernels do the work.
+//! The background queue: compiles requested kernels on its own threads.
 //!
-//! The queue is bounded and drops the oldest. It holds the engine weakly: the engine holds it.
+//! The queue is bounded and drops the oldest request. It holds a weak reference to the engine, which owns it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,10 +18,10 @@ use lz_core::context::Context;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// How often a thread that may not work looks whether it may.
-const LOOK: Duration = Duration::from_millis(50);
+/// Poll interval of idle threads.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A kernel, the slot of its operation and a bucket.
+/// Kernel, slot of its operation, and bucket.
 type Key = (String, u32, Box<[u64]>);
 
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ struct Request {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Request>,
-    /// What waits or is being compiled, so that nothing waits twice.
+    /// Queued or running requests, to avoid duplicates.
     known: HashSet<Key>,
     failures: HashMap<Key, u32>,
     busy: usize,
@@ -44,18 +44,18 @@ struct State {
     unsaved: bool,
 }
 
-/// What the queue has done.
+/// Counters of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JitCounters {
-    /// Requests that were taken.
+    /// Accepted requests.
     pub wanted: u64,
-    /// Requests that were dropped because the queue was full.
+    /// Requests dropped because the queue was full.
     pub dropped: u64,
-    /// Compilations that worked.
+    /// Successful compilations.
     pub compiled: u64,
-    /// Compilations that failed.
+    /// Failed compilations.
     pub failed: u64,
-    /// Requests for kernels that are gone or cannot be compiled.
+    /// Requests for kernels that are not registered or cannot be compiled.
     pub impossible: u64,
 }
 
@@ -66,7 +66,7 @@ struct Inner {
     state: Mutex<State>,
     wake: Condvar,
     stopping: AtomicBool,
-    /// The process that has the threads. A forked child has none of them, and they may have held the lock.
+    /// The process that owns the threads: a forked child has none of them, and they may have held the lock.
     process: u32,
     wanted: AtomicU64,
     dropped: AtomicU64,
@@ -75,7 +75,7 @@ struct Inner {
     impossible: AtomicU64,
 }
 
-/// Compiles in the background what calls of an engine wanted. Dropping it ends its threads after what they compile now.
+/// Compiles requested kernels of an engine in the background. Dropping it stops its threads after their current compilation.
 #[derive(Debug)]
 pub struct JitQueue {
     inner: Arc<Inner>,
@@ -83,14 +83,14 @@ pub struct JitQueue {
 }
 
 impl JitQueue {
-    /// Starts the threads and tells the engine whom to ask. `model` names what is served, for the manifest.
+    /// Starts the threads and registers with the engine. `model` identifies the served model in the manifest.
     pub fn start(engine: &Engine, model: &str, config: JitConfig) -> JitQueue {
         let manifest = match &config.manifest {
             None => Manifest::new(model),
             Some(path) => {
                 let (manifest, warning) = Manifest::load(path, model, config.manifest_stale);
                 if let Some(warning) = warning {
-                    tracing::warn!(warning, "the manifest of shapes is not used");
+                    tracing::warn!(warning, "shape manifest is ignored");
                 }
                 manifest
             }
@@ -116,7 +116,7 @@ impl JitQueue {
             match builder.spawn(move || inner.work()) {
                 Ok(worker) => workers.push(worker),
                 Err(error) => {
-                    tracing::warn!(%error, "a thread for background compilation could not be started")
+                    tracing::warn!(%error, "cannot start a background compiler thread")
                 }
             }
         }
@@ -124,12 +124,12 @@ impl JitQueue {
         JitQueue { inner, workers }
     }
 
-    /// The shapes that were wanted or compiled, from this run and from the manifest that it began with.
+    /// The requested and compiled shapes, of this run and of the loaded manifest.
     pub fn manifest(&self) -> Manifest {
         self.inner.state().manifest.clone()
     }
 
-    /// What it has done.
+    /// The counters.
     pub fn counters(&self) -> JitCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         JitCounters {
@@ -141,17 +141,17 @@ impl JitQueue {
         }
     }
 
-    /// Why a request was dropped last, if any was.
+    /// Why the latest request was dropped, if any was.
     pub fn last_dropped(&self) -> Option<Reason> {
         self.inner.state().last_dropped.clone()
     }
 
-    /// How many requests wait, those that rest after a failure among them.
+    /// Number of queued requests, including those in backoff.
     pub fn waiting(&self) -> usize {
         self.inner.state().waiting.len()
     }
 
-    /// Waits until nothing is left to be compiled now, at most so long. What rests after a failure does not count.
+    /// Waits until nothing is left to compile, at most this long. Requests in backoff do not count.
     pub fn wait_until_idle(&self, most: Duration) -> bool {
         let end = Instant::now() + most;
         let mut state = self.inner.state();
@@ -164,12 +164,12 @@ impl JitQueue {
             if now >= end {
                 return false;
             }
-            let wait = LOOK.min(end - now);
+            let wait = POLL_INTERVAL.min(end - now);
             state = self.inner.wake.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Ends the threads, waits for what they compile now, and writes the manifest. In a forked child there is nothing to end.
+    /// Stops the threads after their current compilation and writes the manifest. Does nothing in a forked child.
     pub fn stop(mut self) {
         if !self.inner.is_own() {
             return;
@@ -185,7 +185,7 @@ impl JitQueue {
 impl Drop for JitQueue {
     fn drop(&mut self) {
         if !self.inner.is_own() {
-            // Handles of threads that do not exist here must not even be detached.
+            // The threads do not exist in this process, so their handles must not even be detached.
             std::mem::forget(std::mem::take(&mut self.workers));
             return;
         }
@@ -194,7 +194,7 @@ impl Drop for JitQueue {
 }
 
 impl JitRequests for Inner {
-    fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
+    fn request(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let key: Key = (kernel.to_owned(), operation.slot(), Bucket::of(operation, context).words().into());
         if !self.is_own() {
             return;
@@ -204,7 +204,7 @@ impl JitRequests for Inner {
             return;
         }
         self.wanted.fetch_add(1, Ordering::Relaxed);
-        // The version is filled in when it is compiled: a call must not wait for the registry.
+        // The version is set on compilation: a call must not wait for the registry.
         state.manifest.note(kernel, "", operation, context, ManifestState::Wanted);
         state.unsaved = true;
         if !self.config.background {
@@ -217,7 +217,7 @@ impl JitRequests for Inner {
                 let reason = Reason::new(ReasonCode::CompileQueueFull)
                     .required(format!("at most {} waiting", self.config.queue.max(1)))
                     .found(format!("one more, so that {} was dropped", oldest.key.0));
-                tracing::debug!(kernel = oldest.key.0, %reason, "dropped from a full queue of compilations");
+                tracing::debug!(kernel = oldest.key.0, %reason, "compile queue is full; request dropped");
                 state.last_dropped = Some(reason);
             }
         }
@@ -242,17 +242,17 @@ impl Inner {
         self.wake.notify_all();
     }
 
-    /// The life of a thread.
+    /// The main loop of a thread.
     fn work(&self) {
         while let Some(request) = self.next() {
             let Some(engine) = self.engine.upgrade() else { return };
             let outcome = compile_one::compile(&engine, &request.key.0, request.operation, &request.context);
-            self.settle(&engine, request, outcome);
+            self.record_outcome(&engine, request, outcome);
         }
         self.save();
     }
 
-    /// The next request that may be compiled now; `None` when it is time to end.
+    /// The next request that may be compiled now; `None` on stop.
     fn next(&self) -> Option<Request> {
         loop {
             if self.stopping.load(Ordering::Relaxed) {
@@ -274,13 +274,13 @@ impl Inner {
                 self.save();
                 continue;
             }
-            let waited = self.wake.wait_timeout(state, LOOK);
+            let waited = self.wake.wait_timeout(state, POLL_INTERVAL);
             drop(waited.unwrap_or_else(PoisonError::into_inner).0);
         }
     }
 
-    /// Puts down what became of a request.
-    fn settle(&self, engine: &Engine, mut request: Request, outcome: Outcome) {
+    /// Records the outcome of a request.
+    fn record_outcome(&self, engine: &Engine, mut request: Request, outcome: Outcome) {
         let kernel = &request.key.0;
         let registry = engine.registry();
         let mut entries = registry.kernels_of(request.operation);
@@ -303,12 +303,12 @@ impl Inner {
             }
             Outcome::Impossible(reason) => {
                 self.impossible.fetch_add(1, Ordering::Relaxed);
-                // It stays known, so that it is not asked for again and again.
+                // It stays in `known`, so that it is not requested again.
                 note(&mut state, ManifestState::Failed(reason.sentence()));
-                tracing::warn!(kernel, %reason, "cannot be compiled in the background");
+                tracing::warn!(kernel, %reason, "kernel cannot be compiled in the background");
             }
             Outcome::Resting(reason) => {
-                tracing::debug!(kernel, %reason, "rests before it is compiled");
+                tracing::debug!(kernel, %reason, "compilation is in backoff");
                 request.not_before = Some(Instant::now() + self.config.backoff);
                 state.waiting.push_back(request);
             }
@@ -317,8 +317,8 @@ impl Inner {
                 note(&mut state, ManifestState::Failed(reason.sentence()));
                 let failures = state.failures.entry(request.key.clone()).or_default();
                 *failures += 1;
-                let rest = self.config.rest(*failures);
-                tracing::warn!(kernel, %reason, failures = *failures, "a compilation failed and is tried again later");
+                let rest = self.config.backoff_after(*failures);
+                tracing::warn!(kernel, %reason, failures = *failures, "compilation failed; retrying later");
                 request.not_before = Some(Instant::now() + rest);
                 state.waiting.push_back(request);
             }
@@ -327,7 +327,7 @@ impl Inner {
         self.wake.notify_all();
     }
 
-    /// Writes the manifest, if there is anything new and a place for it. The file is not written under the lock.
+    /// Writes the manifest if it changed and has a path. The lock is not held while writing.
     fn save(&self) {
         let Some(path) = &self.config.manifest else {
             self.state().unsaved = false;
@@ -341,7 +341,7 @@ impl Inner {
             state.manifest.clone()
         };
         if let Err(error) = manifest.save(path) {
-            tracing::warn!(path = %path.display(), %error, "the manifest of shapes could not be written");
+            tracing::warn!(path = %path.display(), %error, "cannot write shape manifest");
         }
     }
 }

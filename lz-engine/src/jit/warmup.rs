@@ -1,4 +1,4 @@
-//! Compiling before the first request: blocking, with progress, and it can be called off.
+//! Warm-up: compiles before the first request; blocking, with progress and cancellation.
 
 use std::ops::ControlFlow;
 
@@ -19,36 +19,36 @@ pub struct WarmupItem {
     pub kernel: String,
     /// Its operation.
     pub operation: &'static OperationInfo,
-    /// A call that it is wanted for.
+    /// A call that it is compiled for.
     pub context: Context,
 }
 
-/// How far a warm-up is.
+/// Progress of a warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmupProgress<'a> {
-    /// Items that are behind it.
+    /// Number of finished items.
     pub done: usize,
-    /// All items.
+    /// Number of all items.
     pub total: usize,
-    /// The kernel that comes next.
+    /// The next kernel.
     pub next: &'a str,
 }
 
-/// What a warm-up did.
+/// The result of a warm-up.
 #[derive(Debug, Clone, Default)]
 pub struct WarmupReport {
-    /// Kernels that were compiled, and the keys of what that left behind.
+    /// Compiled kernels, with the keys of their artifacts.
     pub compiled: Vec<(WarmupItem, Vec<String>)>,
-    /// Items that were warm already.
+    /// Number of items that were warm already.
     pub already_warm: usize,
     /// Kernels that failed or could not be compiled, and why.
     pub failed: Vec<(String, Reason)>,
-    /// Whether it was called off; what was compiled until then stays warm.
+    /// Whether it was cancelled; kernels compiled so far stay warm.
     pub cancelled: bool,
 }
 
 impl Engine {
-    /// Compiles these kernels now, one after the other. `progress` is told before each and may call the rest off.
+    /// Compiles these kernels now, one after the other. `progress` is called before each and may cancel the rest.
     pub fn warmup(
         &self,
         items: &[WarmupItem],
@@ -72,22 +72,22 @@ impl Engine {
         report
     }
 
-    /// The kernels that only have to be compiled to be possible for these calls, each bucket once.
+    /// Kernels that are excluded from these calls only because they are cold, once per bucket.
     pub fn cold_kernels(&self, calls: &[(&'static OperationInfo, Context)]) -> Vec<WarmupItem> {
-        let world = self.world();
+        let snapshot = self.snapshot();
         let mut seen: Vec<(&str, u32, Bucket)> = Vec::new();
         let mut items = Vec::new();
         for (operation, context) in calls {
-            let Some(table) = world.table(operation) else { continue };
-            let call = Call::new(&world, table, context, thread_scope::of_thread().apply(world.mode));
+            let Some(table) = snapshot.table(operation) else { continue };
+            let call = Call::new(&snapshot, table, context, thread_scope::of_thread().apply(snapshot.mode));
             for (position, candidate) in table.candidates.iter().enumerate() {
-                let Some(kernel) = world.registry.compiled(candidate.kernel) else { continue };
+                let Some(kernel) = snapshot.registry.compiled(candidate.kernel) else { continue };
                 let mut reasons: Vec<Reason> = Vec::new();
                 filter::examine(&call, position as u16, &mut reasons);
                 let only_cold = matches!(reasons.as_slice(), [one] if one.code == ReasonCode::JitCold);
-                let place = (kernel.spec().id.as_str(), operation.slot(), call.bucket);
-                if only_cold && !seen.contains(&place) {
-                    seen.push(place);
+                let key = (kernel.spec().id.as_str(), operation.slot(), call.bucket);
+                if only_cold && !seen.contains(&key) {
+                    seen.push(key);
                     let kernel = kernel.spec().id.clone();
                     items.push(WarmupItem { kernel, operation, context: *context });
                 }

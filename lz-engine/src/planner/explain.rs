@@ -1,4 +1,4 @@
-//! The plan of a block as data and as text: what was chosen, what it costs, and why it beats choosing step by step.
+//! The plan of a block as data and as text: the selected kernels, their cost, and why it beats selecting step by step.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use super::graph::Block;
 use super::path::{Conversion as Converted, Flow, Path};
 use super::{BlockPlan, Choice, Conversion, Difference, PlannedStep};
 
-/// The plan of a block whose every step can be run.
+/// The plan of a block whose steps all have eligible kernels.
 pub(super) fn plan(block: &Block) -> BlockPlan {
     let empty = Path { total: 0.0, edges: Vec::new(), last: Converted::None };
-    // Choosing step by step is always a path: each kernel makes what is declared, if need be at a price.
+    // Step-by-step selection is always a path: each kernel can produce what is declared, possibly with a conversion.
     let greedy = block.greedy().unwrap_or_else(|| empty.clone());
     let joint = block.joint().unwrap_or(empty);
     let mut plan =
@@ -20,14 +20,14 @@ pub(super) fn plan(block: &Block) -> BlockPlan {
 
 fn choice(block: &Block, path: &Path) -> Choice {
     let mut steps: Vec<PlannedStep> = Vec::new();
-    let mut there = block.graph.declared.first().cloned().unwrap_or_default();
+    let mut available = block.graph.declared.first().cloned().unwrap_or_default();
     for (step, position, converted) in &path.edges {
         let edge = block.graph.edges.get(*step).and_then(|edges| edges.get(*position));
         let option = block.options.get(*step).and_then(|options| options.get(*position));
         let (Some(edge), Some(option)) = (edge, option) else { continue };
-        let maker = steps.last().map_or("", |step| step.kernel.as_str());
-        let conversion = conversion(*converted, &there, &edge.takes, maker, &option.kernel);
-        there = edge.makes.clone();
+        let producer = steps.last().map_or("", |step| step.kernel.as_str());
+        let conversion = conversion(*converted, &available, &edge.takes, producer, &option.kernel);
+        available = edge.makes.clone();
         let last = step + edge.covers;
         steps.push(PlannedStep {
             first: *step,
@@ -41,17 +41,17 @@ fn choice(block: &Block, path: &Path) -> Choice {
             workspace_bytes: option.workspace,
         });
     }
-    let maker = steps.last().map_or("", |step| step.kernel.as_str()).to_owned();
-    let wanted = block.graph.declared.last().cloned().unwrap_or_default();
-    let last = conversion(path.last, &there, &wanted, &maker, "");
+    let producer = steps.last().map_or("", |step| step.kernel.as_str()).to_owned();
+    let required = block.graph.declared.last().cloned().unwrap_or_default();
+    let last = conversion(path.last, &available, &required, &producer, "");
     Choice { steps, last, total: path.total }
 }
 
-fn conversion(how: Converted, from: &Flow, to: &Flow, maker: &str, taker: &str) -> Option<Conversion> {
+fn conversion(how: Converted, from: &Flow, to: &Flow, producer: &str, consumer: &str) -> Option<Conversion> {
     let by = match how {
         Converted::None => return None,
-        Converted::Incoming(_) => taker,
-        Converted::Outgoing(_) => maker,
+        Converted::Incoming(_) => consumer,
+        Converted::Outgoing(_) => producer,
     };
     Some(Conversion { from: shown(from), to: shown(to), by: by.to_owned(), cost: how.cost() })
 }
@@ -75,13 +75,15 @@ fn differences(block: &Block, plan: &BlockPlan) -> Vec<Difference> {
             continue;
         }
         let alone_at = doing(&plan.greedy).unwrap_or(0);
-        let spent = around(&plan.greedy, alone_at);
-        let spends = around(&plan.joint, position);
+        let greedy_cost = around(&plan.greedy, alone_at);
+        let joint_cost = around(&plan.joint, position);
         let why = if step.operations.len() > 1 {
             format!("does {} in one", step.operations.join(" and "))
-        } else if spends < spent {
+        } else if joint_cost < greedy_cost {
             let more = step.score - alone.1;
-            format!("scores {more:+.1}, and conversions around it cost {spends:.1} instead of {spent:.1}")
+            format!(
+                "scores {more:+.1}, and conversions around it cost {joint_cost:.1} instead of {greedy_cost:.1}"
+            )
         } else {
             "makes other steps cheaper".to_owned()
         };
@@ -96,7 +98,7 @@ fn differences(block: &Block, plan: &BlockPlan) -> Vec<Difference> {
     all
 }
 
-/// What conversions right before and right after a kernel cost.
+/// The cost of the conversions directly before and after a kernel.
 fn around(choice: &Choice, position: usize) -> f64 {
     let cost = |conversion: &Option<Conversion>| conversion.as_ref().map_or(0.0, |one| one.cost);
     let before = choice.steps.get(position).map_or(0.0, |step| cost(&step.conversion));

@@ -1,31 +1,31 @@
-//! Runs one kernel for several operations of a block: what would flow between them is never made.
+//! Runs one kernel for several operations of a block: intermediate tensors are not materialized.
 
 use super::plan_cache::Form;
-use super::run::{BlockCall, BoundCall, Flowing, Made, allocated, places};
+use super::run::{BlockCall, BoundCall, FlowTensor, StepOutput, allocated, out_args};
 use crate::engine::Engine;
 use lz_core::args::Arg;
 use lz_core::error::Error;
 use lz_core::kernel::{FusedPart, KernelError};
 
 impl Engine {
-    /// Runs a call and those after it as planned, with one kernel. `None` when that is not possible: then what flows in is as it
-    /// was, and each is a call of its own.
+    /// Runs a call and the following ones as planned, with one kernel. `None` if that is not possible: the incoming tensor is unchanged, and
+    /// each call runs by itself.
     pub(super) fn run_fused<'a>(
         &self,
         first: &mut BlockCall<'a>,
         later: &mut [BlockCall<'a>],
         form: &Form,
         bound: &[BoundCall],
-        before: &mut Option<Flowing>,
-    ) -> Result<Option<Vec<Made>>, Error> {
+        before: &mut Option<FlowTensor>,
+    ) -> Result<Option<Vec<StepOutput>>, Error> {
         if later.len() + 1 != form.covers {
             return Ok(None);
         }
-        if let Some(flowing) = before.take() {
-            *before = Some(Flowing::as_declared(flowing.settled(first.operation)?));
+        if let Some(flow_tensor) = before.take() {
+            *before = Some(FlowTensor::as_declared(flow_tensor.into_declared(first.operation)?));
         }
         let last = later.last().map_or(first.operation, |call| call.operation);
-        let own = form.own.checked_sub(1).and_then(|place| later.get(place));
+        let own = form.own.checked_sub(1).and_then(|index| later.get(index));
         let own = own.map_or(first.operation, |call| call.operation);
         let (Some(own_bound), Some(last_bound)) = (bound.get(form.own), bound.get(form.covers - 1)) else {
             return Ok(None);
@@ -39,25 +39,25 @@ impl Engine {
             for (arg, value) in args.iter_mut().skip(inputs).zip(&bound.params) {
                 *arg = Arg::Value(*value);
             }
-            if let Some(place) = args.get_mut(call.takes) {
+            if let Some(index) = args.get_mut(call.takes) {
                 match (number, before.as_ref()) {
-                    (0, Some(flowing)) => *place = Arg::Tensor(flowing.tensor.view()),
+                    (0, Some(flow_tensor)) => *index = Arg::Tensor(flow_tensor.tensor.view()),
                     (0, None) => {}
-                    _ => *place = Arg::Absent,
+                    _ => *index = Arg::Absent,
                 }
             }
             parts.push(FusedPart { operation: call.operation, args });
         }
-        let mut places = places(&mut tensors);
+        let mut out_args = out_args(&mut tensors);
         let ran =
             self.run_planned(&form.kernel, own, &own_bound.context, &mut |entry, run| match &entry.fused {
-                Some(fused) => fused.run_fused(&mut parts, &mut places, run),
-                None => Err(KernelError::declined("it does not say how it runs with its neighbours")),
+                Some(fused) => fused.run_fused(&mut parts, &mut out_args, run),
+                None => Err(KernelError::declined("it has no fused implementation")),
             })?;
-        drop((parts, places));
-        let made = |tensor: Option<_>| {
-            tensor.map_or(Made::Absent, |tensor| Made::Tensor(Flowing::as_declared(tensor)))
+        drop((parts, out_args));
+        let outputs = |tensor: Option<_>| {
+            tensor.map_or(StepOutput::Absent, |tensor| StepOutput::Tensor(FlowTensor::as_declared(tensor)))
         };
-        Ok(ran.then(|| tensors.into_iter().map(made).collect()))
+        Ok(ran.then(|| tensors.into_iter().map(outputs).collect()))
     }
 }

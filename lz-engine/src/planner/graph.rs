@@ -9,8 +9,8 @@ use crate::selection::call::Call;
 use crate::selection::decide::{self, Ranked};
 use crate::selection::filter;
 use crate::selection::operation_table::OperationTable;
-use crate::selection::score::Findings;
-use crate::selection::snapshot::World;
+use crate::selection::score::PerfTerms;
+use crate::selection::snapshot::Snapshot;
 use lz_core::context::{Context, Field, FieldKind};
 use lz_core::error::Error;
 use lz_core::mode::{Ask, Mode};
@@ -19,21 +19,21 @@ use lz_core::plan::TransformKind;
 use lz_core::reason::Reason;
 use lz_core::spec::KernelSpec;
 
-/// Which fused kernels a plan may have.
+/// Which fused kernels a plan may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fusing {
-    /// All: the plan is to be read.
+    /// All: the plan is only displayed.
     Described,
-    /// Those that say how they run, between operations that leave their inputs as they are, in what the block declares: the
-    /// plan is to be run.
+    /// Those with a fused implementation, between operations that do not mutate their inputs, in the declared layout and dtype: the plan is
+    /// run.
     Runnable,
 }
 
-/// What an edge stands for.
+/// The kernel of an edge.
 #[derive(Debug, Clone)]
-pub(super) struct Chosen {
+pub(super) struct EdgeKernel {
     pub kernel: String,
-    /// The step whose operation the kernel belongs to.
+    /// The step of the kernel's own operation.
     own: usize,
     pub score: f64,
     pub workspace: u64,
@@ -43,19 +43,19 @@ pub(super) struct Chosen {
 #[derive(Debug)]
 pub(super) struct Block {
     pub operations: Vec<String>,
-    /// Whether each operation has layouts of its own.
+    /// Whether each operation has a layout param.
     has_layout: Vec<bool>,
-    /// Whether each operation changes its inputs.
+    /// Whether each operation mutates its inputs.
     mutates: Vec<bool>,
     pub graph: Graph,
-    /// What each edge stands for.
-    pub options: Vec<Vec<Chosen>>,
+    /// The kernel of each edge.
+    pub options: Vec<Vec<EdgeKernel>>,
     /// The kernel that each step would get by itself, and its score.
     pub alone: Vec<(String, f64)>,
 }
 
-/// One way to run a candidate.
-struct Way {
+/// A candidate in one layout and element type.
+struct Variant {
     kernel: String,
     takes: Flow,
     makes: Flow,
@@ -64,13 +64,13 @@ struct Way {
     score: f64,
     workspace: u64,
     fuses: Vec<String>,
-    /// Whether it says how it runs with what it fuses.
+    /// Whether it has a fused implementation.
     runs_fused: bool,
 }
 
 impl Block {
-    /// The graph of a block.
-    pub fn of(world: &World, mode: Mode, steps: &[Step], fusing: Fusing) -> Result<Block, Error> {
+    /// Builds the graph of a block.
+    pub fn of(snapshot: &Snapshot, mode: Mode, steps: &[Step], fusing: Fusing) -> Result<Block, Error> {
         let mut block = Block {
             operations: steps.iter().map(|step| step.operation.name.to_string()).collect(),
             has_layout: steps.iter().map(|step| layout_of(step.operation).is_some()).collect(),
@@ -79,42 +79,42 @@ impl Block {
             options: vec![Vec::new(); steps.len()],
             alone: Vec::new(),
         };
-        let mut ways = Vec::new();
+        let mut variants = Vec::new();
         let mut locked = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             let operation = step.operation;
-            let Some(table) = world.table(operation) else {
+            let Some(table) = snapshot.table(operation) else {
                 let operation = operation.name.to_string();
                 return Err(Error::NoKernel { operation, candidates: Vec::new() });
             };
-            let call = Call::new(world, table, &step.context, mode);
+            let call = Call::new(snapshot, table, &step.context, mode);
             locked.push(call.lock.is_some());
-            let possible = decide::possible(&call);
-            let Some(best) = possible.first() else { return Err(decide::refusal(&call)) };
-            block.alone.push((id(world, table, best), best.total));
+            let eligible = decide::eligible(&call);
+            let Some(best) = eligible.first() else { return Err(decide::refusal(&call)) };
+            block.alone.push((id(snapshot, table, best), best.total));
             let layout = block.graph.declared.get(number).map(|flow| flow.layout.clone()).unwrap_or_default();
-            ways.push(ways_of(world, table, step, mode, &layout));
+            variants.push(variants_of(snapshot, table, step, mode, &layout));
         }
-        for (own, ways) in ways.into_iter().enumerate() {
-            let best = ways.iter().map(|way| way.score).fold(f64::NEG_INFINITY, f64::max);
-            for way in ways {
-                block.add(own, 0, 1, best, &way);
-                for first in block.windows(own, &way, &locked, fusing) {
-                    block.add(own, own - first, way.fuses.len() + 1, best, &way);
+        for (own, variants) in variants.into_iter().enumerate() {
+            let best = variants.iter().map(|variant| variant.score).fold(f64::NEG_INFINITY, f64::max);
+            for variant in variants {
+                block.add(own, 0, 1, best, &variant);
+                for first in block.windows(own, &variant, &locked, fusing) {
+                    block.add(own, own - first, variant.fuses.len() + 1, best, &variant);
                 }
             }
         }
         Ok(block)
     }
 
-    /// Where a fused kernel could begin: the steps around its own are exactly those that it does as well, and none is locked.
-    fn windows(&self, own: usize, way: &Way, locked: &[bool], fusing: Fusing) -> Vec<usize> {
-        let length = way.fuses.len() + 1;
-        let runnable = way.runs_fused && self.graph.declared.get(own) == Some(&way.takes);
+    /// First steps of a fused kernel: the steps around its own are exactly those that it fuses, and none is locked.
+    fn windows(&self, own: usize, variant: &Variant, locked: &[bool], fusing: Fusing) -> Vec<usize> {
+        let length = variant.fuses.len() + 1;
+        let runnable = variant.runs_fused && self.graph.declared.get(own) == Some(&variant.takes);
         if length == 1 || fusing == Fusing::Runnable && !runnable {
             return Vec::new();
         }
-        let mut wanted: Vec<&str> = way.fuses.iter().map(String::as_str).collect();
+        let mut wanted: Vec<&str> = variant.fuses.iter().map(String::as_str).collect();
         wanted.sort_unstable();
         let fits = |first: &usize| {
             let mut others = (*first..*first + length).filter(|step| *step != own);
@@ -137,14 +137,14 @@ impl Block {
         (own.saturating_sub(length - 1)..=own).filter(fits).collect()
     }
 
-    fn add(&mut self, own: usize, before: usize, covers: usize, best: f64, way: &Way) {
+    fn add(&mut self, own: usize, before: usize, covers: usize, best: f64, variant: &Variant) {
         let first = own - before;
         let after = first + covers;
-        let (mut takes, mut makes) = (way.takes.clone(), way.makes.clone());
+        let (mut takes, mut makes) = (variant.takes.clone(), variant.makes.clone());
         if covers > 1 {
-            // Its last operation's element type is what that operation declares.
+            // The output dtype is the one that the last operation declares.
             makes.dtype = self.graph.declared.get(after).and_then(|flow| flow.dtype);
-            // What takes its own operation's input as declared takes the first one's so.
+            // If it takes its own operation's input as declared, it takes the first operation's input as declared too.
             if let (Some(own), Some(first)) = (self.graph.declared.get(own), self.graph.declared.get(first))
                 && *own == takes
             {
@@ -153,21 +153,21 @@ impl Block {
         }
         let edge = Edge {
             covers,
-            cost: best - way.score - FUSION_POINTS * (covers - 1) as f64,
+            cost: best - variant.score - FUSION_POINTS * (covers - 1) as f64,
             takes,
             makes,
-            incoming: way.incoming,
-            outgoing: way.outgoing,
-            rank: way.kernel.clone(),
+            incoming: variant.incoming,
+            outgoing: variant.outgoing,
+            rank: variant.kernel.clone(),
         };
         if let (Some(edges), Some(options)) = (self.graph.edges.get_mut(first), self.options.get_mut(first)) {
             edges.push(edge);
-            let (kernel, score, workspace) = (way.kernel.clone(), way.score, way.workspace);
-            options.push(Chosen { kernel, own, score, workspace });
+            let (kernel, score, workspace) = (variant.kernel.clone(), variant.score, variant.workspace);
+            options.push(EdgeKernel { kernel, own, score, workspace });
         }
     }
 
-    /// How each kernel of a path is to be run, by the number of its first operation.
+    /// How each kernel of a path is run, indexed by its first operation.
     pub fn forms(&self, path: &Path) -> Vec<Option<Form>> {
         let mut forms = vec![None; self.operations.len()];
         for (step, position, _) in &path.edges {
@@ -212,14 +212,20 @@ impl Block {
     }
 }
 
-fn id(world: &World, table: &OperationTable, ranked: &Ranked) -> String {
+fn id(snapshot: &Snapshot, table: &OperationTable, ranked: &Ranked) -> String {
     let candidate = table.candidates.get(usize::from(ranked.position));
-    let kernel = candidate.and_then(|candidate| world.registry.compiled(candidate.kernel));
+    let kernel = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel));
     kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
 }
 
-/// Every way to run a step's candidates without converting the layout inside: one for each layout and element type.
-fn ways_of(world: &World, table: &OperationTable, step: &Step, mode: Mode, declared: &str) -> Vec<Way> {
+/// All variants of a step's candidates that need no internal layout conversion: one per layout and element type.
+fn variants_of(
+    snapshot: &Snapshot,
+    table: &OperationTable,
+    step: &Step,
+    mode: Mode,
+    declared: &str,
+) -> Vec<Variant> {
     let operation = step.operation;
     let layout = layout_of(operation);
     let dtype = input_dtype(operation);
@@ -234,7 +240,7 @@ fn ways_of(world: &World, table: &OperationTable, step: &Step, mode: Mode, decla
         dtypes.extend(step.dtypes.iter().map(|dtype| Some(*dtype as u64)));
         dtypes.dedup();
     }
-    let mut ways = Vec::new();
+    let mut variants = Vec::new();
     for (case, name) in &layouts {
         for raw in &dtypes {
             let mut context = step.context;
@@ -243,10 +249,10 @@ fn ways_of(world: &World, table: &OperationTable, step: &Step, mode: Mode, decla
                 continue;
             }
             let takes = Flow { layout: name.clone(), dtype: raw.map(|raw| DTypeOrd(raw as u8)) };
-            add_ways(world, table, operation, &context, mode, &takes, &mut ways);
+            add_variants(snapshot, table, operation, &context, mode, &takes, &mut variants);
         }
     }
-    ways
+    variants
 }
 
 fn put(context: &mut Context, field: Option<&Field>, raw: Option<u64>) -> bool {
@@ -256,21 +262,22 @@ fn put(context: &mut Context, field: Option<&Field>, raw: Option<u64>) -> bool {
     }
 }
 
-fn add_ways(
-    world: &World,
+fn add_variants(
+    snapshot: &Snapshot,
     table: &OperationTable,
     operation: &OperationInfo,
     context: &Context,
     mode: Mode,
     takes: &Flow,
-    ways: &mut Vec<Way>,
+    variants: &mut Vec<Variant>,
 ) {
-    let call = Call::new(world, table, context, mode);
-    for ranked in decide::rank(&call, &Findings::of(&call)) {
+    let call = Call::new(snapshot, table, context, mode);
+    for ranked in decide::rank(&call, &PerfTerms::of(&call)) {
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(&call, ranked.position, &mut reasons);
         let candidate = table.candidates.get(usize::from(ranked.position));
-        let Some(kernel) = candidate.and_then(|candidate| world.registry.compiled(candidate.kernel)) else {
+        let Some(kernel) = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel))
+        else {
             continue;
         };
         if !reasons.is_empty() || ranked.transforms.contains(TransformKind::Layout) {
@@ -278,10 +285,10 @@ fn add_ways(
         }
         let spec = kernel.spec();
         let makes =
-            Flow { layout: made_layout(operation, spec, takes), dtype: made_dtype(operation, context) };
+            Flow { layout: output_layout(operation, spec, takes), dtype: output_dtype(operation, context) };
         let able = |kind| !mode.has(Ask::Strict) && spec.adapts.contains(&kind);
         let each = f64::from(spec.transform_cost);
-        ways.push(Way {
+        variants.push(Variant {
             kernel: spec.id.clone(),
             takes: takes.clone(),
             makes,
@@ -299,13 +306,13 @@ fn add_ways(
     }
 }
 
-/// What is declared to flow into each step, and out of the last. An operation without a layout leaves it as it is.
+/// The declared flow into each step, and out of the last. An operation without a layout keeps it.
 fn declared(steps: &[Step]) -> Vec<Flow> {
     let mut flows = Vec::with_capacity(steps.len() + 1);
     let stated = |step: &Step| {
         layout_of(step.operation).map(|field| lz_core::expression_names::show(field, &step.context))
     };
-    // What comes before the first operation with a layout leaves that one's layout as it is.
+    // Steps before the first operation with a layout have its layout.
     let mut layout = steps.iter().find_map(stated).unwrap_or_default();
     let mut made = None;
     for step in steps {
@@ -314,13 +321,13 @@ fn declared(steps: &[Step]) -> Vec<Flow> {
         }
         let dtype = input_dtype(step.operation).map(|field| DTypeOrd(step.context.raw(field.store) as u8));
         flows.push(Flow { layout: layout.clone(), dtype });
-        made = made_dtype(step.operation, &step.context);
+        made = output_dtype(step.operation, &step.context);
     }
     flows.push(Flow { layout, dtype: made });
     flows
 }
 
-/// Whether an operation changes its inputs.
+/// Whether an operation mutates its inputs.
 pub(super) fn mutates(operation: &OperationInfo) -> bool {
     operation.schema().inputs.iter().any(|input| input.read_write)
 }
@@ -329,7 +336,7 @@ fn layout_of(operation: &OperationInfo) -> Option<&Field> {
     operation.field("layout").filter(|field| matches!(field.kind, FieldKind::Enum(_)))
 }
 
-/// The dtype variable of what flows in: that of the first tensor.
+/// The dtype variable of the incoming tensor: that of the first tensor input.
 fn input_dtype(operation: &OperationInfo) -> Option<&Field> {
     let schema = operation.schema();
     let first = schema.inputs.iter().find(|input| input.kind == Kind::Tensor)?;
@@ -339,8 +346,8 @@ fn input_dtype(operation: &OperationInfo) -> Option<&Field> {
     }
 }
 
-/// The dtype of what flows out: that of the first output.
-fn made_dtype(operation: &OperationInfo, context: &Context) -> Option<DTypeOrd> {
+/// The dtype of the outgoing tensor: that of the first output.
+fn output_dtype(operation: &OperationInfo, context: &Context) -> Option<DTypeOrd> {
     let schema = operation.schema();
     match &schema.outputs.first()?.dtype {
         Cases::One(DTypeRef::Fixed(dtype)) => Some(DTypeOrd(*dtype as u8)),
@@ -352,8 +359,8 @@ fn made_dtype(operation: &OperationInfo, context: &Context) -> Option<DTypeOrd> 
     }
 }
 
-/// The layout of what a kernel makes. Descriptors write layouts as they please, contexts as the schema does.
-fn made_layout(operation: &OperationInfo, spec: &KernelSpec, takes: &Flow) -> String {
+/// The output layout of a kernel. Descriptors may spell layouts in any case; contexts use the schema's spelling.
+fn output_layout(operation: &OperationInfo, spec: &KernelSpec, takes: &Flow) -> String {
     let cases = layout_of(operation).map(|field| &field.kind);
     match (&spec.produces_layout, cases) {
         (Some(made), Some(FieldKind::Enum(cases))) => {

@@ -1,8 +1,7 @@
-//! Chooses the kernels of a block of operations together, where each takes what the one before it makes.
+//! Selects the kernels of a block of operations jointly, where each consumes the output of the previous one.
 //!
-//! A kernel that is a little worse by itself may be the better one in a block: what it makes is what the next one takes, and
-//! nothing has to be converted; or it does its neighbour's work as well. Costs are in points of score: what a kernel's score
-//! lacks to the best one of its step, plus conversions, minus what fusion gains. Only `run` runs anything.
+//! A kernel that scores lower by itself may be better in a block: its output needs no conversion, or it fuses its neighbor. Costs are in
+//! score points: the difference to the best score of the step, plus conversions, minus the gain of fusion. Only `run` runs anything.
 
 mod convert;
 mod explain;
@@ -22,7 +21,7 @@ use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
 use lz_schema::DType;
 
-/// What each neighbour gains whose work another kernel does as well: no launch, and nothing written and read in between.
+/// The gain per fused neighbor: one launch less, and no intermediate tensor.
 const FUSION_POINTS: f64 = 10.0;
 
 /// One operation of a block.
@@ -34,13 +33,12 @@ pub struct Step {
 }
 
 impl Step {
-    /// A call as it would be made by itself: its context declares the layout and dtype in which its input comes.
+    /// A call as it would be made by itself: its context declares the layout and dtype of its input.
     pub fn new(operation: &'static OperationInfo, context: Context) -> Step {
         Step { operation, context, dtypes: Vec::new() }
     }
 
-    /// Allows it to be run in other element types than its context says. They change results, so that none is allowed unless
-    /// the caller does.
+    /// Allows other element types than that of its context. They change results, so the caller must allow them explicitly.
     #[must_use]
     pub fn or_in(mut self, dtypes: &[DType]) -> Step {
         self.dtypes.extend(dtypes);
@@ -51,88 +49,88 @@ impl Step {
 /// A conversion between two steps.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conversion {
-    /// What is there: `BHSD bf16`.
+    /// Available: `BHSD bf16`.
     pub from: String,
-    /// What is wanted.
+    /// Required.
     pub to: String,
     /// The kernel whose adapter does it.
     pub by: String,
-    /// What it costs, in points of score.
+    /// Its cost, in score points.
     pub cost: f64,
 }
 
 /// One kernel of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlannedStep {
-    /// The number of its first operation in the block.
+    /// The index of its first operation in the block.
     pub first: usize,
-    /// The operations that it does, in order; several for a fused kernel.
+    /// The operations that it covers, in order; several for a fused kernel.
     pub operations: Vec<String>,
     /// The kernel.
     pub kernel: String,
-    /// In what it runs: layout and element type.
+    /// Layout and element type of its input.
     pub takes: String,
-    /// What it makes.
+    /// Layout and element type of its output.
     pub makes: String,
-    /// What is converted before it.
+    /// The conversion before it.
     pub conversion: Option<Conversion>,
     /// Its score by itself.
     pub score: f64,
-    /// What that lacks to the best kernel of the step, less what fusion gains.
+    /// The difference to the best score of the step, minus the gain of fusion.
     pub cost: f64,
-    /// Scratch memory in bytes.
+    /// Workspace in bytes.
     pub workspace_bytes: u64,
 }
 
-/// Kernels for a block, and what they cost together.
+/// Kernels for a block, and their total cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Choice {
-    /// One entry a kernel, in order.
+    /// One entry per kernel, in order.
     pub steps: Vec<PlannedStep>,
-    /// What is converted at the end.
+    /// The conversion at the end.
     pub last: Option<Conversion>,
     /// The sum of all costs.
     pub total: f64,
 }
 
-/// Where the joint choice differs from the best kernel of a step by itself.
+/// A step whose joint selection differs from its best kernel by itself.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
-    /// The number of the operation in the block.
+    /// The index of the operation in the block.
     pub step: usize,
     /// The operation.
     pub operation: String,
-    /// What would be chosen for it alone, and its score.
+    /// The kernel selected for it alone, and its score.
     pub alone: (String, f64),
-    /// What does it in the block, and its score in the step that it belongs to.
+    /// The kernel selected in the block, and its score in its own step.
     pub jointly: (String, f64),
-    /// Why, in words.
+    /// Why.
     pub why: String,
 }
 
 /// The plan of a block.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BlockPlan {
-    /// The cheapest choice.
+    /// The cheapest selection.
     pub joint: Choice,
-    /// What one gets by choosing step by step.
+    /// The result of selecting step by step.
     pub greedy: Choice,
     /// Where they differ, and why.
     pub differences: Vec<Difference>,
 }
 
 impl BlockPlan {
-    /// What choosing together saves, in points of score.
+    /// What joint selection saves, in score points.
     pub fn saves(&self) -> f64 {
         self.greedy.total - self.joint.total
     }
 }
 
 impl Engine {
-    /// Chooses kernels for a block of operations together. The error is that of the first operation that nothing can run.
+    /// Selects kernels for a block of operations jointly. Returns the error of the first operation without an eligible kernel.
     pub fn plan_block(&self, steps: &[Step]) -> Result<BlockPlan, Error> {
-        let (world, mode) = self.world_of_thread();
-        let block = graph::Block::of(&world, mode, steps, graph::Fusing::Described)?;
+        let (snapshot, mode) = self.thread_snapshot();
+        let block = graph::Block::of(&snapshot, mode, steps, graph::Fusing::Described)?;
         Ok(explain::plan(&block))
     }
 }

@@ -1,19 +1,19 @@
-//! The shortest path through a block: over the state of what flows from step to step, with fused kernels as longer edges.
+//! The shortest path through a block, over the layout and dtype that flow from step to step; fused kernels are longer edges.
 //!
-//! Nothing here knows kernels or operations: an edge has costs, what it takes and what it makes.
+//! Nothing here depends on kernels or operations: an edge has a cost, an input and an output.
 
 use std::collections::BTreeMap;
 
 use lz_schema::DType;
 
-/// What flows between two steps: the order of its dimensions, as the operations call it, and its element type.
+/// The layout and element type that flow between two steps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct Flow {
     pub layout: String,
     pub dtype: Option<DTypeOrd>,
 }
 
-/// A dtype by its number, which orders it.
+/// A dtype, ordered by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct DTypeOrd(pub u8);
 
@@ -23,7 +23,7 @@ impl DTypeOrd {
     }
 }
 
-/// What can be converted, and what each conversion costs.
+/// Possible conversions, and their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Ability {
     pub layout: bool,
@@ -31,39 +31,39 @@ pub(super) struct Ability {
     pub each: f64,
 }
 
-/// One way to do one or more steps.
+/// A kernel that covers one or more steps.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Edge {
-    /// How many steps it does.
+    /// Number of steps.
     pub covers: usize,
-    /// What it costs by itself.
+    /// Its own cost.
     pub cost: f64,
     pub takes: Flow,
     pub makes: Flow,
-    /// What it can convert before it begins.
+    /// Conversions that it can do on its input.
     pub incoming: Ability,
-    /// What each conversion of its result into what the block declares there costs.
+    /// Cost of each conversion of its output to the declared form.
     pub outgoing: f64,
-    /// Breaks ties: the lower goes first.
+    /// Breaks ties: lower first.
     pub rank: String,
 }
 
-/// A block: the edges that begin at each step, and what is declared to flow into each step and out of the last.
+/// A block: the edges that start at each step, and the declared flow into each step and out of the last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Graph {
     pub edges: Vec<Vec<Edge>>,
-    /// One more than there are steps.
+    /// Number of steps plus one.
     pub declared: Vec<Flow>,
 }
 
-/// Who converts between two steps, and what it costs.
+/// Which side converts between two steps, and the cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Conversion {
-    /// Nothing has to be converted.
+    /// No conversion.
     None,
-    /// The one that takes it.
+    /// The consumer.
     Incoming(f64),
-    /// The one that made it.
+    /// The producer.
     Outgoing(f64),
 }
 
@@ -76,21 +76,21 @@ impl Conversion {
     }
 }
 
-/// How what is there becomes what is wanted; `None` if nobody can do it. `outgoing` is what its maker would ask for each
-/// conversion into what is declared, which every maker can do: it is what the operation promises.
+/// The conversion from `available` to `required`; `None` if it is not possible. `outgoing` is the producer's cost per conversion to the
+/// declared form, which every producer can do: it is the contract of the operation.
 pub(super) fn convert(
-    there: &Flow,
-    wanted: &Flow,
+    available: &Flow,
+    required: &Flow,
     declared: &Flow,
     outgoing: Option<f64>,
     incoming: Ability,
 ) -> Option<Conversion> {
-    let (layout, dtype) = (there.layout != wanted.layout, there.dtype != wanted.dtype);
+    let (layout, dtype) = (available.layout != required.layout, available.dtype != required.dtype);
     let count = f64::from(u8::from(layout) + u8::from(dtype));
     if !layout && !dtype {
         return Some(Conversion::None);
     }
-    let outgoing = outgoing.filter(|_| wanted == declared).map(|each| Conversion::Outgoing(each * count));
+    let outgoing = outgoing.filter(|_| required == declared).map(|each| Conversion::Outgoing(each * count));
     let able = (!layout || incoming.layout) && (!dtype || incoming.dtype);
     let incoming = able.then_some(Conversion::Incoming(incoming.each * count));
     match (outgoing, incoming) {
@@ -100,7 +100,7 @@ pub(super) fn convert(
     }
 }
 
-/// A path: for each edge its position among those of its step, and the conversion before it; and the one after the last.
+/// A path: each edge by step and position, with the conversion before it, and the conversion after the last.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Path {
     pub total: f64,
@@ -108,7 +108,7 @@ pub(super) struct Path {
     pub last: Conversion,
 }
 
-/// A state: what flows, and what its maker asks for converting it (as bits, so that it orders).
+/// A state: the flow, and the producer's cost of converting it (as bits, so that it is ordered).
 type State = (Flow, Option<u64>);
 
 #[derive(Debug, Clone)]
@@ -124,7 +124,7 @@ impl Reached {
     }
 }
 
-/// The cheapest path; of equally cheap ones the first by rank. `None` if there is none.
+/// The cheapest path; ties are broken by rank. `None` if there is none.
 pub(super) fn shortest(graph: &Graph) -> Option<Path> {
     let steps = graph.edges.len();
     let mut reached: Vec<BTreeMap<State, Reached>> = vec![BTreeMap::new(); steps + 1];
@@ -134,9 +134,9 @@ pub(super) fn shortest(graph: &Graph) -> Option<Path> {
         let here: Vec<(State, Reached)> = std::mem::take(reached.get_mut(step)?).into_iter().collect();
         let declared = graph.declared.get(step)?;
         for (position, edge) in graph.edges.get(step)?.iter().enumerate() {
-            let Some(there) = reached.get_mut(step + edge.covers.max(1)) else { continue };
-            for ((flow, maker), before) in &here {
-                let outgoing = maker.map(f64::from_bits);
+            let Some(available) = reached.get_mut(step + edge.covers.max(1)) else { continue };
+            for ((flow, producer), before) in &here {
+                let outgoing = producer.map(f64::from_bits);
                 let Some(conversion) = convert(flow, &edge.takes, declared, outgoing, edge.incoming) else {
                     continue;
                 };
@@ -145,19 +145,20 @@ pub(super) fn shortest(graph: &Graph) -> Option<Path> {
                 next.edges.push((step, position, conversion));
                 next.rank.push(edge.rank.clone());
                 let state = (edge.makes.clone(), Some(edge.outgoing.to_bits()));
-                match there.get(&state) {
+                match available.get(&state) {
                     Some(known) if !next.is_better(known) => {}
                     _ => {
-                        there.insert(state, next);
+                        available.insert(state, next);
                     }
                 }
             }
         }
     }
-    let wanted = graph.declared.last()?;
+    let required = graph.declared.last()?;
     let mut best: Option<(Reached, Conversion)> = None;
-    for ((flow, maker), mut one) in std::mem::take(reached.last_mut()?) {
-        let Some(last) = convert(&flow, wanted, wanted, maker.map(f64::from_bits), Ability::default()) else {
+    for ((flow, producer), mut one) in std::mem::take(reached.last_mut()?) {
+        let Some(last) = convert(&flow, required, required, producer.map(f64::from_bits), Ability::default())
+        else {
             continue;
         };
         one.total += last.cost();
@@ -168,21 +169,21 @@ pub(super) fn shortest(graph: &Graph) -> Option<Path> {
     best.map(|(one, last)| Path { total: one.total, edges: one.edges, last })
 }
 
-/// What a path of given edges costs; `None` if it does not fit together. The edges of a step are named by position.
+/// The cost of a path of given edges (step, position); `None` if it is not possible.
 pub(super) fn follow(graph: &Graph, chosen: &[(usize, usize)]) -> Option<Path> {
     let mut flow = graph.declared.first()?.clone();
-    let mut maker = None;
+    let mut producer = None;
     let mut path = Path { total: 0.0, edges: Vec::new(), last: Conversion::None };
     for (step, position) in chosen {
         let edge = graph.edges.get(*step)?.get(*position)?;
         let declared = graph.declared.get(*step)?;
-        let conversion = convert(&flow, &edge.takes, declared, maker, edge.incoming)?;
+        let conversion = convert(&flow, &edge.takes, declared, producer, edge.incoming)?;
         path.total += conversion.cost() + edge.cost;
         path.edges.push((*step, *position, conversion));
-        (flow, maker) = (edge.makes.clone(), Some(edge.outgoing));
+        (flow, producer) = (edge.makes.clone(), Some(edge.outgoing));
     }
-    let wanted = graph.declared.last()?;
-    path.last = convert(&flow, wanted, wanted, maker, Ability::default())?;
+    let required = graph.declared.last()?;
+    path.last = convert(&flow, required, required, producer, Ability::default())?;
     path.total += path.last.cost();
     Some(path)
 }
@@ -214,7 +215,7 @@ mod tests {
         )
     }
 
-    /// Every sequence of edges from the first step to the end, tried one by one.
+    /// Brute force over all sequences of edges.
     fn all(graph: &Graph, step: usize, chosen: &mut Vec<(usize, usize)>, best: &mut Option<f64>) {
         if step == graph.edges.len() {
             if let Some(path) = follow(graph, chosen)
@@ -237,7 +238,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_shortest_path_is_the_best_of_all(
+        fn shortest_path_matches_brute_force(
             edges in vec_of(vec_of(edge(), 0..4), 1..5),
             declared in vec_of(flow(), 6),
         ) {
@@ -250,7 +251,7 @@ mod tests {
             if let Some(found) = found {
                 let chosen: Vec<(usize, usize)> =
                     found.edges.iter().map(|(step, position, _)| (*step, *position)).collect();
-                prop_assert_eq!(follow(&graph, &chosen), Some(found), "a path costs what it says");
+                prop_assert_eq!(follow(&graph, &chosen), Some(found), "`follow` computes the same path");
             }
         }
     }

@@ -1,73 +1,78 @@
-//! Plans of blocks that were made before. A plan is kept for exactly these calls in exactly this state of the world, so that it
-//! is what planning again would give.
+//! The cache of block plans. The key contains the exact calls and the generation, so a cached plan is what planning again would
+//! produce.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::graph::{Block, Fusing};
 use super::{BlockPlan, Step, explain};
-use crate::selection::snapshot::World;
+use crate::selection::snapshot::Snapshot;
 use lz_core::error::Error;
 use lz_core::mode::Mode;
 use lz_schema::DType;
 
-/// Blocks that are kept at most; a further one begins anew.
-const MOST: usize = 512;
+/// Maximum number of cached plans; when full, the cache is cleared.
+const MAX_CACHED_PLANS: usize = 512;
 
-/// One step as it is to be run.
+/// How one step is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Form {
     pub kernel: String,
-    /// How many operations it does, and which of them is its own.
+    /// Number of operations it covers, and the index of its own among them.
     pub covers: usize,
     pub own: usize,
-    /// The case of `layout`, where the operation has one.
+    /// The case of `layout`, if the operation has one.
     pub layout: Option<String>,
-    /// The element type of what flows in, where that is a variable.
+    /// The dtype of the incoming tensor, if it is a variable.
     pub dtype: Option<DType>,
 }
 
-/// A plan and how to run it: by operation, a form where a kernel begins.
+/// A plan and how to run it: a form at each operation where a kernel starts.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub plan: BlockPlan,
     pub forms: Vec<Option<Form>>,
 }
 
-/// Everything that a plan depends on beside the world: mode, operations, whole contexts, element types.
+/// Everything that a plan depends on besides the snapshot: mode, operations, contexts, element types.
 type Key = Vec<u64>;
 
-/// Plans by what they depend on.
+/// Plans by key, for one generation.
 #[derive(Debug, Default)]
-pub(crate) struct KeptPlans(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
+pub(crate) struct PlanCache(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
 
-impl KeptPlans {
-    /// The plan of a block as it is run: the one that is kept, or a new one.
-    pub(super) fn plan(&self, world: &World, mode: Mode, steps: &[Step]) -> Result<Arc<Planned>, Error> {
+impl PlanCache {
+    /// The plan of a block to be run: cached, or a new one.
+    pub(super) fn plan(
+        &self,
+        snapshot: &Snapshot,
+        mode: Mode,
+        steps: &[Step],
+    ) -> Result<Arc<Planned>, Error> {
         let key = key(mode, steps);
         {
-            let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.0 == world.generation
-                && let Some(planned) = kept.1.get(&key)
+            let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if cache.0 == snapshot.generation
+                && let Some(planned) = cache.1.get(&key)
             {
                 return Ok(Arc::clone(planned));
             }
         }
-        let block = Block::of(world, mode, steps, Fusing::Runnable)?;
+        let block = Block::of(snapshot, mode, steps, Fusing::Runnable)?;
         let forms = block.joint().map(|path| block.forms(&path)).unwrap_or_default();
         let planned = Arc::new(Planned { plan: explain::plan(&block), forms });
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.0 != world.generation || kept.1.len() >= MOST {
-            kept.1.clear();
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.0 != snapshot.generation || cache.1.len() >= MAX_CACHED_PLANS {
+            cache.1.clear();
         }
-        kept.0 = world.generation;
-        kept.1.insert(key, Arc::clone(&planned));
+        cache.0 = snapshot.generation;
+        cache.1.insert(key, Arc::clone(&planned));
         Ok(planned)
     }
 }
 
 fn key(mode: Mode, steps: &[Step]) -> Key {
-    let mut key = vec![u64::from(mode.asks()), u64::from(mode.laid())];
+    let mut key = vec![u64::from(mode.flags()), u64::from(mode.overlay_id())];
     for step in steps {
         let words = step.context.words();
         key.push(u64::from(step.operation.slot()) << 32 | words.len() as u64);

@@ -1,8 +1,7 @@
-//! Runs a block of operations: each takes the first output of the one before it, converted where the plan says so.
+//! Runs a block of operations: each consumes the first output of the previous one, converted as planned.
 //!
-//! A plan can make a step faster or slower, never wrong: a kernel passes the filter afresh before it runs, and a step whose
-//! kernel cannot run or fails is a call like any other. Operations that change their inputs, and those without a layout, get
-//! what flows in as the block declares it.
+//! A plan affects speed, never correctness: a kernel is filtered again before it runs, and a step whose kernel cannot run or fails becomes
+//! an ordinary call. Operations that mutate their inputs, and those without a layout, get their input as declared.
 
 use std::sync::Arc;
 
@@ -10,9 +9,9 @@ use lz_schema::DType;
 use lz_schema::expr::Value;
 use lz_schema::model::{Cases, DTypeRef, Kind, Operation};
 
-use super::convert::{arranged, as_it_is, order, undone};
+use super::convert::{identity, inverse, permutation, permuted};
 use super::graph::mutates;
-use super::plan_cache::{Form, KeptPlans, Planned};
+use super::plan_cache::{Form, PlanCache, Planned};
 use super::{BlockPlan, Step};
 use crate::dynamic::{self, Output};
 use crate::engine::Engine;
@@ -28,77 +27,77 @@ use lz_core::tensor::{Tensor, TensorView};
 pub struct BlockCall<'a> {
     pub(super) operation: &'static OperationInfo,
     pub(super) args: Vec<Arg<'a>>,
-    /// The input that the operation before it fills.
+    /// The input that receives the output of the previous operation.
     pub(super) takes: usize,
     dtypes: Vec<DType>,
 }
 
 impl<'a> BlockCall<'a> {
-    /// A call. What the operation before it makes goes into its first tensor, whatever was passed there.
+    /// A call. The output of the previous operation replaces its first tensor argument.
     pub fn new(operation: &'static OperationInfo, args: Vec<Arg<'a>>) -> BlockCall<'a> {
         let inputs = &operation.schema().inputs;
         let takes = inputs.iter().position(|input| input.kind == Kind::Tensor).unwrap_or_default();
         BlockCall { operation, args, takes, dtypes: Vec::new() }
     }
 
-    /// Allows it to be run in other element types than those of its tensors; see [`Step::or_in`].
+    /// Allows other element types than those of its tensors; see [`Step::or_in`].
     #[must_use]
     pub fn or_in(mut self, dtypes: &[DType]) -> BlockCall<'a> {
         self.dtypes.extend(dtypes);
         self
     }
 
-    fn arguments<'b>(&'b mut self, flowing: Option<&'b mut Tensor>) -> Vec<Arg<'b>> {
+    fn arguments<'b>(&'b mut self, flow_tensor: Option<&'b mut Tensor>) -> Vec<Arg<'b>> {
         let writes = self.operation.schema().inputs.get(self.takes).is_some_and(|input| input.read_write);
         let mut args: Vec<Arg<'b>> = self.args.iter_mut().map(Arg::reborrow).collect();
-        if let (Some(tensor), Some(place)) = (flowing, args.get_mut(self.takes)) {
+        if let (Some(tensor), Some(place)) = (flow_tensor, args.get_mut(self.takes)) {
             *place = if writes { Arg::TensorMut(tensor.view_mut()) } else { Arg::Tensor(tensor.view()) };
         }
         args
     }
 }
 
-/// What a block made, and how.
+/// The result of a block.
 #[derive(Debug)]
 pub struct BlockRun {
     /// The outputs of the last operation.
     pub outputs: Vec<Output>,
-    /// For each operation the kernel that ran it as planned, the same for several that were run at once; `None` where it was a
-    /// call like any other.
+    /// Per operation the kernel that ran it as planned (the same for fused operations); `None` if it was an ordinary
+    /// call.
     pub kernels: Vec<Option<String>>,
-    /// The plan; `None` where policy has kernels chosen one by one (`plan_mode: false`), or what flows has no size beforehand.
+    /// The plan; `None` with `plan_mode: false`, or if an intermediate tensor has a dynamic size.
     pub plan: Option<BlockPlan>,
 }
 
-/// What flows between two steps: a tensor, and which of the declared dimensions stands at each of its places.
-pub(super) struct Flowing {
+/// A tensor between two steps, with the permutation of its declared dimensions.
+pub(super) struct FlowTensor {
     pub tensor: Tensor,
     order: Vec<usize>,
     declared: DType,
 }
 
-impl Flowing {
-    pub fn as_declared(tensor: Tensor) -> Flowing {
-        Flowing { order: as_it_is(tensor.shape().len()), declared: tensor.dtype(), tensor }
+impl FlowTensor {
+    pub fn as_declared(tensor: Tensor) -> FlowTensor {
+        FlowTensor { order: identity(tensor.shape().len()), declared: tensor.dtype(), tensor }
     }
 
     fn is_as_declared(&self) -> bool {
         self.order.is_sorted() && self.tensor.dtype() == self.declared
     }
 
-    /// As the block declares it.
-    pub fn settled(self, operation: &OperationInfo) -> Result<Tensor, Error> {
+    /// Converts it to the declared form.
+    pub fn into_declared(self, operation: &OperationInfo) -> Result<Tensor, Error> {
         if self.is_as_declared() {
             return Ok(self.tensor);
         }
-        let tensor = arranged(&self.tensor.view(), &undone(&self.order), self.declared);
+        let tensor = permuted(&self.tensor.view(), &inverse(&self.order), self.declared);
         tensor.map_err(|reason| invalid(operation, reason))
     }
 }
 
 impl Engine {
-    /// Runs a block of operations, each of which takes the first output of the one before it. With `plan_mode` their kernels are
-    /// chosen together; otherwise each is a call of its own. Results come in host memory of their own.
+    /// Runs a block of operations, each of which consumes the first output of the previous one. With `plan_mode` their kernels are selected
+    /// jointly; otherwise each is an ordinary call. Results are allocated in host memory.
     pub fn run_block(&self, calls: &mut [BlockCall<'_>]) -> Result<BlockRun, Error> {
         let planned = if self.policy().plan_mode.value { self.planned(calls)? } else { None };
         let (planned, bound) = planned.unzip();
@@ -108,59 +107,59 @@ impl Engine {
             kernels: Vec::new(),
             plan: planned.as_ref().map(|planned| planned.plan.clone()),
         };
-        let mut flowing: Option<Flowing> = None;
+        let mut flow_tensor: Option<FlowTensor> = None;
         let count = calls.len();
         while let Some((call, later)) = calls.get_mut(run.kernels.len()..).and_then(<[_]>::split_first_mut) {
             let number = run.kernels.len();
             let form = planned.as_ref().and_then(|planned| planned.forms.get(number)?.as_ref());
-            let mut before = flowing.take();
-            let made = match form {
+            let mut before = flow_tensor.take();
+            let outputs = match form {
                 Some(form) if form.covers > 1 => {
-                    let neighbours = later.get_mut(..form.covers - 1).unwrap_or_default();
+                    let neighbors = later.get_mut(..form.covers - 1).unwrap_or_default();
                     let bound = bound.get(number..).unwrap_or_default();
-                    self.run_fused(call, neighbours, form, bound, &mut before)?
+                    self.run_fused(call, neighbors, form, bound, &mut before)?
                 }
                 Some(form) => self.run_in_form(call, form, &mut before)?,
                 None => None,
             };
-            let ran = made.as_ref().and(form);
+            let ran = outputs.as_ref().and(form);
             let covers = ran.map_or(1, |form| form.covers);
             let operation = covers
                 .checked_sub(2)
                 .and_then(|last| later.get(last))
                 .map_or(call.operation, |last| last.operation);
             run.kernels.extend(std::iter::repeat_n(ran.map(|form| form.kernel.clone()), covers));
-            let mut made = match made {
-                Some(made) => made,
+            let mut outputs = match outputs {
+                Some(outputs) => outputs,
                 None => {
-                    let mut tensor = before.map(|before| before.settled(operation)).transpose()?;
+                    let mut tensor = before.map(|before| before.into_declared(operation)).transpose()?;
                     let outputs = dynamic::call(self, operation, &mut call.arguments(tensor.as_mut()))?;
-                    outputs.into_iter().map(Made::from).collect()
+                    outputs.into_iter().map(StepOutput::from).collect()
                 }
             };
             if number + covers < count {
-                flowing = match made.drain(..).next() {
-                    Some(Made::Tensor(first)) => Some(first),
+                flow_tensor = match outputs.drain(..).next() {
+                    Some(StepOutput::Tensor(first)) => Some(first),
                     _ => return Err(not_a_tensor(operation)),
                 };
             } else {
-                run.outputs = made.into_iter().map(|one| one.settled(operation)).collect::<Result<_, _>>()?;
+                run.outputs =
+                    outputs.into_iter().map(|one| one.into_declared(operation)).collect::<Result<_, _>>()?;
             }
         }
         Ok(run)
     }
 
-    /// The plan of a block, and what each of its calls says when what flows is as declared; `None` where something that flows
-    /// has no size before it is made.
+    /// The plan of a block, and its bound calls with inputs as declared; `None` if an intermediate tensor has a dynamic size.
     fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<PlannedCalls>, Error> {
         let mut steps = Vec::with_capacity(calls.len());
         let mut all = Vec::with_capacity(calls.len());
-        let mut flowing: Option<Tensor> = None;
+        let mut flow_tensor: Option<Tensor> = None;
         let count = calls.len();
         for (number, call) in calls.iter_mut().enumerate() {
             let (operation, schema) = (call.operation, call.operation.schema());
             let dtypes = call.dtypes.clone();
-            let args = call.arguments(flowing.as_mut());
+            let args = call.arguments(flow_tensor.as_mut());
             let bound = check::check_call(schema, &args, None)?;
             let context = dynamic::context(schema, &bound, &args, None)?;
             steps.push(Step { operation, context, dtypes });
@@ -170,44 +169,46 @@ impl Engine {
             let params = params.iter().take(schema.params.len()).copied().collect();
             all.push(BoundCall { context, params, outputs });
             let specs = all.last().map(|bound| bound.outputs.as_slice()).unwrap_or_default();
-            let made = match specs.first() {
+            let outputs = match specs.first() {
                 Some(OutputSpec::Tensor(sizes, dtype)) => check::allocate(operation, Some((*sizes, *dtype)))?,
                 _ if number + 1 < count => return Ok(None),
                 _ => break,
             };
-            flowing = Some(made);
+            flow_tensor = Some(outputs);
         }
-        let (world, mode) = self.world_of_thread();
-        let planned = self.extension::<KeptPlans>().plan(&world, mode, &steps)?;
+        let (snapshot, mode) = self.thread_snapshot();
+        let planned = self.extension::<PlanCache>().plan(&snapshot, mode, &steps)?;
         Ok(Some((planned, all)))
     }
 
-    /// Runs one operation as planned. `None` when that is not possible: then what flows in is as it was.
+    /// Runs one operation as planned. `None` if that is not possible: the incoming tensor is unchanged.
     fn run_in_form(
         &self,
         call: &mut BlockCall<'_>,
         form: &Form,
-        before: &mut Option<Flowing>,
-    ) -> Result<Option<Vec<Made>>, Error> {
+        before: &mut Option<FlowTensor>,
+    ) -> Result<Option<Vec<StepOutput>>, Error> {
         let operation = call.operation;
         let schema = operation.schema();
         let takes = call.takes;
         if mutates(operation) {
-            // What a conversion made would be changed in place of what the caller passed.
+            // A converted copy would be mutated instead of the caller's tensor.
             return Ok(None);
         }
         let mut args: Vec<Arg<'_>> = call.args.iter_mut().map(Arg::reborrow).collect();
-        if let (Some(flowing), Some(place)) = (before.as_ref(), args.get_mut(takes)) {
-            *place = Arg::Tensor(flowing.tensor.view());
+        if let (Some(flow_tensor), Some(place)) = (before.as_ref(), args.get_mut(takes)) {
+            *place = Arg::Tensor(flow_tensor.tensor.view());
         }
-        let flows = before.as_ref().map(|flowing| flowing.declared);
-        let Some(turn) = Turn::of(schema, &args, form, takes, flows) else { return Ok(None) };
+        let flows = before.as_ref().map(|flow_tensor| flow_tensor.declared);
+        let Some(conversion) = TensorConversion::of(schema, &args, form, takes, flows) else {
+            return Ok(None);
+        };
         let mut converted: Vec<Option<Tensor>> = Vec::with_capacity(schema.inputs.len());
         for (position, arg) in args.iter().enumerate().take(schema.inputs.len()) {
-            let flowing = before.as_ref().filter(|_| position == takes);
+            let flow_tensor = before.as_ref().filter(|_| position == takes);
             converted.push(match arg.tensor() {
-                Some(view) => turn
-                    .input(schema, position, &view, flowing)
+                Some(view) => conversion
+                    .input(schema, position, &view, flow_tensor)
                     .map_err(|reason| invalid(operation, reason))?,
                 None => None,
             });
@@ -217,7 +218,7 @@ impl Engine {
                 *arg = Arg::Tensor(tensor.view());
             }
         }
-        if let (Some((param, _, to)), inputs) = (turn.layout, schema.inputs.len())
+        if let (Some((param, _, to)), inputs) = (conversion.layout, schema.inputs.len())
             && let Some(arg) = args.get_mut(inputs + param)
         {
             *arg = Arg::Value(Value::Enum(to as u32));
@@ -232,36 +233,37 @@ impl Engine {
         let Ok(specs) = check::infer_outputs(schema, &bound) else { return Ok(None) };
         let Some(mut tensors) = allocated(operation, &specs)? else { return Ok(None) };
         let ran = {
-            let mut places = places(&mut tensors);
+            let mut out_args = out_args(&mut tensors);
             self.run_planned(&form.kernel, operation, &context, &mut |entry, run| {
-                entry.kernel.run(&mut args, &mut places, run)
+                entry.kernel.run(&mut args, &mut out_args, run)
             })?
         };
         if !ran {
             return Ok(None);
         }
-        let made = tensors.into_iter().enumerate();
+        let outputs = tensors.into_iter().enumerate();
         Ok(Some(
-            made.map(|(position, tensor)| {
-                tensor.map_or(Made::Absent, |tensor| turn.output(schema, position, tensor))
-            })
-            .collect(),
+            outputs
+                .map(|(position, tensor)| {
+                    tensor.map_or(StepOutput::Absent, |tensor| conversion.output(schema, position, tensor))
+                })
+                .collect(),
         ))
     }
 }
 
-/// A plan, and what each call of its block says.
+/// A plan, and the bound calls of its block.
 type PlannedCalls = (Arc<Planned>, Vec<BoundCall>);
 
-/// What one call of a block says when what flows in is as declared.
+/// A call of a block, bound with inputs as declared.
 pub(super) struct BoundCall {
     pub context: Context,
-    /// All of them, defaults filled in.
+    /// All params, defaults filled in.
     pub params: Vec<Value>,
     pub outputs: Vec<OutputSpec>,
 }
 
-/// Tensors for outputs; `None` where one has no size beforehand.
+/// Allocates outputs; `None` if one has a dynamic size.
 pub(super) fn allocated(
     operation: &'static OperationInfo,
     specs: &[OutputSpec],
@@ -277,31 +279,31 @@ pub(super) fn allocated(
     Ok(Some(tensors))
 }
 
-/// The same as a kernel takes them.
-pub(super) fn places(tensors: &mut [Option<Tensor>]) -> Vec<OutArg<'_>> {
+/// The outputs as kernel arguments.
+pub(super) fn out_args(tensors: &mut [Option<Tensor>]) -> Vec<OutArg<'_>> {
     let all = tensors.iter_mut();
     all.map(|tensor| tensor.as_mut().map_or(OutArg::Absent, |tensor| OutArg::Tensor(tensor.view_mut())))
         .collect()
 }
 
-/// How the tensors of one call are turned: from the declared layout into another, and from the declared element type.
-struct Turn {
-    /// The layout param, its declared case, and the case that the kernel runs in.
+/// The conversion of a call's tensors from the declared layout and element type to those that the kernel runs in.
+struct TensorConversion {
+    /// The layout param, its declared case, and the kernel's case.
     layout: Option<(usize, usize, usize)>,
-    /// A dtype variable, its declared type, and the type that the kernel runs in.
+    /// A dtype variable, its declared type, and the kernel's type.
     dtype: Option<(usize, DType, DType)>,
 }
 
-impl Turn {
-    /// `None` when the form cannot be had. `flows` is the declared element type of what flows in.
+impl TensorConversion {
+    /// `None` if the form is not possible. `flows` is the declared dtype of the incoming tensor.
     fn of(
         schema: &Operation,
         args: &[Arg<'_>],
         form: &Form,
         takes: usize,
         flows: Option<DType>,
-    ) -> Option<Turn> {
-        let mut turn = Turn { layout: None, dtype: None };
+    ) -> Option<TensorConversion> {
+        let mut conversion = TensorConversion { layout: None, dtype: None };
         if let (Some(name), Some(param)) =
             (&form.layout, schema.params.iter().position(|param| param.name == "layout"))
         {
@@ -314,20 +316,20 @@ impl Turn {
                     default.is_some_and(|default| default.text.trim() == case)
                 })?,
             };
-            turn.layout = Some((param, from, to));
+            conversion.layout = Some((param, from, to));
         }
         if let (Some(dtype), Cases::One(DTypeRef::Variable(variable))) =
             (form.dtype, &schema.inputs.get(takes)?.dtype)
         {
             let declared = flows.or_else(|| Some(args.get(takes)?.tensor()?.dtype()))?;
-            turn.dtype = Some((*variable, declared, dtype));
+            conversion.dtype = Some((*variable, declared, dtype));
         }
-        Some(turn)
+        Some(conversion)
     }
 
     fn order(&self, shape: &Cases<Vec<lz_schema::model::Dim>>, rank: usize) -> Vec<usize> {
-        let turned = self.layout.and_then(|(param, from, to)| order(shape, param, from, to));
-        turned.filter(|order| order.len() == rank).unwrap_or_else(|| as_it_is(rank))
+        let permuted_order = self.layout.and_then(|(param, from, to)| permutation(shape, param, from, to));
+        permuted_order.filter(|order| order.len() == rank).unwrap_or_else(|| identity(rank))
     }
 
     fn converts(&self, dtype: &Cases<DTypeRef>) -> Option<(DType, DType)> {
@@ -335,58 +337,59 @@ impl Turn {
         matches!(dtype, Cases::One(DTypeRef::Variable(own)) if *own == variable).then_some((from, to))
     }
 
-    /// An input as the kernel takes it; `None` where it is so already.
+    /// Converts an input for the kernel; `None` if it needs no conversion.
     fn input(
         &self,
         schema: &Operation,
         position: usize,
         view: &TensorView<'_>,
-        flowing: Option<&Flowing>,
+        flow_tensor: Option<&FlowTensor>,
     ) -> Result<Option<Tensor>, Reason> {
         let Some(input) = schema.inputs.get(position) else { return Ok(None) };
         let wanted = self.order(&input.shape, view.rank());
         let dtype = self.converts(&input.dtype).map_or(view.dtype(), |(_, to)| to);
-        // From where the dimensions stand now: what flows may have been turned already.
-        let now = flowing.map_or_else(|| as_it_is(view.rank()), |flowing| undone(&flowing.order));
+        // Relative to the current permutation: the incoming tensor may be permuted already.
+        let now =
+            flow_tensor.map_or_else(|| identity(view.rank()), |flow_tensor| inverse(&flow_tensor.order));
         let steps: Vec<usize> = wanted.iter().filter_map(|dimension| now.get(*dimension).copied()).collect();
         if steps.is_sorted() && dtype == view.dtype() {
             return Ok(None);
         }
-        arranged(view, &steps, dtype).map(Some)
+        permuted(view, &steps, dtype).map(Some)
     }
 
-    /// An output and how it differs from what is declared.
-    fn output(&self, schema: &Operation, position: usize, tensor: Tensor) -> Made {
+    /// An output with its difference to the declared form.
+    fn output(&self, schema: &Operation, position: usize, tensor: Tensor) -> StepOutput {
         let rank = tensor.shape().len();
-        let Some(output) = schema.outputs.get(position) else { return Made::Absent };
+        let Some(output) = schema.outputs.get(position) else { return StepOutput::Absent };
         let declared = self.converts(&output.dtype).map_or(tensor.dtype(), |(from, _)| from);
-        Made::Tensor(Flowing { order: self.order(&output.shape, rank), declared, tensor })
+        StepOutput::Tensor(FlowTensor { order: self.order(&output.shape, rank), declared, tensor })
     }
 }
 
 /// An output of one step.
-pub(super) enum Made {
+pub(super) enum StepOutput {
     Absent,
-    Tensor(Flowing),
+    Tensor(FlowTensor),
     Text(Vec<String>),
 }
 
-impl From<Output> for Made {
-    fn from(output: Output) -> Made {
+impl From<Output> for StepOutput {
+    fn from(output: Output) -> StepOutput {
         match output {
-            Output::Absent => Made::Absent,
-            Output::Tensor(tensor) => Made::Tensor(Flowing::as_declared(tensor)),
-            Output::Text(text) => Made::Text(text),
+            Output::Absent => StepOutput::Absent,
+            Output::Tensor(tensor) => StepOutput::Tensor(FlowTensor::as_declared(tensor)),
+            Output::Text(text) => StepOutput::Text(text),
         }
     }
 }
 
-impl Made {
-    fn settled(self, operation: &OperationInfo) -> Result<Output, Error> {
+impl StepOutput {
+    fn into_declared(self, operation: &OperationInfo) -> Result<Output, Error> {
         Ok(match self {
-            Made::Absent => Output::Absent,
-            Made::Tensor(flowing) => Output::Tensor(flowing.settled(operation)?),
-            Made::Text(text) => Output::Text(text),
+            StepOutput::Absent => Output::Absent,
+            StepOutput::Tensor(flow_tensor) => Output::Tensor(flow_tensor.into_declared(operation)?),
+            StepOutput::Text(text) => Output::Text(text),
         })
     }
 }
@@ -398,6 +401,6 @@ fn invalid(operation: &OperationInfo, reason: Reason) -> Error {
 fn not_a_tensor(operation: &OperationInfo) -> Error {
     let reason = Reason::new(ReasonCode::TransformUnavailable)
         .required("a tensor for the next operation of the block")
-        .found(format!("what {} makes first", operation.name));
+        .found(format!("the first output of {}", operation.name));
     invalid(operation, reason)
 }

@@ -2,7 +2,7 @@
 //! `_CONFIG`, `_PROFILE`, `_BACKEND_ISOLATION`. Variables that others read (`_THREADS`, `_TOKENIZERS`, `_BACKENDS`,
 //! `_PRIVATE_INTERFACES`) are checked.
 //!
-//! The variables are given, not looked up, so that a test needs no environment of its own.
+//! Variables are passed in, so that tests do not depend on the process environment.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{Sourced, rules};
 
 const PREFIX: &str = "LAYERZERO_";
 
-/// Variables that are switches, with the setting that each sets and the value that a 1 means.
+/// Boolean variables: the setting that each sets, and the value that `1` stands for.
 const SWITCHES: [(&str, &str, bool); 4] = [
     ("LAYERZERO_DISABLED", "enabled", false),
     ("LAYERZERO_VERBOSE", "verbose", true),
@@ -25,7 +25,7 @@ const SWITCHES: [(&str, &str, bool); 4] = [
     ("LAYERZERO_DEBUG", "debug", true),
 ];
 
-const OTHERS: [&str; 10] = [
+const OTHER_VARIABLES: [&str; 10] = [
     THREADS,
     TOKENIZERS,
     BACKENDS,
@@ -39,30 +39,29 @@ const OTHERS: [&str; 10] = [
 ];
 
 const ISOLATION: &str = "LAYERZERO_BACKEND_ISOLATION";
-/// Read by the thread pool: how many threads kernels share.
+/// Read by the thread pool: number of threads.
 const THREADS: &str = "LAYERZERO_THREADS";
-/// Read by Python: whether all fast tokenizers of transformers are replaced.
+/// Read by Python: whether fast tokenizers of transformers are replaced.
 const TOKENIZERS: &str = "LAYERZERO_TOKENIZERS";
-/// Read by Python: `none` leaves installed backends out.
+/// Read by Python: `none` disables installed backends.
 const BACKENDS: &str = "LAYERZERO_BACKENDS";
-/// Read by Python: whether interfaces that other packages do not publish may be used.
+/// Read by Python: whether private interfaces of other packages may be used.
 const PRIVATE_INTERFACES: &str = "LAYERZERO_PRIVATE_INTERFACES";
-/// What a host tells a worker process; not for selection.
+/// Set by the host for worker processes; not used by selection.
 const WORKER_PREFIX: &str = "LAYERZERO_WORKER_";
 
-/// What the environment says.
+/// The parsed environment.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     /// Settings, locks and lists.
     pub layer: Layer,
     /// The file to read, `LAYERZERO_CONFIG`.
     pub config: Option<String>,
-    /// Variables that look like ours and are not, as diagnostics: a warning, because others may use such names.
+    /// Unknown variables with our prefix. Warnings, because other software may use such names.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads variables; those whose names do not look like ours, and empty ones, say nothing. A value that is not UTF-8 is a
-/// mistake like any other value that cannot be understood.
+/// Reads variables. Unrelated and empty ones are ignored; a value that is not UTF-8 is an error.
 pub fn read(
     variables: impl IntoIterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
     vocabulary: &Vocabulary,
@@ -74,7 +73,7 @@ pub fn read(
         .map(|(name, value)| (name, value.replace(['\n', '\r'], " ")))
         .collect();
     ours.sort();
-    // Shown to people as a file with one variable a line, so that mistakes can be underlined as everywhere.
+    // Rendered as a file with one variable per line, so that diagnostics can underline values.
     let text: String = ours.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     let source = Arc::new(Source::new("environment", &text));
     let mut reader = Reader {
@@ -94,36 +93,36 @@ pub fn read(
     }
 }
 
-/// Text with a replacement character for what is not UTF-8; no variable of ours may hold that character.
+/// Lossy conversion; a replacement character in one of our variables is reported as an error.
 fn lossy(text: OsString) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Also names that were misspelled at their beginning, `LAYER_ZERO_CONFIG` or `layerzero_config`: nobody else's begin so.
+/// Also matches near misses of our prefix: `LAYER_ZERO_CONFIG`, `layerzero_config`.
 fn looks_like_ours(name: &str) -> bool {
     name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("LAYER"))
         && (name.starts_with(PREFIX) || nearest(name, known_names()).is_some())
 }
 
 fn known_names() -> impl Iterator<Item = &'static str> {
-    SWITCHES.iter().map(|(known, ..)| *known).chain(OTHERS)
+    SWITCHES.iter().map(|(known, ..)| *known).chain(OTHER_VARIABLES)
 }
 
 struct Reader<'a> {
     sink: Sink,
     environment: Environment,
     vocabulary: &'a Vocabulary,
-    /// Where the line of the current variable begins.
+    /// Offset of the current variable's line.
     start: usize,
 }
 
 impl Reader<'_> {
     fn variable(&mut self, name: &str, value: &str) {
-        let place = Span::new(self.start + name.len() + 1, self.start + name.len() + 1 + value.len());
-        let name_place = Span::new(self.start, self.start + name.len());
+        let span = Span::new(self.start + name.len() + 1, self.start + name.len() + 1 + value.len());
+        let name_span = Span::new(self.start, self.start + name.len());
         let is_worker = name.starts_with(WORKER_PREFIX);
         if value.contains(char::REPLACEMENT_CHARACTER) && name.starts_with(PREFIX) && !is_worker {
-            self.sink.error(Code::BadVariable, place, format!("the value of `{name}` is not UTF-8 text"));
+            self.sink.error(Code::BadVariable, span, format!("the value of `{name}` is not valid UTF-8"));
             return;
         }
         if let Some((_, key, meant)) = SWITCHES.iter().find(|(known, ..)| *known == name) {
@@ -132,8 +131,8 @@ impl Reader<'_> {
                 "0" | "false" | "no" | "off" => false,
                 _ => {
                     self.sink
-                        .error(Code::BadVariable, place, format!("`{name}` is a switch: 1 or 0"))
-                        .note("`true`, `yes`, `on`, `false`, `no` and `off` are taken too");
+                        .error(Code::BadVariable, span, format!("`{name}` must be 1 or 0"))
+                        .note("`true`, `yes`, `on`, `false`, `no` and `off` are accepted too");
                     return;
                 }
             };
@@ -142,43 +141,43 @@ impl Reader<'_> {
             return;
         }
         match name {
-            "LAYERZERO_PREFER" => self.list(List::Prefer, name, value, place),
-            "LAYERZERO_AVOID" => self.list(List::Avoid, name, value, place),
+            "LAYERZERO_PREFER" => self.list(List::Prefer, name, value, span),
+            "LAYERZERO_AVOID" => self.list(List::Avoid, name, value, span),
             "LAYERZERO_CONFIG" => self.environment.config = Some(value.trim().to_owned()),
             "LAYERZERO_PROFILE" => {
                 let value = SettingValue::Text(value.trim().to_owned());
                 self.environment.layer.settings.insert("profile", Sourced::new(value, name));
             }
-            ISOLATION => self.isolation(value, place),
+            ISOLATION => self.isolation(value, span),
             THREADS if value.trim().parse::<usize>().is_ok_and(|threads| threads > 0) => {}
-            THREADS => self.bad_value(name, "a whole number from 1", place),
+            THREADS => self.bad_value(name, "a whole number from 1", span),
             TOKENIZERS | PRIVATE_INTERFACES if matches!(value.trim(), "0" | "1") => {}
-            TOKENIZERS | PRIVATE_INTERFACES => self.bad_value(name, "1 or 0", place),
+            TOKENIZERS | PRIVATE_INTERFACES => self.bad_value(name, "1 or 0", span),
             BACKENDS if value.trim() == "none" => {}
-            BACKENDS => self.bad_value(name, "`none`, or to be unset", place),
+            BACKENDS => self.bad_value(name, "`none`, or to be unset", span),
             _ if is_worker => {}
             _ => match name.strip_prefix("LAYERZERO_LOCK_") {
-                Some(operation) => self.lock(name, operation, value.trim(), name_place, place),
-                None => self.unknown(name, name_place),
+                Some(operation) => self.lock(name, operation, value.trim(), name_span, span),
+                None => self.unknown(name, name_span),
             },
         }
     }
 
-    fn bad_value(&mut self, name: &str, needs: &str, place: Span) {
-        self.sink.error(Code::BadVariable, place, format!("`{name}` needs {needs}"));
+    fn bad_value(&mut self, name: &str, needs: &str, span: Span) {
+        self.sink.error(Code::BadVariable, span, format!("`{name}` needs {needs}"));
     }
 
-    fn list(&mut self, list: List, name: &str, value: &str, place: Span) {
+    fn list(&mut self, list: List, name: &str, value: &str, span: Span) {
         let names: Vec<String> =
             value.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
         for name in &names {
-            rules::check_pattern(name, place, &mut self.sink);
+            rules::check_pattern(name, span, &mut self.sink);
         }
         self.environment.layer.list(list, &names, name);
     }
 
     /// `subprocess`, or `torch: subprocess, default: in_process`.
-    fn isolation(&mut self, value: &str, place: Span) {
+    fn isolation(&mut self, value: &str, span: Span) {
         let Some(setting) = Setting::find("backend_isolation") else { return };
         match setting.parse(value.trim()) {
             Some(value) => {
@@ -187,22 +186,22 @@ impl Reader<'_> {
             None => {
                 let message = format!("`{ISOLATION}` needs {}", setting.needs());
                 self.sink
-                    .error(Code::BadVariable, place, message)
+                    .error(Code::BadVariable, span, message)
                     .note("as in `torch: subprocess, default: in_process`");
             }
         }
     }
 
     /// `LAYERZERO_LOCK_NORM_RMS` locks `norm.rms`; `LAYERZERO_LOCK_ATTENTION` locks every operation below `attention`.
-    fn lock(&mut self, name: &str, operation: &str, kernel: &str, name_place: Span, place: Span) {
-        rules::check_kernel(kernel, place, &mut self.sink);
+    fn lock(&mut self, name: &str, operation: &str, kernel: &str, name_span: Span, span: Span) {
+        rules::check_kernel(kernel, span, &mut self.sink);
         let flat = operation.to_ascii_lowercase();
         let catalogue = self.vocabulary.catalogue();
         let mut named = catalogue.names().find(|known| known.replace('.', "_") == flat).map(str::to_owned);
         if named.is_none() {
             let family = format!("{flat}_");
             let family = catalogue.names().find(|known| known.replace('.', "_").starts_with(&family));
-            // The dotted form of the family is as many letters of one of its operations.
+            // The dotted form of the family is the prefix of one of its operations.
             named = family.and_then(|known| known.get(..flat.len())).map(|stem| format!("{stem}.*"));
         }
         match named {
@@ -215,25 +214,25 @@ impl Reader<'_> {
                     catalogue.names().map(|known| known.replace('.', "_").to_ascii_uppercase()).collect();
                 let near = nearest(operation, flat_names.iter().map(String::as_str));
                 let near = near.map(|near| format!("LAYERZERO_LOCK_{near}"));
-                let dotted = Spanned::new(flat, name_place);
+                let dotted = Spanned::new(flat, name_span);
                 self.sink
                     .error(
                         Code::UnknownOperation,
                         dotted.span,
-                        format!("no operation, alias or family is called `{}`", dotted.value),
+                        format!("unknown operation, alias or family `{}`", dotted.value),
                     )
                     .suggest(near);
             }
         }
     }
 
-    fn unknown(&mut self, name: &str, place: Span) {
+    fn unknown(&mut self, name: &str, span: Span) {
         let near = nearest(name, known_names());
         let message = match near {
-            Some(near) => format!("nothing reads the environment variable `{name}`; did you mean `{near}`?"),
-            None => format!("nothing reads the environment variable `{name}`"),
+            Some(near) => format!("unknown environment variable `{name}`; did you mean `{near}`?"),
+            None => format!("unknown environment variable `{name}`"),
         };
-        let mut warning = Diagnostic::new(Code::BadVariable, &self.sink.source, place, message);
+        let mut warning = Diagnostic::new(Code::BadVariable, &self.sink.source, span, message);
         warning.suggest(near);
         self.environment.warnings.push(warning);
     }

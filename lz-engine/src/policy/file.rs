@@ -1,4 +1,4 @@
-//! A policy file: read, checked against the operations that are known, and turned into layers.
+//! Reads a policy file, checks it against the registered operations, and converts it to layers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,10 +17,10 @@ use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_files::{MAX_TEXT_BYTES, RegularFile, Untrusted};
 
-/// The profiles that every policy has; a file may define its own of the same name.
+/// The built-in profiles; a file may redefine them.
 const BUILT_IN: &str = include_str!("profiles.yaml");
 
-/// The text of a policy file, and whether only this user or root can have written it.
+/// The text of a policy file, and whether only this user or root could have written it.
 #[derive(Debug, Clone)]
 pub struct PolicyText {
     /// The path, as messages and provenance show it.
@@ -38,11 +38,11 @@ impl PolicyText {
         Ok(PolicyText { path: path.display().to_string(), text, trust: file.check_trust() })
     }
 
-    /// Refuses a file that somebody else can have written.
+    /// Rejects a file that another user could have written.
     pub fn check_trust(&self) -> Result<(), Error> {
         let untrusted = |why: &Untrusted| {
             let message = format!(
-                "a file that nobody has named, and one that names programs or plugins, must be under this user's control: {why}"
+                "a file that was not named explicitly, or that names programs or plugins, must be writable by this user only: {why}"
             );
             let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
             Error::Configuration { subject: self.path.clone(), message, reasons }
@@ -53,7 +53,7 @@ impl PolicyText {
         }
     }
 
-    /// The checked policy. What it names to be run or loaded is taken only from a file that is trusted.
+    /// The checked policy. Programs and plugins are only accepted from a trusted file.
     pub fn document(&self, vocabulary: &Vocabulary) -> Result<Document, Error> {
         let document = Document::read(&self.path, &self.text, vocabulary)
             .map_err(|report| wrong(&self.path, &report))?;
@@ -64,7 +64,7 @@ impl PolicyText {
     }
 }
 
-/// The error for a policy that is wrong: the whole diagnostic.
+/// The error for an invalid policy: the whole diagnostic.
 pub(crate) fn wrong(path: &str, report: &Report) -> Error {
     let reasons = report.diagnostics.iter();
     let reasons = reasons.map(|one| Reason::new(ReasonCode::PolicyInvalid).message(one.message.clone()));
@@ -74,13 +74,13 @@ pub(crate) fn wrong(path: &str, report: &Report) -> Error {
 /// A checked file.
 #[derive(Debug, Clone, Default)]
 pub struct Document {
-    /// What it says outside profiles.
+    /// Everything outside profiles.
     pub layer: Layer,
     /// Its profiles and the built-in ones.
     pub profiles: BTreeMap<String, Layer>,
 }
 
-/// The operations that a policy may speak of. Without any, names of operations are not checked.
+/// The operations that a policy may name. If empty, names of operations are not checked.
 #[derive(Debug, Clone, Default)]
 pub struct Vocabulary {
     pub(super) operations: Vec<&'static OperationInfo>,
@@ -113,7 +113,7 @@ impl Document {
         if sink.diagnostics.is_empty() { Ok(document) } else { Err(Report::of_one(sink.diagnostics, path)) }
     }
 
-    /// No file: only the built-in profiles.
+    /// The built-in profiles, without a file.
     pub fn built_in() -> Document {
         let mut document = Document::default();
         let mut sink = Sink::new(Arc::new(Source::new("built-in", BUILT_IN)));
@@ -126,7 +126,7 @@ impl Document {
         document
     }
 
-    /// Whether it, or one of its profiles, names something that is run or loaded.
+    /// Whether it, or one of its profiles, names a program or library.
     fn names_code(&self) -> bool {
         let stated = |layer: &Layer| NAMING_CODE.iter().any(|key| layer.stated_setting(key).is_some());
         stated(&self.layer) || self.profiles.values().any(stated)
@@ -138,9 +138,9 @@ impl Document {
             if name != "none" && !self.profiles.contains_key(&name) {
                 let near = lz_schema::diagnostics::nearest(&name, self.profiles.keys().map(String::as_str));
                 let known = lz_schema::diagnostics::listed(self.profiles.keys().map(String::as_str));
-                sink.error(Code::UnknownProfile, given.span, format!("there is no profile `{name}`"))
+                sink.error(Code::UnknownProfile, given.span, format!("unknown profile `{name}`"))
                     .suggest(near)
-                    .note(format!("the profiles are {known}"));
+                    .note(format!("known profiles: {known}"));
             }
         }
     }
@@ -185,9 +185,9 @@ fn layer(file: &PolicyFile, profile: Option<&str>, vocabulary: &Vocabulary, sink
 /// `layerzero.yaml:14`, with the profile if there is one.
 fn provenance(sink: &Sink, span: Span, profile: Option<&str>) -> Provenance {
     let (line, _) = sink.source.position(span.start);
-    let place = format!("{}:{line}", sink.source.path);
+    let location = format!("{}:{line}", sink.source.path);
     Provenance::new(match profile {
-        Some(profile) => format!("{place} (profile {profile})"),
-        None => place,
+        Some(profile) => format!("{location} (profile {profile})"),
+        None => location,
     })
 }

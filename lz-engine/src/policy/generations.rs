@@ -1,11 +1,11 @@
-//! `gpu_generations` of a policy as the table that devices are described by: what is known, with what the operator knows better.
+//! Converts the policy's `gpu_generations` to a generation table: the built-in rows, extended and overridden by the operator's.
 
 use lz_schema::policy::SettingValue;
 
 use super::layer::Layer;
 use lz_core::device::{Generation, GenerationEntry, GenerationTable, GenerationTableError};
 
-/// The table, if the layer says anything about generations.
+/// The table, if the layer sets any generation.
 pub(crate) fn table(layer: &Layer) -> Option<Result<GenerationTable, GenerationTableError>> {
     let ranges = match layer.stated_setting("gpu_generations.sm_to_generation") {
         Some(SettingValue::Ranges(ranges)) => ranges.as_slice(),
@@ -26,7 +26,7 @@ pub(crate) fn table(layer: &Layer) -> Option<Result<GenerationTable, GenerationT
     let mut rows: Vec<GenerationEntry> = known.rows().to_vec();
     rows.extend(ranges.iter().map(|(first, last, name)| {
         let generation = Generation::named(name);
-        // What nobody says about a generation is taken from one of the same name, or from what these chips were taken for.
+        // Unstated properties are taken from the row of the same name, or from the row that covers these SMs.
         let like =
             known.rows().iter().find(|row| row.generation == generation).or_else(|| known.lookup(*first));
         GenerationEntry {
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_knows_better() {
+    fn policy_overrides_generation_table() {
         assert!(of("enabled: true\n").is_none());
         let table = of(
             "gpu_generations:\n  sm_to_generation: { 130..139: rubin }\n  generation_to_tc_gen: { rubin: 6, hopper: 7 }\n",

@@ -1,4 +1,4 @@
-//! What one source says: a file, a profile, the environment, a call. Layers are laid over each other, and later beats earlier.
+//! The settings of one source: a file, a profile, the environment, a call. Later layers override earlier ones.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,29 @@ use lz_schema::policy::{Kind, List, Setting, SettingValue};
 
 use super::{Listed, Lock, Pattern, Provenance, Rule, Sourced};
 
-/// What one source says.
+/// The settings of one source.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Layer {
     /// Settings by key.
     pub(super) settings: BTreeMap<&'static str, Sourced<SettingValue>>,
     /// Locks; a later one on the same operation replaces an earlier one.
     pub(super) locks: Vec<Lock>,
-    /// Operations whose locks of earlier layers end.
+    /// Operations whose locks in earlier layers are removed.
     pub(super) unlocks: Vec<String>,
-    /// Lists that it states, even if empty: a stated list replaces an earlier one of its name.
+    /// Lists that are set, even if empty: a set list replaces an earlier one of its name.
     pub(super) lists: Vec<(ListKey, Vec<Listed>)>,
     /// Rules, after those of earlier layers.
     pub(super) rules: Vec<Rule>,
 }
 
-/// Which list, in the order of [`List::ALL`].
+/// Index of a list in [`List::ALL`].
 pub(super) type ListKey = usize;
 
 pub(super) fn list_key(list: List) -> ListKey {
     List::ALL.iter().position(|(known, ..)| *known == list).unwrap_or_default()
 }
 
-/// A value that a call gives to a setting.
+/// A value passed to a setting.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Given {
     /// A bool.
@@ -43,7 +43,7 @@ pub enum Given {
     Texts(Vec<String>),
 }
 
-/// Why a call's value was not taken.
+/// Why a setting was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotASetting {
     /// The key as given.
@@ -61,17 +61,17 @@ impl std::fmt::Display for NotASetting {
 impl std::error::Error for NotASetting {}
 
 impl Layer {
-    /// A layer that says nothing.
+    /// An empty layer.
     pub fn new() -> Layer {
         Layer::default()
     }
 
-    /// Whether it says nothing.
+    /// Whether it sets nothing.
     pub fn is_empty(&self) -> bool {
         *self == Layer::default()
     }
 
-    /// Sets what a call gives, by its key: `cache.max_size`, `prefer_sources`.
+    /// Sets a value by key: `cache.max_size`, `prefer_sources`.
     pub fn set(&mut self, key: &str, value: Given, source: &str) -> Result<(), NotASetting> {
         if let Some((list, ..)) =
             List::ALL.iter().find(|(_, kernels, sources)| *kernels == key || *sources == key)
@@ -79,7 +79,7 @@ impl Layer {
             let names = match value {
                 Given::Texts(names) => names,
                 Given::Text(name) => vec![name],
-                _ => return Err(not(key, format!("`{key}` needs a list of texts"))),
+                _ => return Err(not(key, format!("`{key}` needs a list of strings"))),
             };
             self.list(*list, &names, source);
             return Ok(());
@@ -87,7 +87,7 @@ impl Layer {
         let Some(setting) = Setting::find(key) else {
             let near = lz_schema::diagnostics::nearest(key, keys());
             let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-            return Err(not(key, format!("there is no setting `{key}`{tail}")));
+            return Err(not(key, format!("unknown setting `{key}`{tail}")));
         };
         let text = match &value {
             Given::Bool(value) => value.to_string(),
@@ -110,7 +110,7 @@ impl Layer {
         }
     }
 
-    /// States a list.
+    /// Sets a list.
     pub fn list(&mut self, list: List, patterns: &[String], source: &str) {
         let entries = patterns
             .iter()
@@ -137,7 +137,7 @@ impl Layer {
         });
     }
 
-    /// Ends the lock on an operation or alias, whoever made it.
+    /// Removes the lock on an operation or alias, whatever its source.
     pub fn unlock(&mut self, operation: &str) {
         self.locks.retain(|lock| lock.operation.as_str() != operation);
         if !self.unlocks.iter().any(|unlocked| unlocked == operation) {
@@ -145,10 +145,10 @@ impl Layer {
         }
     }
 
-    /// Lays another layer over this one.
-    pub fn lay(&mut self, later: &Layer) {
+    /// Merges a later layer into this one.
+    pub fn merge(&mut self, later: &Layer) {
         self.settings.extend(later.settings.iter().map(|(key, value)| (*key, value.clone())));
-        super::snapshot::lay_locks(&mut self.locks, later);
+        super::snapshot::merge_locks(&mut self.locks, later);
         self.unlocks.retain(|operation| !later.locks.iter().any(|lock| lock.operation.as_str() == operation));
         for operation in &later.unlocks {
             if !self.unlocks.contains(operation) {
@@ -157,7 +157,7 @@ impl Layer {
         }
         for (key, entries) in &later.lists {
             self.lists.retain(|(known, _)| known != key);
-            // What is preferred now is no longer avoided, and the other way round.
+            // A kernel that is preferred now is no longer avoided, and vice versa.
             let opposite = match List::ALL.get(*key).map(|(list, ..)| *list) {
                 Some(List::Prefer) => Some(list_key(List::Avoid)),
                 Some(List::Avoid) => Some(list_key(List::Prefer)),
@@ -178,18 +178,18 @@ impl Layer {
         self.stated(list).unwrap_or_default()
     }
 
-    /// The entries of one list, if it states that list at all.
+    /// The entries of one list, if it is set.
     pub(super) fn stated(&self, list: List) -> Option<&[Listed]> {
         let key = list_key(list);
         self.lists.iter().find(|(known, _)| *known == key).map(|(_, entries)| entries.as_slice())
     }
 
-    /// The value of a setting, if it states it.
+    /// The value of a setting, if it is set.
     pub fn stated_setting(&self, key: &str) -> Option<&SettingValue> {
         self.settings.get(key).map(|sourced| &sourced.value)
     }
 
-    /// The value of a setting and where it came from.
+    /// The value of a setting, or its default, with the source.
     pub fn value(&self, key: &str) -> Option<Sourced<SettingValue>> {
         let setting = Setting::find(key)?;
         Some(match self.settings.get(setting.key) {

@@ -1,7 +1,7 @@
-//! What the operator wants, as a snapshot that selection reads: plain data, each value with where it came from.
+//! The policy that selection reads: plain data, each value with its source.
 //!
-//! Nothing here reads a file or the environment; whoever does fills in a [`Policy`] and hands it to the engine, which
-//! compiles the conditions against each operation. A policy is never changed: a new one replaces it.
+//! Nothing in [`Policy`] reads files or the environment; the submodules do. The engine compiles the conditions against each
+//! operation. A policy is immutable and replaced as a whole.
 
 pub mod env;
 pub mod file;
@@ -20,7 +20,7 @@ pub use pattern::Pattern;
 
 use lz_core::mode::{Ask, KvStrategy, Mode, ReductionOrder};
 
-/// Where a value came from, for people: `layerzero.yaml:14`, `LAYERZERO_PREFER`, `lz.configure`, `default`.
+/// The source of a value, for display: `layerzero.yaml:14`, `LAYERZERO_PREFER`, `lz.configure`, `default`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Provenance(pub String);
 
@@ -30,7 +30,7 @@ impl Provenance {
         Provenance(text.into())
     }
 
-    /// What nobody set.
+    /// The source of a default.
     pub fn default_value() -> Provenance {
         Provenance("default".to_owned())
     }
@@ -42,119 +42,119 @@ impl fmt::Display for Provenance {
     }
 }
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
-    /// Where it came from.
+    /// The source.
     pub source: Provenance,
 }
 
 impl<T> Sourced<T> {
-    /// A value that somebody set.
+    /// A value with an explicit source.
     pub fn new(value: T, source: impl Into<String>) -> Sourced<T> {
         Sourced { value, source: Provenance::new(source) }
     }
 
-    /// A value that nobody set.
+    /// A default value.
     pub fn default_value(value: T) -> Sourced<T> {
         Sourced { value, source: Provenance::default_value() }
     }
 }
 
-/// What happens with kernels that compile on first use.
+/// Handling of kernels that compile on first use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JitPolicy {
-    /// They are never chosen.
+    /// Never selected.
     Never,
-    /// They are chosen once they are warm; a cold one is asked for in the background and passed over meanwhile.
+    /// Selected once compiled; a cold kernel is submitted for background compilation and skipped meanwhile.
     WhenWarm,
-    /// They may compile inside a call, at a price in the score.
+    /// May compile inside a call, with a score penalty.
     Inline,
 }
 
-/// What happens when results must not depend on the tensor-parallel size and no kernel but the reference promises it.
+/// Behavior if results must not depend on the tensor-parallel size and only the reference kernel is invariant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TpFallback {
-    /// The reference runs.
+    /// Run the reference.
     Reference,
-    /// The call is refused.
+    /// Return an error.
     Error,
-    /// Kernels that promise it come first, and then the others.
+    /// Prefer invariant kernels, then use others.
     BestEffort,
 }
 
-/// Always this kernel for that operation, provided that the condition holds.
+/// Locks an operation to a kernel while the condition holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lock {
-    /// The operation, or an alias, which stands for several operations with some parameters fixed.
+    /// The operation, or an alias for several operations with some params fixed.
     pub operation: Pattern,
     /// The kernel's id.
     pub kernel: String,
     /// A bool expression; none means always.
     pub condition: Option<String>,
-    /// Where it came from.
+    /// The source.
     pub source: Provenance,
 }
 
-/// Kernels or backends in one of the lists.
+/// An entry of the allow, deny, prefer or avoid list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
     /// Which kernels, by id or backend.
     pub kernels: Pattern,
     /// For which operations.
     pub operations: Pattern,
-    /// Where it came from.
+    /// The source.
     pub source: Provenance,
 }
 
 /// A conditional rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// A name for explanations; empty is fine.
+    /// A name for explanations; may be empty.
     pub name: String,
     /// For which operations.
     pub operations: Pattern,
     /// A bool expression over the operation's axes, params, `given(…)` and dtypes, and over the device and mode
-    /// (see [`lz_core::expression_names::DEVICE_NAMES`]). A rule that names something an operation does not have is not about it.
+    /// (see [`lz_core::expression_names::DEVICE_NAMES`]). A rule that uses a name an operation does not have does not apply to it.
     pub condition: Option<String>,
-    /// What it does.
+    /// The actions.
     pub actions: Vec<Action>,
-    /// Where it came from.
+    /// The source.
     pub source: Provenance,
 }
 
-/// What a rule does when its condition holds.
+/// An action of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Adds the points of a preference.
+    /// Adds the score of a preference.
     Prefer(Pattern),
-    /// Takes away the points of an avoidance.
+    /// Subtracts the penalty of an avoidance.
     Avoid(Pattern),
-    /// Adds points to a kernel's priority.
+    /// Adds to a kernel's score.
     Boost(Pattern, f64),
-    /// Excludes.
+    /// Excludes matching kernels.
     Deny(Pattern),
-    /// Excludes all others.
+    /// Excludes all other kernels.
     Allow(Pattern),
-    /// Puts a kernel before all others, as long as it can run the call.
+    /// Ranks a kernel before all others, if it can run the call.
     Override(String),
-    /// This kernel or an error.
+    /// Requires this kernel; otherwise the call is an error.
     Lock(String),
-    /// Excludes every kernel for which a bool expression over its own properties (see
+    /// Excludes kernels for which a bool expression over their properties (see
     /// [`lz_core::expression_names::KERNEL_NAMES`]) is false.
     Filter(String),
 }
 
-/// The cache of decisions.
+/// The decision cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Whether decisions are kept at all.
+    /// Whether decisions are cached.
     pub enabled: bool,
-    /// The most decisions that are kept.
+    /// Maximum number of cached decisions.
     pub max_entries: usize,
-    /// How long a decision is kept.
+    /// How long a decision is cached.
     pub time_to_live: Duration,
 }
 
@@ -164,66 +164,66 @@ impl Default for CacheConfig {
     }
 }
 
-/// What the operator wants.
+/// The operator's policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// False: references only.
+    /// False: reference kernels only.
     pub enabled: Sourced<bool>,
-    /// Whether another kernel is tried when one fails.
+    /// Whether a fallback kernel runs when a kernel fails.
     pub fallback_enabled: Sourced<bool>,
     /// Whether the same inputs must give the same bits.
     pub deterministic: Sourced<bool>,
     /// Whether results must not depend on the tensor-parallel size.
     pub require_tp_invariant: Sourced<bool>,
-    /// How many ranks the tensor-parallel group has, where callers do not say it.
+    /// The tensor-parallel size, unless the caller sets it.
     pub tp_size: Sourced<u32>,
-    /// In which order the ranks add.
+    /// The order in which ranks reduce.
     pub reduction_order: Sourced<ReductionOrder>,
-    /// What happens when only the reference is.
+    /// Behavior if only the reference kernel is invariant.
     pub tp_fallback: Sourced<TpFallback>,
-    /// Whether explanations can be asked for.
+    /// Whether explanations are available.
     pub explain_enabled: Sourced<bool>,
-    /// Whether the kernels of a block of operations are chosen together.
+    /// Whether kernels of a block of operations are selected together.
     pub plan_mode: Sourced<bool>,
     /// Whether implicit conversions are forbidden.
     pub strict_mode: Sourced<bool>,
     /// Whether adapters may convert at all.
     pub allow_adaptation: Sourced<bool>,
-    /// Whether TF32 and the like may be used.
+    /// Whether TF32 and similar modes may be used.
     pub allow_reduced_precision: Sourced<bool>,
-    /// Whether kernels must have survived a trial capture before they run in a capture.
+    /// Whether kernels must have passed a trial capture before they run in a capture.
     pub graph_strict_mode: Sourced<bool>,
-    /// Whether a kernel that does not say whether it can be captured is taken as one that can.
+    /// Whether kernels that do not declare graph safety are assumed to be safe.
     pub default_graph_safe: Sourced<bool>,
-    /// The most scratch memory that a kernel may take, in bytes; none means no limit.
+    /// Maximum workspace of a kernel in bytes; `None` means no limit.
     pub memory_headroom: Sourced<Option<u64>>,
-    /// Whether the memory that is left on a device is looked at, where nobody was named who knows it.
+    /// Whether free device memory is probed if no memory probe is set.
     pub probe_memory: Sourced<bool>,
-    /// How long the size of the largest free block is believed.
+    /// How long the size of the largest free block is cached.
     pub probe_time_to_live: Sourced<Duration>,
-    /// What happens with kernels that compile on first use.
+    /// Handling of kernels that compile on first use.
     pub jit: Sourced<JitPolicy>,
-    /// Whether a call is refused that only a cold kernel could run; otherwise that one compiles inside the call.
+    /// Whether a call that only a cold kernel could run is refused; otherwise the kernel compiles inside the call.
     pub fail_on_no_fallback: Sourced<bool>,
-    /// How the cache of keys and values is kept, where callers do not say it.
+    /// The KV-cache strategy, unless the caller sets it.
     pub kv_strategy: Sourced<Option<KvStrategy>>,
-    /// The oldest driver for a cache of keys and values in virtual memory.
+    /// The minimum driver version for a KV cache in virtual memory.
     pub kv_min_driver: Sourced<String>,
-    /// The cache of decisions.
+    /// The decision cache.
     pub cache: Sourced<CacheConfig>,
-    /// Points for a preference.
+    /// Score of a preference.
     pub prefer_points: f64,
-    /// Points against an avoidance.
+    /// Penalty of an avoidance.
     pub avoid_points: f64,
-    /// Locks; of several that act on a call the last wins.
+    /// Locks; the last active one wins.
     pub locks: Vec<Lock>,
-    /// If any entry is about an operation, only kernels of such entries may run it.
+    /// If any entry applies to an operation, only matching kernels may run it.
     pub allow: Vec<Listed>,
     /// Kernels that may not run.
     pub deny: Vec<Listed>,
-    /// Kernels that gain points.
+    /// Preferred kernels.
     pub prefer: Vec<Listed>,
-    /// Kernels that lose points.
+    /// Avoided kernels.
     pub avoid: Vec<Listed>,
     /// Conditional rules.
     pub rules: Vec<Rule>,
@@ -267,7 +267,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The ground on which a thread's own changes of mode act.
+    /// The base mode, before a thread's override.
     pub fn mode(&self) -> Mode {
         Mode::PLAIN
             .set(Ask::Disabled, !self.enabled.value)

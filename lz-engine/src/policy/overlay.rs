@@ -1,14 +1,14 @@
-//! What a thread lays over an engine's policy for a while: preferences, locks, and settings that are about selection.
+//! A thread's overlay of an engine's policy: preferences, locks, and settings of selection.
 //!
-//! Settings that are a mode of the call become a change of mode, which costs nothing to look at; the rest is a layer.
+//! Settings that are part of the mode become a mode override, which the hit path reads for free; the rest becomes a layer.
 
 use lz_schema::policy::{List, Setting, SettingValue};
 
 use super::layer::{Given, Layer, NotASetting};
 use lz_core::mode::{Ask, KvStrategy, ModeChange};
 
-/// Settings that are one ask of the mode, and whether `true` asks for it.
-const ASKS: [(&str, Ask, bool); 6] = [
+/// Settings that are mode flags, and whether `true` sets the flag.
+const MODE_FLAGS: [(&str, Ask, bool); 6] = [
     ("enabled", Ask::Disabled, false),
     ("deterministic", Ask::Deterministic, true),
     ("strict_mode", Ask::Strict, true),
@@ -17,8 +17,8 @@ const ASKS: [(&str, Ask, bool); 6] = [
     ("tp_invariance.require_tp_invariant", Ask::TensorParallelInvariant, true),
 ];
 
-/// Settings that are read from the policy when a decision is made.
-const OTHERS: [&str; 11] = [
+/// Settings that are read from the policy on the slow path.
+const POLICY_SETTINGS: [&str; 11] = [
     "kv_cache.strategy",
     "tp_invariance.tp_size",
     "tp_invariance.reduction_algorithm",
@@ -32,14 +32,14 @@ const OTHERS: [&str; 11] = [
     "plan_mode",
 ];
 
-/// What a thread lays over a policy.
+/// A thread's overlay of a policy.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Overlay {
     layer: Layer,
 }
 
 impl Overlay {
-    /// Nothing.
+    /// An empty overlay.
     pub fn new() -> Overlay {
         Overlay::default()
     }
@@ -68,7 +68,7 @@ impl Overlay {
         self.list(List::Deny, patterns, "lz.deny")
     }
 
-    /// References only.
+    /// Reference kernels only.
     #[must_use]
     pub fn disabled(mut self) -> Overlay {
         let off = super::Sourced::new(SettingValue::Bool(false), "lz.disabled");
@@ -83,21 +83,21 @@ impl Overlay {
         self
     }
 
-    /// Ends a lock on an operation or alias, whoever made it.
+    /// Removes a lock on an operation or alias, whatever its source.
     #[must_use]
     pub fn unlock(mut self, operation: &str) -> Overlay {
         self.layer.unlock(operation);
         self
     }
 
-    /// Sets a value by its key; a setting of the whole engine is refused.
+    /// Sets a value by key; engine-wide settings are rejected.
     pub fn set(mut self, key: &str, value: Given) -> Result<Overlay, NotASetting> {
         self.layer.set(key, value, "lz.scope")?;
         if let Some(setting) = Setting::find(key) {
-            let known = ASKS.iter().map(|(known, ..)| *known).chain(OTHERS);
+            let known = MODE_FLAGS.iter().map(|(known, ..)| *known).chain(POLICY_SETTINGS);
             if !known.into_iter().any(|known| known == setting.key) {
                 let message =
-                    format!("`{key}` is a setting of the whole engine; one thread cannot change it");
+                    format!("`{key}` is an engine-wide setting; it cannot be changed for one thread");
                 return Err(NotASetting { key: key.to_owned(), message });
             }
         }
@@ -109,16 +109,16 @@ impl Overlay {
         self
     }
 
-    /// All of it as a layer, for people.
-    pub(crate) fn whole(&self) -> Layer {
+    /// The whole overlay as a layer, for display.
+    pub(crate) fn as_layer(&self) -> Layer {
         self.layer.clone()
     }
 
-    /// As a change of mode and what is left, which is a layer for [`super::Policy::overlaid`].
+    /// Splits it into a mode override and a layer for [`super::Policy::overlaid`].
     pub(crate) fn split(self) -> (ModeChange, Layer) {
         let mut layer = self.layer;
         let mut change = ModeChange::NONE;
-        for (key, ask, meant) in ASKS {
+        for (key, ask, meant) in MODE_FLAGS {
             if let Some(SettingValue::Bool(value)) = layer.settings.remove(key).map(|sourced| sourced.value) {
                 change = change.set(ask, value == meant);
             }
@@ -143,7 +143,7 @@ mod tests {
     use lz_core::mode::Mode;
 
     #[test]
-    fn modes_and_the_rest_part_ways() {
+    fn split_separates_mode_flags_from_the_layer() {
         let overlay = Overlay::new()
             .prefer(&["a".to_owned()])
             .disabled()
@@ -160,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_engine_is_refused() {
+    fn engine_wide_settings_are_rejected() {
         let error = Overlay::new().set("perfdb.path", Given::Text("x".to_owned())).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`perfdb.path` is a setting of the whole engine; one thread cannot change it"
+            "`perfdb.path` is an engine-wide setting; it cannot be changed for one thread"
         );
         assert!(Overlay::new().set("no.such", Given::Bool(true)).is_err());
     }

@@ -9,12 +9,12 @@ use serde::{Serialize, Serializer};
 pub struct Pattern(String);
 
 impl Pattern {
-    /// From its text. Blanks around it do not count.
+    /// Parses a pattern; surrounding blanks are ignored.
     pub fn new(text: &str) -> Pattern {
         Pattern(text.trim().to_owned())
     }
 
-    /// The pattern that every name matches.
+    /// The pattern that matches every name.
     pub fn any() -> Pattern {
         Pattern("*".to_owned())
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_stand_for_any_text() {
+    fn star_matches_any_text() {
         let yes = [
             ("a.b", "a.b"),
             ("a.*", "a.b.c"),

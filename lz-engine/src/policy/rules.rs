@@ -1,4 +1,4 @@
-//! Rules of a file: the two forms as one condition, checked against the operations that a rule is about.
+//! Rules of a file: both syntaxes become one condition, checked against the operations that the rule applies to.
 
 use lz_schema::diagnostics::{Code, Sink};
 use lz_schema::expr::{self, ExprError, Type};
@@ -12,7 +12,7 @@ use lz_core::expression_names::Names;
 use lz_core::expression_spelling::{Spelled, code_of, message_of, spell};
 use lz_core::operation::OperationInfo;
 
-/// A rule as selection reads it; `None` after a mistake, which is in the sink.
+/// The rule for selection; `None` after an error, which is in the sink.
 pub(super) fn rule(
     raw: &RawRule,
     source: Provenance,
@@ -49,7 +49,7 @@ pub(super) fn rule(
     Some(Rule { name, operations, condition, actions, source })
 }
 
-/// The operations that a pattern is about, by name or alias.
+/// The operations that a pattern matches, by name or alias.
 fn about(pattern: &Pattern, vocabulary: &Vocabulary) -> Vec<&'static OperationInfo> {
     let matches = |info: &&&'static OperationInfo| {
         pattern.matches(&info.name)
@@ -59,7 +59,7 @@ fn about(pattern: &Pattern, vocabulary: &Vocabulary) -> Vec<&'static OperationIn
     vocabulary.operations.iter().filter(matches).copied().collect()
 }
 
-/// A condition must make sense for one of the operations at least; otherwise the mistakes of the one that it fits best are shown.
+/// A condition must be valid for at least one of the operations; otherwise the errors for the best match are reported.
 fn check_conditions(
     raw: &RawRule,
     parts: &[Spelled],
@@ -79,8 +79,7 @@ fn check_conditions(
             return;
         }
         let weight = |errors: &[(usize, ExprError)]| {
-            // An operation that has the names was meant rather than one that has not, and of those that have not, one that
-            // has names that are spelled nearly so.
+            // Best match: the fewest unknown names without a similar name, then the fewest unknown names, then the fewest errors.
             let unknown = |error: &&ExprError| code_of(&error.kind) == Code::UndefinedName;
             let unknown: Vec<&ExprError> = errors.iter().map(|(_, error)| error).filter(unknown).collect();
             let far = unknown.iter().filter(|error| error.kind.suggestion().is_none()).count();
@@ -91,7 +90,7 @@ fn check_conditions(
         }
     }
     if operations.is_empty() {
-        // Nothing is known to check the names against, but what cannot be parsed never makes sense.
+        // Without operations names cannot be checked, but syntax can.
         let mut errors = Vec::new();
         for (at, part) in parts.iter().enumerate() {
             errors.extend(expr::parse(&part.text).err().map(|error| (at, error)));
@@ -100,10 +99,10 @@ fn check_conditions(
     }
     for (at, error) in best.unwrap_or_default() {
         let (Some(condition), Some(part)) = (raw.conditions.get(at), parts.get(at)) else { continue };
-        let (start, end) = part.place(error.span.start, error.span.end);
+        let (start, end) = part.original_span(error.span.start, error.span.end);
         let span = match condition {
             RawCondition::Text(text) => text.place(start, end),
-            // The name stands before the comparison; everything else was written as the value.
+            // An undefined name is in the key; all other errors are in the value.
             RawCondition::Match { key, value, .. } => {
                 if code_of(&error.kind) == Code::UndefinedName {
                     key.span
@@ -153,11 +152,11 @@ fn check_filter(filter: &Expression, sink: &mut Sink) {
         let span = filter.place(error.span.start, error.span.end);
         sink.error(code_of(&error.kind), span, message_of(&error.kind))
             .suggest(error.kind.suggestion())
-            .note("a filter is about a kernel's own properties");
+            .note("a filter may only use properties of the kernel");
     }
 }
 
-/// The name of an operation or alias, or a pattern that some match.
+/// Checks that an operation or alias matches.
 pub(super) fn check_operation(name: &Spanned<String>, vocabulary: &Vocabulary, sink: &mut Sink) {
     if vocabulary.operations.is_empty() {
         return;
@@ -168,14 +167,14 @@ pub(super) fn check_operation(name: &Spanned<String>, vocabulary: &Vocabulary, s
     }
     if pattern.is_exact() {
         let near = sink.nearest(&name.value, vocabulary.catalogue().names());
-        sink.error(Code::UnknownOperation, name.span, format!("no operation or alias is called `{pattern}`"))
+        sink.error(Code::UnknownOperation, name.span, format!("unknown operation or alias `{pattern}`"))
             .suggest(near);
     } else {
         sink.error(Code::UnknownOperation, name.span, format!("no operation or alias matches `{pattern}`"));
     }
 }
 
-/// A pattern of kernels or backends.
+/// Checks a pattern of kernels or backends.
 pub(super) fn check_pattern(pattern: &str, span: Span, sink: &mut Sink) {
     let fits =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '*' | '@' | '/' | ':' | '+');
@@ -189,11 +188,15 @@ pub(super) fn check_pattern(pattern: &str, span: Span, sink: &mut Sink) {
     }
 }
 
-/// The id of one kernel.
+/// Checks a kernel id.
 pub(super) fn check_kernel(kernel: &str, span: Span, sink: &mut Sink) {
     if kernel.contains('*') {
-        sink.error(Code::BadPattern, span, format!("`{kernel}` is a pattern, but one kernel is needed here"))
-            .note("`allow` and `prefer` take patterns");
+        sink.error(
+            Code::BadPattern,
+            span,
+            format!("`{kernel}` is a pattern, but a single kernel id is required here"),
+        )
+        .note("`allow` and `prefer` take patterns");
         return;
     }
     check_pattern(kernel, span, sink);

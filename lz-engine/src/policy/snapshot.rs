@@ -1,4 +1,4 @@
-//! Layers as the policy that selection reads.
+//! Builds the policy that selection reads from layers.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use super::{
 };
 use lz_core::mode::{KvStrategy, ReductionOrder};
 
-/// Kernels that are called experimental, by their names.
+/// Kernels that are experimental by name.
 const EXPERIMENTAL: &str = "*_experimental";
-/// The name of the rules that put preferences in order.
+/// The name of the rules that order preferences.
 const ORDER: &str = "order of preferences";
 
 impl Layer {
-    /// The policy that these values make.
+    /// The policy that results from this layer.
     pub fn policy(&self) -> Policy {
-        let mut ground = Policy::default();
-        ground.deny.push(experimental(Provenance::default_value()));
-        ground.overlaid(self)
+        let mut base = Policy::default();
+        base.deny.push(experimental(Provenance::default_value()));
+        base.overlaid(self)
     }
 }
 
 impl Policy {
-    /// This policy with a layer over it: what the layer does not state stays.
+    /// This policy with a layer applied; values that the layer does not set stay.
     #[must_use]
     pub fn overlaid(&self, layer: &Layer) -> Policy {
         let mut policy = self.clone();
@@ -55,11 +55,11 @@ impl Policy {
             policy.kv_min_driver = Sourced { value: version.clone(), source: source.clone() };
         }
         cache(&mut policy.cache, layer);
-        lay_locks(&mut policy.locks, layer);
+        merge_locks(&mut policy.locks, layer);
         let banned = policy.deny.iter().find(|listed| listed.kernels.as_str() == EXPERIMENTAL).cloned();
         policy.deny.retain(|listed| listed.kernels.as_str() != EXPERIMENTAL);
         for (list, ..) in List::ALL {
-            lay_list(&mut policy, list, layer);
+            merge_list(&mut policy, list, layer);
         }
         policy.deny.extend(match layer.settings.get("allow_experimental") {
             Some(Sourced { value: SettingValue::Bool(true), .. }) => None,
@@ -78,8 +78,7 @@ fn experimental(source: Provenance) -> Listed {
     Listed { kernels: Pattern::new(EXPERIMENTAL), operations: Pattern::any(), source }
 }
 
-/// The first of several preferences is the strongest: the points of a preference are the same for all, so the order becomes a
-/// point more for each place.
+/// Earlier preferences are stronger: all have the same base score, so each gets one more point than the next.
 fn order(prefer: &[Listed]) -> Vec<Rule> {
     let last = prefer.len().saturating_sub(1);
     let ordered = prefer.iter().take(last).enumerate().map(|(at, entry)| Rule {
@@ -92,8 +91,8 @@ fn order(prefer: &[Listed]) -> Vec<Rule> {
     ordered.collect()
 }
 
-/// Locks of the layer replace those on the same operation, and what it unlocks is free.
-pub(super) fn lay_locks(locks: &mut Vec<Lock>, layer: &Layer) {
+/// Applies the layer's locks and unlocks.
+pub(super) fn merge_locks(locks: &mut Vec<Lock>, layer: &Layer) {
     locks.retain(|lock| {
         let operation = lock.operation.as_str();
         !layer.unlocks.iter().any(|unlocked| unlocked == operation)
@@ -102,9 +101,9 @@ pub(super) fn lay_locks(locks: &mut Vec<Lock>, layer: &Layer) {
     locks.extend(layer.locks.iter().cloned());
 }
 
-fn lay_list(policy: &mut Policy, list: List, layer: &Layer) {
+fn merge_list(policy: &mut Policy, list: List, layer: &Layer) {
     let Some(entries) = layer.stated(list) else { return };
-    // What is preferred now is no longer avoided, and the other way round.
+    // A kernel that is preferred now is no longer avoided, and vice versa.
     let forget = |others: &mut Vec<Listed>| {
         others.retain(|other| !entries.iter().any(|entry| entry.kernels == other.kernels));
     };
@@ -122,59 +121,59 @@ fn lay_list(policy: &mut Policy, list: List, layer: &Layer) {
     }
 }
 
-fn set_bool(place: &mut Sourced<bool>, layer: &Layer, key: &str) {
+fn set_bool(target: &mut Sourced<bool>, layer: &Layer, key: &str) {
     if let Some(Sourced { value: SettingValue::Bool(value), source }) = layer.settings.get(key) {
-        *place = Sourced { value: *value, source: source.clone() };
+        *target = Sourced { value: *value, source: source.clone() };
     }
 }
 
-fn headroom(place: &mut Sourced<Option<u64>>, layer: &Layer) {
+fn headroom(target: &mut Sourced<Option<u64>>, layer: &Layer) {
     if let Some(Sourced { value: SettingValue::Int(mebibytes), source }) =
         layer.settings.get("memory_headroom_mb")
     {
         let bytes = u64::try_from(*mebibytes).ok().and_then(|mebibytes| mebibytes.checked_mul(1 << 20));
-        *place = Sourced { value: bytes, source: source.clone() };
+        *target = Sourced { value: bytes, source: source.clone() };
     }
 }
 
-fn jit(place: &mut Sourced<JitPolicy>, layer: &Layer) {
+fn jit(target: &mut Sourced<JitPolicy>, layer: &Layer) {
     if let Some(Sourced { value: SettingValue::Text(word), source }) = layer.settings.get("jit.mode") {
         let value = match word.as_str() {
             "never" => JitPolicy::Never,
             "inline" => JitPolicy::Inline,
             _ => JitPolicy::WhenWarm,
         };
-        *place = Sourced { value, source: source.clone() };
+        *target = Sourced { value, source: source.clone() };
     }
 }
 
-fn probe_time_to_live(place: &mut Sourced<Duration>, layer: &Layer) {
+fn probe_time_to_live(target: &mut Sourced<Duration>, layer: &Layer) {
     if let Some(Sourced { value: SettingValue::Float(seconds), source }) =
         layer.settings.get("memory.probe_ttl_seconds")
     {
         let value = Duration::try_from_secs_f64(*seconds).unwrap_or(Duration::MAX);
-        *place = Sourced { value, source: source.clone() };
+        *target = Sourced { value, source: source.clone() };
     }
 }
 
-fn tp_size(place: &mut Sourced<u32>, layer: &Layer) {
+fn tp_size(target: &mut Sourced<u32>, layer: &Layer) {
     if let Some(Sourced { value: SettingValue::Int(size), source }) =
         layer.settings.get("tp_invariance.tp_size")
     {
-        *place = Sourced { value: u32::try_from(*size).unwrap_or(u32::MAX), source: source.clone() };
+        *target = Sourced { value: u32::try_from(*size).unwrap_or(u32::MAX), source: source.clone() };
     }
 }
 
-fn reduction_order(place: &mut Sourced<ReductionOrder>, layer: &Layer) {
+fn reduction_order(target: &mut Sourced<ReductionOrder>, layer: &Layer) {
     if let Some(Sourced { value: SettingValue::Text(word), source }) =
         layer.settings.get("tp_invariance.reduction_algorithm")
         && let Some(value) = ReductionOrder::from_name(word)
     {
-        *place = Sourced { value, source: source.clone() };
+        *target = Sourced { value, source: source.clone() };
     }
 }
 
-fn tp_fallback(place: &mut Sourced<TpFallback>, layer: &Layer) {
+fn tp_fallback(target: &mut Sourced<TpFallback>, layer: &Layer) {
     if let Some(Sourced { value: SettingValue::Text(word), source }) =
         layer.settings.get("tp_invariance.tp_invariant_fallback_mode")
     {
@@ -183,24 +182,24 @@ fn tp_fallback(place: &mut Sourced<TpFallback>, layer: &Layer) {
             "best_effort" => TpFallback::BestEffort,
             _ => TpFallback::Reference,
         };
-        *place = Sourced { value, source: source.clone() };
+        *target = Sourced { value, source: source.clone() };
     }
 }
 
-/// Only what somebody set: the default strategy is for caches that the library makes itself, and must not exclude kernels
-/// from calls that bring their own.
-fn kv_strategy(place: &mut Sourced<Option<KvStrategy>>, layer: &Layer) {
+/// Only an explicit setting: the default strategy is for caches that the library creates, and must not exclude kernels from calls
+/// that bring their own.
+fn kv_strategy(target: &mut Sourced<Option<KvStrategy>>, layer: &Layer) {
     if let Some(Sourced { value: SettingValue::Text(word), source }) = layer.settings.get("kv_cache.strategy")
     {
-        *place = Sourced { value: KvStrategy::from_name(word), source: source.clone() };
+        *target = Sourced { value: KvStrategy::from_name(word), source: source.clone() };
     }
 }
 
-fn cache(place: &mut Sourced<CacheConfig>, layer: &Layer) {
+fn cache(target: &mut Sourced<CacheConfig>, layer: &Layer) {
     let mut take = |key: &str, apply: &dyn Fn(&mut CacheConfig, &SettingValue)| {
         if let Some(value) = layer.settings.get(key) {
-            apply(&mut place.value, &value.value);
-            place.source = value.source.clone();
+            apply(&mut target.value, &value.value);
+            target.source = value.source.clone();
         }
     };
     take("cache.enabled", &|config, value| {

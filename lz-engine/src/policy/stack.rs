@@ -1,7 +1,7 @@
-//! The policy of a process: a file, a profile, the environment and calls laid over each other, later over earlier.
+//! The layers of a process's policy: file, profile, environment and calls; later layers override earlier ones.
 //!
-//! Every change is handed on as one whole layer. Nothing here selects, and nothing here reads files. What holds for one
-//! thread only is not here; see [`super::overlay`].
+//! Every change publishes the merged layer. Nothing here selects or reads files. Thread-local overlays are in
+//! [`super::overlay`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,14 +14,14 @@ use super::file::Document;
 use super::layer::{Given, Layer, NotASetting};
 use super::{Policy, Provenance};
 
-/// One value of the configuration, and where it came from.
+/// A value of the configuration and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigEntry {
     /// `cache.max_size`, `prefer`, `locks.attention.causal`, `rules.0`.
     pub key: String,
     /// The value as text.
     pub value: String,
-    /// Where it came from.
+    /// The source.
     pub source: Provenance,
 }
 
@@ -52,32 +52,32 @@ impl fmt::Debug for PolicyStack {
 }
 
 impl Layers {
-    /// Everything laid over each other. A profile lies on its file, below the environment and calls.
+    /// The merged layers. A profile is above its file and below the environment and calls.
     fn effective(&self) -> Layer {
-        let mut asked = self.document.layer.clone();
+        let mut without_profile = self.document.layer.clone();
         let above = [&self.environment, &self.calls];
-        above.into_iter().for_each(|layer| asked.lay(layer));
+        above.into_iter().for_each(|layer| without_profile.merge(layer));
         let mut all = self.document.layer.clone();
-        if let Some(profile) = asked.value("profile")
+        if let Some(profile) = without_profile.value("profile")
             && let Some(profile) = self.document.profiles.get(&profile.value.to_string())
         {
-            all.lay(profile);
+            all.merge(profile);
         }
-        above.into_iter().for_each(|layer| all.lay(layer));
+        above.into_iter().for_each(|layer| all.merge(layer));
         all
     }
 }
 
 impl PolicyStack {
-    /// A stack without layers; `publish` is called with everything laid over each other after each change, while no
-    /// other change can come between.
+    /// A stack with the built-in profiles only; `publish` is called with the merged layer after each change, under the
+    /// lock.
     pub fn new(publish: impl Fn(&Layer) + Send + Sync + 'static) -> PolicyStack {
         let layers = Layers { document: Document::built_in(), ..Layers::default() };
         PolicyStack { shared: Arc::new(Shared { layers: Mutex::new(layers), publish: Box::new(publish) }) }
     }
 
     fn layers(&self) -> MutexGuard<'_, Layers> {
-        // Layers are replaced whole, so a panic elsewhere leaves nothing half done.
+        // Layers are replaced as a whole, so a panic cannot leave them half-updated.
         self.shared.layers.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
@@ -88,17 +88,17 @@ impl PolicyStack {
         result
     }
 
-    /// Replaces the file's layer and profiles.
+    /// Replaces the layer and profiles of the file.
     pub fn load(&self, document: Document) {
         self.change(|layers| layers.document = document);
     }
 
-    /// Replaces the environment's layer.
+    /// Replaces the layer of the environment.
     pub fn set_environment(&self, environment: &Environment) {
         self.change(|layers| layers.environment = environment.layer.clone());
     }
 
-    /// Sets values by call, all or none of them.
+    /// Sets values by key: all of them or, on error, none.
     pub fn configure(
         &self,
         values: impl IntoIterator<Item = (String, Given)>,
@@ -111,7 +111,7 @@ impl PolicyStack {
                 && name != "none"
                 && !layers.document.profiles.contains_key(name)
             {
-                return Err(NotASetting { key, message: format!("there is no profile `{name}`") });
+                return Err(NotASetting { key, message: format!("unknown profile `{name}`") });
             }
             calls.set(&key, value, source)?;
         }
@@ -125,17 +125,17 @@ impl PolicyStack {
         self.change(|layers| layers.calls.lock(operation, kernel, source));
     }
 
-    /// Ends a lock, whoever made it.
+    /// Removes a lock, whatever its source.
     pub fn unlock(&self, operation: &str) {
         self.change(|layers| layers.calls.unlock(operation));
     }
 
-    /// Everything laid over each other.
+    /// The merged layers.
     pub fn effective(&self) -> Layer {
         self.layers().effective()
     }
 
-    /// What selection reads now.
+    /// The current policy.
     pub fn policy(&self) -> Policy {
         self.layers().effective().policy()
     }
@@ -145,12 +145,12 @@ impl PolicyStack {
         self.layers().effective().value(key)
     }
 
-    /// Every value with where it came from: settings first, then lists, locks and rules.
+    /// All values with their sources: settings first, then lists, locks and rules.
     pub fn config(&self) -> Vec<ConfigEntry> {
         entries(&self.layers().effective())
     }
 
-    /// SHA-256 of what the policy says, wherever it was said: equal policies have equal digests.
+    /// SHA-256 of all values, independent of their sources: equal policies have equal digests.
     pub fn digest(&self) -> String {
         let mut hasher = Sha256::new();
         for entry in self.config() {
@@ -160,7 +160,7 @@ impl PolicyStack {
     }
 }
 
-/// Every value of a layer with where it came from; what it does not state is there with its default.
+/// All values of a layer with their sources; unset values have their default.
 pub fn entries(layer: &Layer) -> Vec<ConfigEntry> {
     let settings = SETTINGS.iter().filter_map(|setting| {
         let value = layer.value(setting.key)?;

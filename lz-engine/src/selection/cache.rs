@@ -1,26 +1,26 @@
-//! Decisions by cell: a table that only grows, read without a lock, thrown away whole.
+//! The decision cache: an insert-only hash table keyed by cell, read without a lock, invalidated as a whole.
 //!
-//! It belongs to one world. Entries are never changed or removed, so a reader that holds the world may hold an entry; the
-//! bound is kept by the engine, which starts a new world when a table is full. Full keys are compared, never fingerprints.
+//! It belongs to one snapshot. Entries are never changed or removed, so references to them live as long as the snapshot; when a
+//! table is full, the engine publishes a snapshot with a new one. Full keys are compared, not only hashes.
 //!
-//! A call that is [known](KnownCalls) finds its decision by its own words; every other by its cell, and so what other calls of
-//! the cell left.
+//! The [exact cache](ExactCache) in front of it is keyed by the words of a call. A miss there is looked up by cell and can hit a
+//! decision made for another call of the cell.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::selection::decide::{Decision, Workspace};
-use crate::selection::exact_cache::KnownCalls;
+use crate::selection::exact_cache::ExactCache;
 use crate::selection::guard::Guard;
 use crate::selection::operation_table::OperationTable;
 use lz_core::context::{Context, FLAG_WORDS, MAX_AXES, MAX_WORDS};
 use lz_core::mode::Mode;
 use lz_core::plan::Transforms;
 
-/// The most words that a key can have: operation and mode, flags, two axes a word.
+/// Maximum number of key words: operation and mode, flags, two axes per word.
 const KEY_WORDS: usize = 1 + FLAG_WORDS + MAX_AXES / 2;
 
-/// The cell of a call.
+/// The cache key: the cell of a call.
 #[derive(Debug)]
 pub(crate) struct CellKey {
     words: [u64; KEY_WORDS],
@@ -29,16 +29,16 @@ pub(crate) struct CellKey {
 }
 
 impl CellKey {
-    /// Of no call yet.
+    /// An empty key.
     pub const EMPTY: CellKey = CellKey { words: [0; KEY_WORDS], length: 0, hash: 0 };
 
-    /// Works out the cell of a call. False for a call that is not cached: an exact axis of more than 32 bits.
+    /// Computes the key of a call. Returns false for a call that is not cacheable: an exact axis above 32 bits.
     #[inline(always)]
     pub fn fill(&mut self, table: &OperationTable, context: &Context, mode: Mode) -> bool {
-        let (mut places, mut hash, mut length) = (self.words.iter_mut(), 0u64, 0);
+        let (mut free, mut hash, mut length) = (self.words.iter_mut(), 0u64, 0);
         let mut push = |word: u64| {
-            if let Some(place) = places.next() {
-                *place = word;
+            if let Some(free) = free.next() {
+                *free = word;
                 hash = (u64::rotate_left(hash, 23) ^ word).wrapping_mul(SPREAD);
                 length += 1;
             }
@@ -63,33 +63,33 @@ impl CellKey {
     }
 }
 
-/// Two cells as one word, whose halves lie in memory in this order.
+/// Two cell indices in one word, in memory order.
 #[inline(always)]
 fn pair(first: u32, second: u32) -> u64 {
     let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// The first word of a key: what decisions are never shared between.
+/// The first key word: operation and mode.
 #[inline(always)]
 pub(crate) fn head(slot: u32, mode: Mode) -> u64 {
-    u64::from(slot) << 32 | u64::from(mode.asks())
+    u64::from(slot) << 32 | u64::from(mode.flags())
 }
 
-/// A number for a call, by the first word of its key and the weight of its words.
+/// The hash of a call, from the first key word and [`weigh`] of its words.
 #[inline(always)]
 pub(crate) fn number(head: u64, weight: u64) -> u64 {
     fold(head.wrapping_add(weight), SPREAD)
 }
 
-/// The sum of words, each times a factor of its own, so that none waits for another.
+/// A multiply-add hash with an independent factor per word, so that the multiplications can overlap.
 #[inline(always)]
 pub(crate) fn weigh(words: &[u64]) -> u64 {
     let weighed = words.iter().zip(&FACTORS).map(|(word, factor)| word.wrapping_mul(*factor));
     weighed.fold(0, u64::wrapping_add)
 }
 
-/// Odd numbers without a pattern.
+/// Odd pseudo-random factors.
 const FACTORS: [u64; MAX_WORDS] = {
     let mut factors = [SPREAD; MAX_WORDS];
     let mut position = 1;
@@ -100,13 +100,13 @@ const FACTORS: [u64; MAX_WORDS] = {
     factors
 };
 
-/// The fractional part of the golden ratio: odd, and without a pattern in its bits.
+/// 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Spreads a text over 64 bits.
+/// Hashes a text.
 pub(crate) fn hash_text(text: &str) -> u64 {
     let (words, rest) = text.as_bytes().as_chunks::<8>();
-    // The last eight bytes, some of them once more, are quicker than the rest byte by byte.
+    // An overlapping load of the last eight bytes is faster than a byte loop.
     let tail = match text.as_bytes().last_chunk::<8>() {
         Some(last) => u64::from_le_bytes(*last),
         None => rest.iter().fold(0, |tail, byte| tail << 8 | u64::from(*byte)),
@@ -116,18 +116,18 @@ pub(crate) fn hash_text(text: &str) -> u64 {
     fold(hash ^ tail, SPREAD)
 }
 
-/// A product of 128 bits folded onto itself: every bit of the operands reaches every bit of the result.
+/// Folded 128-bit multiplication: every input bit affects every output bit.
 #[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a ^ SPREAD.rotate_left(17)) * u128::from(b | 1);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// One decision and its cell, as small as it can be.
+/// A decision and its key, packed.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub hash: u64,
-    /// The key's words, then one word a guard.
+    /// The key's words, then one word per guard.
     words: Box<[u64]>,
     pub workspace: Workspace,
     pub kernel: u32,
@@ -149,104 +149,108 @@ impl Entry {
         }
     }
 
-    /// Word by word, because a wide comparison would have to wait for the stores that have just made the key.
+    /// Compares word by word: a wide load would stall on store forwarding, because the key has just been written.
     #[inline]
-    fn is_of(&self, key: &CellKey) -> bool {
+    fn matches(&self, key: &CellKey) -> bool {
         self.hash == key.hash
             && usize::from(self.key_words) == key.length
             && self.words.iter().zip(key.words()).all(|(known, word)| known == word)
     }
 
-    /// Whether there is something to look at on each hit.
+    /// Whether guards must be checked on each hit.
     #[inline]
     pub fn is_guarded(&self) -> bool {
         self.words.len() != usize::from(self.key_words)
     }
 
-    /// What must be looked at on each hit.
+    /// The guards, checked on each hit.
     #[inline]
     pub fn guards(&self) -> impl Iterator<Item = Guard> {
         self.words.iter().skip(usize::from(self.key_words)).map(|word| Guard::unpack(*word))
     }
 }
 
-/// One call in so many places of decisions is known, but no fewer calls than these: they are the quickest to find, and each
-/// takes as much memory as a decision.
-const KNOWN_SHARE: usize = 8;
-const LEAST_KNOWN: usize = 256;
+/// Size of the exact cache: one slot per this many decision slots, but at least `MIN_EXACT_SLOTS`. It is the fastest to look up,
+/// and an entry takes as much memory as a decision.
+const SLOTS_PER_EXACT_SLOT: usize = 8;
+const MIN_EXACT_SLOTS: usize = 256;
 
-/// Decisions of one world.
+/// The decision cache of one snapshot.
 #[derive(Debug)]
-pub(crate) struct DecisionTable {
+pub(crate) struct DecisionCache {
     slots: Box<[OnceLock<Entry>]>,
-    /// Calls that need not go by their cells.
-    pub known: KnownCalls,
-    room: usize,
+    /// Decisions by exact call.
+    pub exact: ExactCache,
+    capacity: usize,
     length: AtomicUsize,
-    /// Whoever decides for a cell holds the lock that its hash falls on, so that one cell is decided once.
+    /// Striped locks, so that concurrent misses of a cell make one decision.
     deciding: [Mutex<()>; 16],
 }
 
-impl DecisionTable {
-    /// With room for so many decisions.
-    pub fn new(room: usize) -> DecisionTable {
-        // A quarter stays free, so that chains are short and every one of them ends.
-        let slots = if room == 0 { 0 } else { (room * 4).div_ceil(3).next_power_of_two() };
-        DecisionTable {
+impl DecisionCache {
+    /// A cache with this capacity.
+    pub fn new(capacity: usize) -> DecisionCache {
+        // Load factor 3/4: probe sequences are short and end at a free slot.
+        let slots = if capacity == 0 { 0 } else { (capacity * 4).div_ceil(3).next_power_of_two() };
+        DecisionCache {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
-            known: KnownCalls::new(if room == 0 { 0 } else { (slots / KNOWN_SHARE).max(LEAST_KNOWN) }),
-            room,
+            exact: ExactCache::new(if capacity == 0 {
+                0
+            } else {
+                (slots / SLOTS_PER_EXACT_SLOT).max(MIN_EXACT_SLOTS)
+            }),
+            capacity,
             length: AtomicUsize::new(0),
             deciding: std::array::from_fn(|_| Mutex::new(())),
         }
     }
 
-    /// How many decisions there are. One that finds no room is counted for the moment in which it looks.
+    /// Number of entries. An insert that finds the cache full is counted briefly.
     pub fn len(&self) -> usize {
-        self.length.load(Ordering::Relaxed).min(self.room)
+        self.length.load(Ordering::Relaxed).min(self.capacity)
     }
 
-    /// How many there is room for.
-    pub fn room(&self) -> usize {
-        self.room
+    /// Maximum number of entries.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
-    /// The decision of a cell that stands. A cell has several when what they hang on cannot be cut.
+    /// The entry of a cell whose guards hold. A cell has several entries if their guards differ.
     #[inline]
-    pub fn get(&self, key: &CellKey, mut stands: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
+    pub fn get(&self, key: &CellKey, mut guards_hold: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
         let mask = self.slots.len().wrapping_sub(1);
-        let mut place = key.hash as usize & mask;
-        while let Some(entry) = self.slots.get(place)?.get() {
-            if entry.is_of(key) && (!entry.is_guarded() || stands(entry)) {
+        let mut index = key.hash as usize & mask;
+        while let Some(entry) = self.slots.get(index)?.get() {
+            if entry.matches(key) && (!entry.is_guarded() || guards_hold(entry)) {
                 return Some(entry);
             }
-            place = (place + 1) & mask;
+            index = (index + 1) & mask;
         }
         None
     }
 
-    /// Waits until nobody else decides for this cell.
+    /// Locks the cell's stripe, so that only one thread decides for it.
     pub fn decide_alone(&self, key: &CellKey) -> MutexGuard<'_, ()> {
         let lock = &self.deciding[(key.hash >> 60) as usize % self.deciding.len()];
         lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a decision; `None` when there is no room. If somebody else was faster with the same one, theirs stays.
+    /// Inserts a decision; `None` if the cache is full. If another thread inserted the same one first, that is returned.
     pub fn insert(&self, key: &CellKey, decision: &Decision) -> Option<&Entry> {
-        if self.length.fetch_add(1, Ordering::Relaxed) >= self.room {
+        if self.length.fetch_add(1, Ordering::Relaxed) >= self.capacity {
             self.length.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
         let mut entry = Entry::new(key, decision);
         let mask = self.slots.len().wrapping_sub(1);
-        let mut place = key.hash as usize & mask;
-        while let Some(slot) = self.slots.get(place) {
+        let mut index = key.hash as usize & mask;
+        while let Some(slot) = self.slots.get(index) {
             match slot.get() {
                 Some(there) if there.hash == entry.hash && there.words == entry.words => {
                     self.length.fetch_sub(1, Ordering::Relaxed);
                     return Some(there);
                 }
-                Some(_) => place = (place + 1) & mask,
+                Some(_) => index = (index + 1) & mask,
                 None => match slot.set(entry) {
                     Ok(()) => return slot.get(),
                     Err(back) => entry = back,

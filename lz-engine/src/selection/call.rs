@@ -1,10 +1,10 @@
-//! One call as filter and score see it: its context read once, its device found, the rules that act on it known.
+//! One call as filter and score see it: its values, device, active rules, lock and table hint.
 
 use std::cell::OnceCell;
 
-use super::operation_table::{Candidate, CompiledRule, Gift, OperationTable};
-use super::prefilter::{MEMBERS, Set, members, only};
-use super::snapshot::World;
+use super::operation_table::{Candidate, CompiledRule, OperationTable, RuleScore};
+use super::prefilter::{BITSET_WIDTH, BitSet, iter_bits, single_bit};
+use super::snapshot::Snapshot;
 use crate::bucket::Bucket;
 use crate::compiled::CompiledKernel;
 use crate::health::Subject;
@@ -16,59 +16,59 @@ use lz_core::expression_names::Values;
 use lz_core::mode::{Ask, Mode};
 use lz_core::spec::KernelSpec;
 
-/// A locked kernel: its candidate, its id, and who says so.
-pub(crate) type ActingLock<'a> = (Option<u16>, &'a str, &'a Provenance);
+/// A locked kernel: its position, its id, and the source of the lock.
+pub(crate) type ActiveLock<'a> = (Option<u16>, &'a str, &'a Provenance);
 
-/// A call under one state of the world.
+/// A call under one snapshot.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    pub world: &'a World,
+    pub snapshot: &'a Snapshot,
     pub table: &'a OperationTable,
     pub context: &'a Context,
     pub mode: Mode,
     pub device: Option<&'a DeviceSpec>,
     pub values: Values<'a>,
     pub bucket: Bucket,
-    /// Rules that act.
-    rules: Acting,
-    /// Candidates that the sieve let pass.
-    passed: Set,
+    /// Active rules.
+    rules: ActiveRules,
+    /// Candidates that passed the prefilter.
+    passed: BitSet,
     /// The locked kernel, if any.
-    pub lock: Option<ActingLock<'a>>,
-    /// What dispatch tables say.
+    pub lock: Option<ActiveLock<'a>>,
+    /// The answer of the dispatch tables.
     pub hint: Hint<'a>,
-    /// Bytes that a kernel's scratch memory may take now, once somebody has asked.
+    /// The limit on workspace memory; computed on first use.
     memory: OnceCell<Option<u64>>,
-    /// What is true of the strides and addresses of all tensors together.
+    /// Properties that all tensors have in common.
     pub strides: Strides,
     /// Whether a kernel may compile inside the call; see [`Call::with_cold`].
-    pub takes_cold: bool,
+    pub allow_cold: bool,
     /// Whether open circuits of kernels and backends are ignored; see [`Call::with_open`].
-    pub takes_open: bool,
-    /// Whether scores hang on more than kernels, policy and measurements: on promises that are asked for, or on failures.
+    pub allow_open_circuit: bool,
+    /// Whether scores depend on more than kernels, policy and measurements: on requested invariance or on recent failures.
     pub is_special: bool,
 }
 
-/// What is true of all tensors of a call.
+/// Properties that all tensors of a call have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Strides {
-    /// Bits of stride classes that all have.
+    /// Stride-class bits that all tensors have.
     pub common: u64,
-    /// The least alignment, as a power of two.
+    /// The smallest alignment, as a power of two.
     pub alignment: u64,
-    /// Whether the caller gives a place for an output.
-    pub given_output: bool,
+    /// Whether the caller passes `out`.
+    pub has_out: bool,
 }
 
 impl Strides {
     fn of(table: &OperationTable, context: &Context) -> Strides {
-        let mut all = Strides { common: u64::MAX, alignment: u64::MAX, given_output: false };
+        let mut all = Strides { common: u64::MAX, alignment: u64::MAX, has_out: false };
         for (position, (store, _)) in table.strides.iter().enumerate() {
             let class = context.raw(*store);
             if class & 1 != 0 {
                 all.common &= class;
                 all.alignment = all.alignment.min(class >> 3);
-                all.given_output |= position >= table.strided_inputs && class >> 3 != FRESH_ALIGNMENT;
+                all.has_out |= position >= table.strided_inputs && class >> 3 != FRESH_ALIGNMENT;
             }
         }
         all
@@ -76,15 +76,20 @@ impl Strides {
 }
 
 impl<'a> Call<'a> {
-    pub fn new(world: &'a World, table: &'a OperationTable, context: &'a Context, mode: Mode) -> Call<'a> {
-        let device = world.devices.of_call(table.place, context);
+    pub fn new(
+        snapshot: &'a Snapshot,
+        table: &'a OperationTable,
+        context: &'a Context,
+        mode: Mode,
+    ) -> Call<'a> {
+        let device = snapshot.devices.of_call(table.device_field, context);
         let values = Values::of_call(&table.info.fields, context, device, mode);
-        let standing = table.sieve.sift(&values);
-        let rules = Acting::of(table, standing.rules, &values);
-        let lock = acting_lock(table, &rules, context, &values);
-        let hint = hint(world, table, context, device, lock.is_some(), &rules);
+        let passing = table.prefilter.evaluate(&values);
+        let rules = ActiveRules::of(table, passing.rules, &values);
+        let lock = active_lock(table, &rules, context, &values);
+        let hint = hint(snapshot, table, context, device, lock.is_some(), &rules);
         Call {
-            world,
+            snapshot,
             table,
             context,
             mode,
@@ -92,86 +97,89 @@ impl<'a> Call<'a> {
             values,
             bucket: table.bucket.of(context),
             rules,
-            passed: standing.candidates,
+            passed: passing.candidates,
             lock,
             hint,
             memory: OnceCell::new(),
             strides: Strides::of(table, context),
-            takes_cold: false,
-            takes_open: false,
-            is_special: world.is_careful(table.info.slot()) || mode.has(Ask::TensorParallelInvariant),
+            allow_cold: false,
+            allow_open_circuit: false,
+            is_special: snapshot.has_recent_failures(table.info.slot())
+                || mode.has(Ask::TensorParallelInvariant),
         }
     }
 
-    /// Whether a rule acts.
+    /// Whether a rule is active.
     #[inline]
     pub fn acts(&self, rule: u16) -> bool {
         self.rules.has(rule)
     }
 
-    /// Rules that act.
-    pub fn acting(&self) -> impl Iterator<Item = &'a CompiledRule> {
+    /// The active rules.
+    pub fn active_rules(&self) -> impl Iterator<Item = &'a CompiledRule> {
         let all = self.table.rules.iter().zip(0u16..);
         all.filter(|(_, number)| self.acts(*number)).map(|(rule, _)| rule)
     }
 
-    /// Points that the rules that act give to a candidate.
+    /// The score that active rules add to a candidate.
     #[inline]
     pub fn points(&self, candidate: &Candidate) -> f64 {
         self.rules.points(self.table, candidate)
     }
 
-    /// The rule that excludes a candidate; the last, where several do.
+    /// The active rule that denies a candidate; the last one if there are several.
     pub fn denied_by(&self, position: u16) -> Option<&'a CompiledRule> {
-        self.acting().filter(|rule| rule.denied.contains(&position)).last()
+        self.active_rules().filter(|rule| rule.denied.contains(&position)).last()
     }
 
-    /// Candidates that may be able to run the call: all others are excluded for its whole cell. One that somebody would
-    /// compile stays, because it is asked for when it is better than what runs.
+    /// Candidates that may be able to run the call; all others are excluded for its whole cell. JIT-compiled candidates stay if
+    /// there is a background compiler, because better-ranked ones are submitted to it.
     #[inline]
     pub fn candidates(&self) -> impl Iterator<Item = u16> + use<> {
         let count = self.table.candidates.len();
         let mut passed = self.passed;
         match self.lock {
-            Some((Some(position), ..)) => passed &= only(usize::from(position)),
+            Some((Some(position), ..)) => passed &= single_bit(usize::from(position)),
             Some((None, ..)) => passed = 0,
             None => {}
         }
-        if self.world.jit.is_some() {
-            passed |= self.table.compiling;
+        if self.snapshot.jit.is_some() {
+            passed |= self.table.jit_candidates;
         }
-        let there = if count < MEMBERS { (1 << count) - 1 } else { Set::MAX };
-        members(passed & there).chain(MEMBERS as u16..count.max(MEMBERS) as u16)
+        let there = if count < BITSET_WIDTH { (1 << count) - 1 } else { BitSet::MAX };
+        iter_bits(passed & there).chain(BITSET_WIDTH as u16..count.max(BITSET_WIDTH) as u16)
     }
 
-    /// Bytes that a kernel's scratch memory may take now.
+    /// The limit on a kernel's workspace in bytes.
     pub fn memory(&self) -> Option<u64> {
-        *self.memory.get_or_init(|| self.world.memory_limit(self.device))
+        *self.memory.get_or_init(|| self.snapshot.memory_limit(self.device))
     }
 
-    /// The same call, for which a kernel may compile inside of it: for whoever has seen that nothing else can run it. `None`
-    /// where policy refuses such calls.
+    /// The same call with compilation inside the call allowed, for calls without an eligible kernel. `None` if policy forbids
+    /// it.
     pub fn with_cold(&self) -> Option<Call<'a>> {
-        let policy = &self.world.policy;
+        let policy = &self.snapshot.policy;
         let allowed = policy.jit.value == JitPolicy::WhenWarm && !policy.fail_on_no_fallback.value;
-        allowed
-            .then(|| Call { takes_cold: true, ..Call::new(self.world, self.table, self.context, self.mode) })
+        allowed.then(|| Call {
+            allow_cold: true,
+            ..Call::new(self.snapshot, self.table, self.context, self.mode)
+        })
     }
 
-    /// The same call, for which open circuits are ignored: for whoever has seen that nothing else can run it. `None` where
-    /// nothing has failed.
+    /// The same call with open circuits ignored, for calls without an eligible kernel. `None` without recent failures.
     pub fn with_open(&self) -> Option<Call<'a>> {
-        self.world
-            .is_careful(self.table.info.slot())
-            .then(|| Call { takes_open: true, ..Call::new(self.world, self.table, self.context, self.mode) })
+        self.snapshot.has_recent_failures(self.table.info.slot()).then(|| Call {
+            allow_open_circuit: true,
+            ..Call::new(self.snapshot, self.table, self.context, self.mode)
+        })
     }
 
-    /// Whether a kernel has not been compiled for calls like this one.
+    /// Whether a kernel has not been compiled for this call's bucket.
     pub fn is_cold(&self, spec: &KernelSpec) -> bool {
-        !self.world.warm.contains(self.table.info, &spec.id, self.bucket.words())
+        !self.snapshot.warm.contains(self.table.info, &spec.id, self.bucket.words())
     }
 
-    /// What health knows the kernel by, on this call.
+    /// The circuit-breaker subject of a kernel on this call.
     pub fn subject(&self, kernel: &'a CompiledKernel) -> Subject<'_> {
         let spec = kernel.spec();
         Subject {
@@ -184,25 +192,25 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether a formula's value is the same for the whole cell.
-    pub fn is_settled(&self, reads: lz_core::expression_names::FieldSet) -> bool {
-        reads & self.table.open == 0
+    /// Whether a formula has the same value for the whole cell.
+    pub fn is_cell_constant(&self, reads: lz_core::expression_names::FieldSet) -> bool {
+        reads & self.table.varying == 0
     }
 }
 
-/// What dispatch tables say, after policy: a lock wins, and so does a preference for a kernel that the table does not put first.
+/// The answer of the dispatch tables after policy: a lock overrules it, and so does a preference for a kernel that it does not put first.
 fn hint<'a>(
-    world: &'a World,
+    snapshot: &'a Snapshot,
     table: &OperationTable,
     context: &Context,
     device: Option<&DeviceSpec>,
     locked: bool,
-    rules: &Acting,
+    rules: &ActiveRules,
 ) -> Hint<'a> {
-    if !world.level.allows_cache() {
+    if !snapshot.level.allows_cache() {
         return Hint::None;
     }
-    let mut hint = world.solved.hint(table, &world.registry, context, device);
+    let mut hint = snapshot.solved.hint(table, &snapshot.registry, context, device);
     if locked && matches!(hint, Hint::Outside { .. }) {
         return Hint::None;
     }
@@ -219,14 +227,14 @@ fn hint<'a>(
     hint
 }
 
-/// Of several locks the last wins, and rules come after locks.
-fn acting_lock<'a>(
+/// The active lock. The last lock wins, and locks of rules win over others.
+fn active_lock<'a>(
     table: &'a OperationTable,
-    rules: &Acting,
+    rules: &ActiveRules,
     context: &Context,
     values: &Values<'_>,
-) -> Option<ActingLock<'a>> {
-    let rule = table.locking.iter().rev().filter(|number| rules.has(**number)).find_map(|number| {
+) -> Option<ActiveLock<'a>> {
+    let rule = table.locking_rules.iter().rev().filter(|number| rules.has(**number)).find_map(|number| {
         let rule = table.rules.get(usize::from(*number))?;
         let (candidate, id) = rule.lock.as_ref()?;
         Some((*candidate, id.as_str(), &rule.source))
@@ -237,48 +245,50 @@ fn acting_lock<'a>(
     })
 }
 
-/// The rules that act on a call.
+/// The active rules of a call.
 #[derive(Debug)]
-struct Acting {
-    few: Set,
-    /// Those that have no bit.
-    more: Vec<u16>,
+struct ActiveRules {
+    bits: BitSet,
+    /// Rules beyond the width of the bitset.
+    overflow: Vec<u16>,
 }
 
-impl Acting {
-    /// What the sieve says, and the rules that it cannot tell.
+impl ActiveRules {
+    /// Takes the prefilter's result and evaluates the conditions that it cannot.
     #[inline]
-    fn of(table: &OperationTable, sifted: Set, values: &Values<'_>) -> Acting {
-        let mut acting = Acting { few: sifted, more: Vec::new() };
-        for number in &table.unsifted {
-            let bit = only(usize::from(*number));
-            if bit != 0 && sifted & bit == 0 {
+    fn of(table: &OperationTable, passing: BitSet, values: &Values<'_>) -> ActiveRules {
+        let mut active_rules = ActiveRules { bits: passing, overflow: Vec::new() };
+        for number in &table.unindexed_rules {
+            let bit = single_bit(usize::from(*number));
+            if bit != 0 && passing & bit == 0 {
                 continue;
             }
             let rule = table.rules.get(usize::from(*number));
             let acts = rule.is_some_and(|rule| rule.condition.holds(values));
             match bit {
-                0 if acts => acting.more.push(*number),
-                _ if !acts => acting.few &= !bit,
+                0 if acts => active_rules.overflow.push(*number),
+                _ if !acts => active_rules.bits &= !bit,
                 _ => {}
             }
         }
-        acting
+        active_rules
     }
 
     #[inline]
     fn has(&self, rule: u16) -> bool {
-        match only(usize::from(rule)) {
-            0 => self.more.contains(&rule),
-            bit => self.few & bit != 0,
+        match single_bit(usize::from(rule)) {
+            0 => self.overflow.contains(&rule),
+            bit => self.bits & bit != 0,
         }
     }
 
     #[inline]
     fn points(&self, table: &OperationTable, candidate: &Candidate) -> f64 {
-        let (first, end) = candidate.by_rules;
-        let mine = table.by_rules.get(first as usize..end as usize).unwrap_or_default();
-        let acts = |gift: &&Gift| gift.bit & self.few != 0 || gift.bit == 0 && self.more.contains(&gift.rule);
-        mine.iter().filter(acts).fold(0.0, |sum, gift| sum + gift.points)
+        let (first, end) = candidate.rule_scores;
+        let mine = table.rule_scores.get(first as usize..end as usize).unwrap_or_default();
+        let acts = |score: &&RuleScore| {
+            score.bit & self.bits != 0 || score.bit == 0 && self.overflow.contains(&score.rule)
+        };
+        mine.iter().filter(acts).fold(0.0, |sum, score| sum + score.points)
     }
 }

@@ -1,4 +1,4 @@
-//! Making a decision afresh: rank the candidates, take the best that can run the call, and note what the answer hangs on.
+//! Makes a decision: ranks the candidates, takes the best one that passes the filter, and records guards for what varies in the cell.
 
 use std::collections::BinaryHeap;
 
@@ -6,15 +6,15 @@ use super::call::Call;
 use super::guard::Guard;
 use crate::compiled::CompiledKernel;
 use crate::policy::JitPolicy;
-use crate::selection::filter::{self, Listener};
-use crate::selection::score::{Findings, Score, score, total};
+use crate::selection::filter::{self, FilterVisitor};
+use crate::selection::score::{PerfTerms, Score, score, total};
 use lz_core::error::Error;
 use lz_core::expression_names::Values;
 use lz_core::mode::Ask;
 use lz_core::plan::Transforms;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// What was decided for a cell.
+/// The decision for a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Decision {
     /// The kernel's index in the registry.
@@ -23,24 +23,24 @@ pub(crate) struct Decision {
     pub position: u16,
     pub transforms: Transforms,
     pub workspace: Workspace,
-    /// What must be looked at on each hit.
+    /// Conditions that must be checked on each hit.
     pub guards: Box<[Guard]>,
 }
 
-/// Scratch memory of a cell's calls: the same number of bytes for all, or computed for each call.
+/// Workspace size of a cell's calls: constant, or computed per call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Workspace(u64);
 
 impl Workspace {
-    /// Computed for each call.
+    /// Computed per call.
     pub const COMPUTED: Workspace = Workspace(u64::MAX);
 
-    /// The same for all. What no machine has is computed each time, which gives the same number.
+    /// Constant. `u64::MAX` collides with `COMPUTED`, which then computes the same value.
     pub fn fixed(bytes: u64) -> Workspace {
         Workspace(bytes)
     }
 
-    /// In bytes, for this kernel and call.
+    /// Size in bytes for this kernel and call.
     #[inline]
     pub fn bytes(self, kernel: &CompiledKernel, context: &lz_core::context::Context) -> u64 {
         if self == Workspace::COMPUTED { computed_workspace(kernel, context) } else { self.0 }
@@ -50,7 +50,7 @@ impl Workspace {
 #[inline(never)]
 fn computed_workspace(kernel: &CompiledKernel, context: &lz_core::context::Context) -> u64 {
     let values = Values::of_fields(&kernel.info.fields, context);
-    // A guard has just seen that the formula has a value.
+    // A guard has just checked that the formula has a value.
     filter::workspace(kernel, &values).unwrap_or(0)
 }
 
@@ -59,23 +59,23 @@ fn computed_workspace(kernel: &CompiledKernel, context: &lz_core::context::Conte
 pub(crate) struct Ranked {
     pub position: u16,
     pub score: Score,
-    /// The sum of the above.
+    /// The sum of `score`.
     pub total: f64,
     pub transforms: Transforms,
 }
 
-/// A candidate's place in the order, in one number: the better, the higher. From the top: the turn that a dispatch table
-/// gives it, its score, its rank, which breaks ties, and its position.
+/// Sort key of a candidate; larger is better. From the most significant bits: the position in a dispatch table's answer, the
+/// score, the rank by id (breaks ties), the candidate's position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Merit(u128);
+struct RankKey(u128);
 
-impl Merit {
-    fn new(turn: u16, total: f64, rank: u16, position: u16) -> Merit {
-        // In the order of `f64::total_cmp`.
+impl RankKey {
+    fn new(turn: u16, total: f64, rank: u16, position: u16) -> RankKey {
+        // Maps to the order of `f64::total_cmp`.
         let bits = total.to_bits();
         let total = if bits >> 63 == 0 { bits | 1 << 63 } else { !bits };
         let (turn, rank) = (u128::from(!turn), u128::from(!rank));
-        Merit(turn << 96 | u128::from(total) << 32 | rank << 16 | u128::from(position))
+        RankKey(turn << 96 | u128::from(total) << 32 | rank << 16 | u128::from(position))
     }
 
     fn position(self) -> u16 {
@@ -83,77 +83,78 @@ impl Merit {
     }
 }
 
-/// A candidate's place in the order; ties are broken by id, so that every process ranks alike. What a dispatch table decided
-/// goes before all others.
+/// The sort key of a candidate. Ties are broken by id, so that the order is the same in every process. Kernels chosen by a
+/// dispatch table come first.
 #[inline(always)]
-fn merit(call: &Call<'_>, findings: &Findings<'_>, position: u16) -> Option<Merit> {
+fn rank_key(call: &Call<'_>, findings: &PerfTerms<'_>, position: u16) -> Option<RankKey> {
     let candidate = call.table.candidates.get(usize::from(position))?;
     let total = total(call, position, candidate, findings);
     let turn = call.hint.first().iter().position(|hinted| *hinted == position);
     let turn = turn.and_then(|turn| u16::try_from(turn).ok()).unwrap_or(u16::MAX);
-    Some(Merit::new(turn, total, candidate.rank, position))
+    Some(RankKey::new(turn, total, candidate.rank, position))
 }
 
-/// Candidates that may run a call, to be taken best first. Nearly always the first is taken, so that the others are put into
-/// an order only when it is not.
-struct Order<'c> {
+/// Candidates of a call, best first. The first one nearly always passes the filter, so the rest is only heapified when it does
+/// not.
+struct BestFirst<'c> {
     call: &'c Call<'c>,
-    findings: &'c Findings<'c>,
-    first: Option<Merit>,
-    rest: Option<BinaryHeap<Merit>>,
+    findings: &'c PerfTerms<'c>,
+    first: Option<RankKey>,
+    rest: Option<BinaryHeap<RankKey>>,
 }
 
-impl<'c> Order<'c> {
-    fn new(call: &'c Call<'c>, findings: &'c Findings<'c>) -> Order<'c> {
-        Order { call, findings, first: None, rest: None }
+impl<'c> BestFirst<'c> {
+    fn new(call: &'c Call<'c>, findings: &'c PerfTerms<'c>) -> BestFirst<'c> {
+        BestFirst { call, findings, first: None, rest: None }
     }
 
-    fn merits(&self) -> impl Iterator<Item = Merit> {
-        self.call.candidates().filter_map(|position| merit(self.call, self.findings, position))
+    fn rank_keys(&self) -> impl Iterator<Item = RankKey> {
+        self.call.candidates().filter_map(|position| rank_key(self.call, self.findings, position))
     }
 
     fn next(&mut self) -> Option<u16> {
         let next = match (&mut self.rest, self.first) {
             (Some(rest), _) => rest.pop(),
             (None, None) => {
-                self.first = self.merits().max();
+                self.first = self.rank_keys().max();
                 self.first
             }
             (None, Some(first)) => {
-                let mut rest: BinaryHeap<Merit> = self.merits().filter(|merit| *merit != first).collect();
+                let mut rest: BinaryHeap<RankKey> =
+                    self.rank_keys().filter(|rank_key| *rank_key != first).collect();
                 let next = rest.pop();
                 self.rest = Some(rest);
                 next
             }
         };
-        next.map(Merit::position)
+        next.map(RankKey::position)
     }
 }
 
-/// All candidates, best first, with their scores.
-pub(crate) fn rank(call: &Call<'_>, findings: &Findings<'_>) -> Vec<Ranked> {
-    let scored = |merit: Merit| {
-        let position = merit.position();
+/// All candidates with their scores, best first.
+pub(crate) fn rank(call: &Call<'_>, findings: &PerfTerms<'_>) -> Vec<Ranked> {
+    let scored = |rank_key: RankKey| {
+        let position = rank_key.position();
         let candidate = call.table.candidates.get(usize::from(position))?;
         let (score, transforms) = score(call, position, candidate, findings);
         Some(Ranked { position, score, total: score.total(), transforms })
     };
     let all = 0..u16::try_from(call.table.candidates.len()).unwrap_or(u16::MAX);
-    let mut merits: Vec<Merit> = all.filter_map(|position| merit(call, findings, position)).collect();
-    merits.sort_unstable();
-    merits.into_iter().rev().filter_map(scored).collect()
+    let mut rank_keys: Vec<RankKey> = all.filter_map(|position| rank_key(call, findings, position)).collect();
+    rank_keys.sort_unstable();
+    rank_keys.into_iter().rev().filter_map(scored).collect()
 }
 
-/// What the quick walk remembers of one kernel.
-struct Quick<'a> {
+/// A visitor that stops at the first exclusion and collects guards.
+struct DecisionVisitor<'a> {
     excluded: bool,
-    /// A condition that fails now and may hold elsewhere in the cell.
+    /// A condition that fails for this call and may hold for others in the cell.
     fails: Option<Guard>,
-    /// Conditions that hold now and may fail elsewhere in the cell are added here.
+    /// Conditions that hold for this call and may fail for others in the cell.
     holds: &'a mut Vec<Guard>,
 }
 
-impl Listener for Quick<'_> {
+impl FilterVisitor for DecisionVisitor<'_> {
     fn excluded(&mut self, _: impl FnOnce() -> Reason) -> bool {
         self.excluded = true;
         true
@@ -168,31 +169,31 @@ impl Listener for Quick<'_> {
     }
 }
 
-/// Decides. `None` when no candidate can run the call.
+/// Makes a decision; `None` if no candidate can run the call.
 ///
-/// The winner's own conditions must go on holding, and each better kernel's failing one must go on failing; what happens to
-/// kernels behind the winner does not matter, because no score depends on whether another kernel is possible.
+/// Guards: the winner's varying conditions must keep holding, and a failing condition of each better-ranked kernel must keep
+/// failing. Kernels ranked below the winner need no guards, because no score depends on the eligibility of another kernel.
 pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
-    let findings = Findings::of(call);
+    let findings = PerfTerms::of(call);
     let mut guards = policy_guards(call);
-    let mut order = Order::new(call, &findings);
+    let mut order = BestFirst::new(call, &findings);
     while let Some(position) = order.next() {
         let before = guards.len();
-        let mut quick = Quick { excluded: false, fails: None, holds: &mut guards };
-        filter::examine(call, position, &mut quick);
-        let Quick { excluded, fails, .. } = quick;
+        let mut visitor = DecisionVisitor { excluded: false, fails: None, holds: &mut guards };
+        filter::examine(call, position, &mut visitor);
+        let DecisionVisitor { excluded, fails, .. } = visitor;
         let candidate = call.table.candidates.get(usize::from(position))?;
-        let kernel = call.world.registry.compiled(candidate.kernel)?;
+        let kernel = call.snapshot.registry.compiled(candidate.kernel)?;
         if excluded || fails.is_some() {
             guards.truncate(before);
             guards.extend(fails.filter(|_| !excluded));
             if excluded {
-                want_compiled(call, position, kernel);
+                request_compilation(call, position, kernel);
             }
             continue;
         }
-        let settled = kernel.workspace.as_ref().is_none_or(|formula| call.is_settled(formula.reads));
-        let workspace = if settled {
+        let constant = kernel.workspace.as_ref().is_none_or(|formula| call.is_cell_constant(formula.reads));
+        let workspace = if constant {
             Workspace::fixed(filter::workspace(kernel, &call.values).unwrap_or(0))
         } else {
             Workspace::COMPUTED
@@ -208,61 +209,62 @@ pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
     None
 }
 
-/// Conditions of rules and locks, and answers of dispatch tables, that a cell does not settle.
+/// Guards for rules, locks and dispatch-table answers that vary within a cell.
 fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
-    let rules = call.table.open_rules.iter();
+    let rules = call.table.varying_rules.iter();
     let rules = rules.map(|number| Guard::Rule { rule: *number, expect: call.acts(*number) });
-    let locks = call.table.open_locks.iter().filter_map(|number| {
+    let locks = call.table.varying_locks.iter().filter_map(|number| {
         let lock = call.table.locks.get(usize::from(*number))?;
         Some(Guard::Lock { lock: *number, expect: lock.acts(call.context, &call.values) })
     });
     let mut guards: Vec<Guard> = rules.chain(locks).collect();
-    if call.world.level.allows_cache() && call.world.solved.reads_numbers(call.table.info) {
-        let says = call.world.solved.says(call.table, &call.world.registry, call.context, call.device);
-        guards.push(Guard::Tabled { says });
+    if call.snapshot.level.allows_cache() && call.snapshot.solved.reads_scalars(call.table.info) {
+        let digest =
+            call.snapshot.solved.digest(call.table, &call.snapshot.registry, call.context, call.device);
+        guards.push(Guard::Table { digest });
     }
     guards
 }
 
-/// Asks for a kernel that is better than the winner and only not compiled yet.
-fn want_compiled(call: &Call<'_>, position: u16, kernel: &CompiledKernel) {
+/// Requests compilation of a kernel that ranks above the winner and is excluded only because it is cold.
+fn request_compilation(call: &Call<'_>, position: u16, kernel: &CompiledKernel) {
     let spec = kernel.spec();
-    let Some(jit) = &call.world.jit else { return };
+    let Some(jit) = &call.snapshot.jit else { return };
     let is_only_cold = || {
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(call, position, &mut reasons);
         reasons.iter().all(|reason| reason.code == ReasonCode::JitCold)
     };
     if spec.jit
-        && call.world.policy.jit.value == JitPolicy::WhenWarm
-        && call.world.level.allows_background()
+        && call.snapshot.policy.jit.value == JitPolicy::WhenWarm
+        && call.snapshot.level.allows_background()
         && call.is_cold(spec)
         && is_only_cold()
     {
-        jit.want(&spec.id, call.table.info, call.context);
+        jit.request(&spec.id, call.table.info, call.context);
     }
 }
 
-/// What a call takes that nothing can run otherwise.
+/// Kernels that are used only when no eligible kernel can run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resort {
-    /// A kernel that compiles inside of it, where policy allows that.
+pub(crate) enum LastResort {
+    /// A kernel that compiles inside the call, where policy allows it.
     Cold,
-    /// A kernel whose circuit is open.
+    /// A kernel with an open circuit.
     Open,
 }
 
-/// For a call that nothing can run otherwise. It is decided anew for each call, because whatever else can run another call of
-/// the cell goes before it.
+/// Decides a call that no eligible kernel can run. Not cached: another call of the cell may have an eligible kernel, which takes
+/// precedence.
 #[cold]
-pub(crate) fn decide_resort(call: &Call<'_>) -> Option<(Decision, Resort)> {
-    let cold = call.with_cold().and_then(|call| decide(&call)).map(|decision| (decision, Resort::Cold));
-    cold.or_else(|| Some((decide(&call.with_open()?)?, Resort::Open)))
+pub(crate) fn decide_last_resort(call: &Call<'_>) -> Option<(Decision, LastResort)> {
+    let cold = call.with_cold().and_then(|call| decide(&call)).map(|decision| (decision, LastResort::Cold));
+    cold.or_else(|| Some((decide(&call.with_open()?)?, LastResort::Open)))
 }
 
-/// All that can run the call, best first.
-pub(crate) fn possible(call: &Call<'_>) -> Vec<Ranked> {
-    let findings = Findings::of(call);
+/// All kernels that can run the call, best first.
+pub(crate) fn eligible(call: &Call<'_>) -> Vec<Ranked> {
+    let findings = PerfTerms::of(call);
     let mut ranked = rank(call, &findings);
     ranked.retain(|one| {
         let mut reasons: Vec<Reason> = Vec::new();
@@ -272,24 +274,24 @@ pub(crate) fn possible(call: &Call<'_>) -> Vec<Ranked> {
     ranked
 }
 
-/// The same, or the [last resort](decide_resort) where there is nothing else.
-pub(crate) fn possible_or_resort(call: &Call<'_>) -> Vec<Ranked> {
-    let possible = possible(call);
-    if possible.is_empty() { resort(call) } else { possible }
+/// The eligible kernels, or the [last resort](decide_last_resort) if there are none.
+pub(crate) fn eligible_or_last_resort(call: &Call<'_>) -> Vec<Ranked> {
+    let eligible = eligible(call);
+    if eligible.is_empty() { last_resort(call) } else { eligible }
 }
 
-/// What a call takes that nothing can run otherwise, best first.
-pub(crate) fn resort(call: &Call<'_>) -> Vec<Ranked> {
-    let cold = call.with_cold().map_or_else(Vec::new, |call| possible(&call));
+/// The last-resort kernels, best first.
+pub(crate) fn last_resort(call: &Call<'_>) -> Vec<Ranked> {
+    let cold = call.with_cold().map_or_else(Vec::new, |call| eligible(&call));
     if cold.is_empty() { open(call) } else { cold }
 }
 
-/// The kernels that could run the call but for their open circuits, best first.
+/// The kernels that are excluded only by open circuits, best first.
 pub(crate) fn open(call: &Call<'_>) -> Vec<Ranked> {
-    call.with_open().map_or_else(Vec::new, |call| possible(&call))
+    call.with_open().map_or_else(Vec::new, |call| eligible(&call))
 }
 
-/// Why nothing can run the call.
+/// The error that says why no kernel can run the call.
 #[cold]
 pub(crate) fn refusal(call: &Call<'_>) -> Error {
     let operation = call.table.info.name.to_string();
@@ -316,7 +318,7 @@ pub(crate) fn refusal(call: &Call<'_>) -> Error {
     let mut candidates = Vec::new();
     let mut nearly = false;
     for (position, candidate) in call.table.candidates.iter().enumerate() {
-        let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { continue };
+        let Some(kernel) = call.snapshot.registry.compiled(candidate.kernel) else { continue };
         let reasons = reasons_of(position as u16);
         nearly |= matches!(reasons.as_slice(), [only] if only.code == ReasonCode::CudaGraphUnsafe);
         candidates.push((kernel.spec().id.clone(), reasons));

@@ -1,4 +1,4 @@
-//! Which device a call would run on. Devices are looked for when the first call needs one, once a process.
+//! Maps calls to devices. Devices are detected once per process, when a call first needs one.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,23 +7,23 @@ use lz_core::device::{DeviceSpec, GenerationTable, Platform};
 use lz_core::operation::OperationInfo;
 use lz_device::{Discovery, detect_cpu, discover_by};
 
-/// Where devices come from.
+/// The source of devices.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Devices {
-    /// This machine's own.
+    /// The devices of this machine.
     #[default]
-    Found,
-    /// One that need not be there: every call is looked at as if it were on it, and nothing can be run.
-    Imagined(Arc<DeviceSpec>),
+    Detected,
+    /// A simulated device: every call is treated as running on it, and no call can run.
+    Simulated(Arc<DeviceSpec>),
 }
 
 impl Devices {
     /// The device of a call.
-    pub fn of_call(&self, place: Option<Store>, context: &Context) -> Option<&DeviceSpec> {
-        if let Devices::Imagined(device) = self {
+    pub fn of_call(&self, field: Option<Store>, context: &Context) -> Option<&DeviceSpec> {
+        if let Devices::Simulated(device) = self {
             return Some(device);
         }
-        let (platform, index) = place.map_or((Platform::Cpu as u64, 0), |store| {
+        let (platform, index) = field.map_or((Platform::Cpu as u64, 0), |store| {
             let bits = context.raw(store);
             (bits & 0b111, (bits >> 3) as u32)
         });
@@ -31,27 +31,27 @@ impl Devices {
         if platform == Platform::Cpu {
             return Some(host());
         }
-        found().devices.iter().find(|device| device.platform() == platform && device.index == index)
+        detected().devices.iter().find(|device| device.platform() == platform && device.index == index)
     }
 
-    /// This signature, if one of the devices has it, else the signatures that there are.
+    /// `wanted` if a device has that hardware signature, otherwise the signatures of all devices.
     pub fn signature_like(&self, wanted: &str) -> String {
         let own = match self {
-            Devices::Imagined(device) => return device.hardware_signature(),
-            Devices::Found => host().hardware_signature(),
+            Devices::Simulated(device) => return device.hardware_signature(),
+            Devices::Detected => host().hardware_signature(),
         };
         if own == wanted {
             return own;
         }
         let mut all = vec![own];
-        all.extend(found().devices.iter().map(DeviceSpec::hardware_signature));
+        all.extend(detected().devices.iter().map(DeviceSpec::hardware_signature));
         all.dedup();
         if all.iter().any(|one| one == wanted) { wanted.to_owned() } else { all.join(" and ") }
     }
 
     /// Whether calls can be run.
     pub fn are_real(&self) -> bool {
-        matches!(self, Devices::Found)
+        matches!(self, Devices::Detected)
     }
 }
 
@@ -60,26 +60,26 @@ pub(crate) fn host() -> &'static DeviceSpec {
     HOST.get_or_init(detect_cpu)
 }
 
-/// How the generations of GPUs are told apart; settled when devices are first looked for.
+/// The table of GPU generations; fixed when devices are first detected.
 static GENERATIONS: OnceLock<GenerationTable> = OnceLock::new();
 
-/// Says how generations are told apart. Only the first answer counts, and only before devices have been looked for.
-pub(crate) fn describe_by(table: GenerationTable) {
+/// Sets the table of GPU generations. Only the first call has an effect, and only before devices are detected.
+pub(crate) fn set_generation_table(table: GenerationTable) {
     let shown = table.rows().len();
     if GENERATIONS.set(table).is_err() {
         tracing::debug!(
             rows = shown,
-            "devices have been described already; gpu_generations acts in the next process"
+            "devices are already detected; gpu_generations takes effect in the next process"
         );
     }
 }
 
-pub(crate) fn found() -> &'static Discovery {
-    static FOUND: OnceLock<Discovery> = OnceLock::new();
-    FOUND.get_or_init(|| discover_by(GENERATIONS.get_or_init(GenerationTable::default)))
+pub(crate) fn detected() -> &'static Discovery {
+    static DETECTED: OnceLock<Discovery> = OnceLock::new();
+    DETECTED.get_or_init(|| discover_by(GENERATIONS.get_or_init(GenerationTable::default)))
 }
 
-/// Where an operation's contexts say on which device the tensors are.
-pub(crate) fn place_of(operation: &OperationInfo) -> Option<Store> {
+/// The context field that holds the device of an operation's tensors.
+pub(crate) fn device_store(operation: &OperationInfo) -> Option<Store> {
     operation.fields.iter().find(|field| field.kind == FieldKind::Place).map(|field| field.store)
 }

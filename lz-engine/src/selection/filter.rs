@@ -1,12 +1,12 @@
 //! Whether a kernel can run a call, and every reason why not.
 //!
-//! One walk serves two readers: the decision, which wants to know quickly and what its answer hangs on, and the
-//! explanation, which wants all reasons. So they cannot disagree.
+//! One traversal serves two visitors: the decision, which stops at the first exclusion and collects guards, and the explanation,
+//! which collects all reasons. So the two cannot disagree.
 
 use lz_schema::expr::Slots;
 
 use crate::compiled::{CompiledKernel, Facts};
-use crate::health::{RefusalScope, Standing};
+use crate::health::{CircuitStatus, RefusalScope};
 use crate::policy::{JitPolicy, TpFallback};
 use crate::selection::call::Call;
 use crate::selection::guard::Guard;
@@ -18,17 +18,17 @@ use lz_core::plan::{TransformKind, Transforms};
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::spec::{KernelSpec, StrideNeeds};
 
-/// Who listens to the walk.
-pub(crate) trait Listener {
-    /// The kernel is excluded, for the whole cell of the call. True stops the walk.
+/// Receives the results of [`examine`].
+pub(crate) trait FilterVisitor {
+    /// The kernel is excluded for the whole cell of the call. Returning true stops the traversal.
     fn excluded(&mut self, reason: impl FnOnce() -> Reason) -> bool;
 
-    /// Something that must be looked at on each call of the cell, and how it stands now.
+    /// A condition that varies within the cell, and its value for this call.
     fn guarded(&mut self, guard: Guard, holds: bool, reason: impl FnOnce() -> Reason);
 }
 
 /// Collects all reasons.
-impl Listener for Vec<Reason> {
+impl FilterVisitor for Vec<Reason> {
     fn excluded(&mut self, reason: impl FnOnce() -> Reason) -> bool {
         self.push(reason());
         false
@@ -41,16 +41,16 @@ impl Listener for Vec<Reason> {
     }
 }
 
-/// Walks through everything that a kernel needs.
-pub(crate) fn examine(call: &Call<'_>, position: u16, listener: &mut impl Listener) {
+/// Checks all requirements of a kernel.
+pub(crate) fn examine(call: &Call<'_>, position: u16, visitor: &mut impl FilterVisitor) {
     let Some(candidate) = call.table.candidates.get(usize::from(position)) else { return };
-    let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { return };
-    let _ = policy(call, position, candidate, kernel, listener)
-        || device(call.device, kernel, listener)
-        || arguments(call, kernel, listener)
-        || mode(call, kernel, listener)
-        || limits(call, position, kernel, listener)
-        || standing(call, kernel, listener);
+    let Some(kernel) = call.snapshot.registry.compiled(candidate.kernel) else { return };
+    let _ = policy(call, position, candidate, kernel, visitor)
+        || device(call.device, kernel, visitor)
+        || arguments(call, kernel, visitor)
+        || mode(call, kernel, visitor)
+        || limits(call, position, kernel, visitor)
+        || circuit_status(call, kernel, visitor);
 }
 
 type Stop = bool;
@@ -60,15 +60,15 @@ fn policy(
     position: u16,
     candidate: &Candidate,
     kernel: &CompiledKernel,
-    listener: &mut impl Listener,
+    visitor: &mut impl FilterVisitor,
 ) -> Stop {
     for reason in &candidate.excluded {
-        if listener.excluded(|| reason.clone()) {
+        if visitor.excluded(|| reason.clone()) {
             return true;
         }
     }
     if let Some(rule) = call.denied_by(position)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::PolicyDenied).message(format!("{} ({})", rule.what, rule.source))
         })
     {
@@ -76,14 +76,14 @@ fn policy(
     }
     if let Some((locked, id, source)) = call.lock
         && locked != Some(position)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::PolicyLockedOther).message(format!("locked to {id} ({source})"))
         })
     {
         return true;
     }
     if let Some(reason) = call.hint.forbids()
-        && listener.excluded(|| reason.clone())
+        && visitor.excluded(|| reason.clone())
     {
         return true;
     }
@@ -91,23 +91,23 @@ fn policy(
         return false;
     }
     (call.mode.has(Ask::Disabled)
-        && listener.excluded(|| {
-            Reason::new(ReasonCode::ModeExcluded).required("a reference").found("optimisation is disabled")
+        && visitor.excluded(|| {
+            Reason::new(ReasonCode::ModeExcluded).required("a reference").found("optimization is disabled")
         }))
-        || (!call.world.level.allows_kernels()
-            && listener.excluded(|| {
-                Reason::new(ReasonCode::Degraded).required("a reference").found(call.world.level.name())
+        || (!call.snapshot.level.allows_kernels()
+            && visitor.excluded(|| {
+                Reason::new(ReasonCode::Degraded).required("a reference").found(call.snapshot.level.name())
             }))
 }
 
-fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     let Some(device) = device else {
-        return listener.excluded(|| Reason::new(ReasonCode::DeviceAbsent));
+        return visitor.excluded(|| Reason::new(ReasonCode::DeviceAbsent));
     };
     let spec = kernel.spec();
     if device.platform() != spec.platform {
-        // Nothing else about the device means anything on another platform.
-        return listener.excluded(|| {
+        // Other device properties are meaningless on a different platform.
+        return visitor.excluded(|| {
             Reason::new(ReasonCode::PlatformMismatch)
                 .required(spec.platform.name())
                 .found(device.platform().name())
@@ -115,9 +115,9 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     }
     if spec.runs_in.is_some()
         && device.platform() != Platform::Cpu
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::PlatformMismatch)
-                .required("tensors of the host, for what is on a device does not cross to another process")
+                .required("host tensors: device tensors cannot be passed to another process")
                 .found(device.platform().name())
         })
     {
@@ -130,14 +130,14 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     let sm = device.sm().unwrap_or_default();
     let shown = |sm: u32| format!("sm{sm}");
     if let Some(min) = needs.min_sm.filter(|min| sm < *min)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::SmTooOld).required(format!("{} or later", shown(min))).found(shown(sm))
         })
     {
         return true;
     }
     if let Some(max) = needs.max_sm.filter(|max| sm > *max)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::SmTooNew).required(format!("{} or earlier", shown(max))).found(shown(sm))
         })
     {
@@ -147,7 +147,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     let known = |name| kernel.generations.contains(name);
     if !kernel.generations.is_empty()
         && !generation.is_some_and(known)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::GpuGenerationUnsupported)
                 .required(needs.generations.join(" or "))
                 .found(generation.map_or("an unknown generation", |generation| generation.name()))
@@ -158,7 +158,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     let cuda = device.cuda();
     let cores = cuda.map_or(0, |cuda| cuda.tensor_core_generation);
     if let Some(min) = needs.min_tensor_core_generation.filter(|min| cores < *min)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::TensorCoreGenUnsupported)
                 .required(format!("tensor cores of generation {min} or later"))
                 .found(format!("generation {cores}"))
@@ -168,7 +168,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     }
     if let Some(set) = kernel.instruction_set
         && !cuda.is_some_and(|cuda| cuda.instruction_sets.contains(&set))
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             let found = cuda.map(|cuda| cuda.instruction_sets.iter().map(|set| set.name()));
             let found = found.map(|names| names.collect::<Vec<_>>().join(", ")).unwrap_or_default();
             Reason::new(ReasonCode::InstructionSetMismatch).required(set.name()).found(found)
@@ -178,7 +178,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     }
     let missing = device.isa().missing(kernel.isa);
     if !missing.is_empty()
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             let name = |isa: lz_core::device::Isa| isa.name();
             let required: Vec<&str> = kernel.isa.iter().map(name).collect();
             let lacking: Vec<&str> = missing.iter().map(name).collect();
@@ -191,7 +191,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     }
     let driver = device.driver_version();
     match &needs.min_driver {
-        Some(min) if !version_reaches(driver, min) => listener.excluded(|| {
+        Some(min) if !version_reaches(driver, min) => visitor.excluded(|| {
             Reason::new(ReasonCode::DriverVersionUnsupported)
                 .required(format!("{min} or later"))
                 .found(if driver.is_empty() { "no driver".to_owned() } else { driver.to_owned() })
@@ -200,7 +200,7 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
     }
 }
 
-/// Whether a dotted version is at least another, number by number.
+/// Whether a dotted version is at least `required`, compared component by component.
 fn version_reaches(found: &str, required: &str) -> bool {
     let numbers = |text: &str| -> Vec<u64> {
         let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>();
@@ -212,11 +212,11 @@ fn version_reaches(found: &str, required: &str) -> bool {
     (0..length).map(|position| at(&found, position)).ge((0..length).map(|position| at(&required, position)))
 }
 
-fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+fn arguments(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     for need in &kernel.dtypes {
         let raw = call.context.raw(need.store);
         if !need.holds(raw)
-            && listener.excluded(|| {
+            && visitor.excluded(|| {
                 let found = if need.code == ReasonCode::OutputDtypeUnsupported {
                     shown_case(call, &need.name)
                 } else {
@@ -233,7 +233,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
     }
     if let Some(need) = &kernel.quant_format
         && !need.holds(call.context.raw(need.store))
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::QuantFormatUnsupported)
                 .required(need.required.clone())
                 .found(shown_case(call, &need.name))
@@ -243,21 +243,20 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
     }
     if let Some(judge) = &kernel.entry.judge
         && let Some(reason) = judge.objection(call.table.info, call.context)
-        && listener.excluded(|| reason)
+        && visitor.excluded(|| reason)
     {
         return true;
     }
     let needed = transforms(call, &kernel.facts, || Some(kernel));
     needed.iter().any(|kind| {
-        // A result that is copied is not converted: whoever cannot write into a given place can do that, and strictness is
-        // about values.
+        // Copying the output is not a conversion of values: every adapter can do it, and strict mode allows it.
         if kind == TransformKind::Output {
             return false;
         }
         let adapts = kernel.spec().adapts.contains(&kind);
         let excluded = !adapts || call.mode.has(Ask::Strict) || call.mode.has(Ask::NotAdapting);
         excluded
-            && listener.excluded(|| {
+            && visitor.excluded(|| {
                 let reason = unmet(call, kernel, kind);
                 if adapts {
                     let text = format!("{} would have to be converted: {}", kind.name(), reason.sentence());
@@ -276,7 +275,7 @@ fn shown_case(call: &Call<'_>, field: &str) -> String {
         .map_or_else(String::new, |field| lz_core::expression_names::show(field, call.context))
 }
 
-/// What an adapter would have to convert. The kernel itself is looked at only where its facts are not enough.
+/// The conversions that an adapter would have to do. `kernel` is only called if `facts` are not sufficient.
 #[inline]
 pub(crate) fn transforms<'k>(
     call: &Call<'_>,
@@ -284,7 +283,7 @@ pub(crate) fn transforms<'k>(
     kernel: impl FnOnce() -> Option<&'k CompiledKernel>,
 ) -> Transforms {
     let mut needed = Transforms::NONE;
-    if facts.picks_layouts {
+    if facts.has_layouts {
         let layout = kernel().and_then(|kernel| kernel.layout.as_ref());
         if layout.is_some_and(|need| !need.holds(call.context.raw(need.store))) {
             needed = needed.with(TransformKind::Layout);
@@ -297,7 +296,7 @@ pub(crate) fn transforms<'k>(
     if call.strides.alignment < u64::from(facts.alignment) {
         needed = needed.with(TransformKind::Align);
     }
-    if facts.copies_output && call.strides.given_output {
+    if facts.copies_output && call.strides.has_out {
         needed = needed.with(TransformKind::Output);
     }
     needed
@@ -345,33 +344,33 @@ fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reaso
     }
 }
 
-/// The largest tensor-parallel size for which a kernel keeps its promise, where the call has a larger one.
+/// The maximum tensor-parallel size for which a kernel is invariant, if the call exceeds it.
 fn tp_exceeded(call: &Call<'_>, spec: &KernelSpec) -> Option<u32> {
     spec.max_tp_size.filter(|most| call.mode.tp_size() > *most)
 }
 
-/// The order of reduction for which a kernel keeps its promise, where the ranks add in another one.
+/// The reduction order for which a kernel is invariant, if policy sets a different one.
 fn other_order(call: &Call<'_>, spec: &KernelSpec) -> Option<ReductionOrder> {
-    spec.reduction_order.filter(|order| *order != call.world.policy.reduction_order.value)
+    spec.reduction_order.filter(|order| *order != call.snapshot.policy.reduction_order.value)
 }
 
-/// Whether a kernel's result does not depend on the tensor-parallel size, on this call.
+/// Whether a kernel's result is independent of the tensor-parallel size, on this call.
 pub(crate) fn is_tp_invariant(call: &Call<'_>, spec: &KernelSpec) -> bool {
     spec.tp_invariant && tp_exceeded(call, spec).is_none() && other_order(call, spec).is_none()
 }
 
-/// For a call whose result must not depend on the tensor-parallel size.
-fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+/// Checks calls that require tensor-parallel invariance.
+fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     let spec = kernel.spec();
-    let fallback = call.world.policy.tp_fallback.value;
+    let fallback = call.snapshot.policy.tp_fallback.value;
     if !call.mode.has(Ask::TensorParallelInvariant) || fallback == TpFallback::BestEffort {
         return false;
     }
     if !spec.tp_invariant || fallback == TpFallback::Error && kernel.is_reference() {
-        return listener.excluded(|| Reason::new(ReasonCode::TpInvarianceRequired));
+        return visitor.excluded(|| Reason::new(ReasonCode::TpInvarianceRequired));
     }
     if let Some(most) = tp_exceeded(call, spec)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::TpSizeExceeded)
                 .required(format!("at most {most} ranks"))
                 .found(format!("{} ranks", call.mode.tp_size()))
@@ -380,8 +379,8 @@ fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl L
         return true;
     }
     other_order(call, spec).is_some_and(|order| {
-        let asked = &call.world.policy.reduction_order;
-        listener.excluded(|| {
+        let asked = &call.snapshot.policy.reduction_order;
+        visitor.excluded(|| {
             Reason::new(ReasonCode::ReductionOrderMismatch)
                 .required(format!("{} ({})", asked.value.name(), asked.source))
                 .found(order.name())
@@ -389,10 +388,10 @@ fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl L
     })
 }
 
-fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+fn mode(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     let spec = kernel.spec();
     let asked = |ask| call.mode.has(ask);
-    let assumed = !spec.cuda_graph_unsafe && call.world.policy.default_graph_safe.value;
+    let assumed = !spec.cuda_graph_unsafe && call.snapshot.policy.default_graph_safe.value;
     let capturable = spec.cuda_graph_safe || assumed;
     let checks = [
         (asked(Ask::Deterministic) && !spec.deterministic, ReasonCode::NonDeterministic),
@@ -401,21 +400,21 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
         (spec.prepacked_weights && !asked(Ask::PackedWeights), ReasonCode::PackedWeightsRequired),
     ];
     for (wrong, code) in checks {
-        if wrong && listener.excluded(|| Reason::new(code)) {
+        if wrong && visitor.excluded(|| Reason::new(code)) {
             return true;
         }
     }
-    if tp_invariance(call, kernel, listener) {
+    if tp_invariance(call, kernel, visitor) {
         return true;
     }
-    let strict = &call.world.policy.graph_strict_mode;
+    let strict = &call.snapshot.policy.graph_strict_mode;
     if asked(Ask::Capturing)
         && capturable
         && strict.value
-        && !call.world.warm.can_be_captured(call.table.info, &spec.id, call.bucket.words())
-        && listener.excluded(|| {
+        && !call.snapshot.warm.can_be_captured(call.table.info, &spec.id, call.bucket.words())
+        && visitor.excluded(|| {
             let message = format!(
-                "{} has not survived a trial capture of such a call, which graph_strict_mode asks for ({})",
+                "{} has not passed a trial capture of such a call, which graph_strict_mode requires ({})",
                 spec.id, strict.source
             );
             Reason::new(ReasonCode::CudaGraphUnsafe).message(message)
@@ -425,7 +424,7 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
     }
     if let (Some(strategies), Some(strategy)) = (&kernel.kv_strategies, call.mode.kv_strategy())
         && !strategies.contains(&strategy)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::KvStrategyUnsupported)
                 .required(spec.kv_strategies.join(" or "))
                 .found(strategy.name())
@@ -434,12 +433,12 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
         return true;
     }
     let driver = call.device.map_or("", DeviceSpec::driver_version);
-    let oldest = &call.world.policy.kv_min_driver;
+    let oldest = &call.snapshot.policy.kv_min_driver;
     if kernel.kv_strategies.is_some()
         && call.mode.kv_strategy() == Some(KvStrategy::Virtual)
         && spec.platform == Platform::Cuda
         && !version_reaches(driver, &oldest.value)
-        && listener.excluded(|| {
+        && visitor.excluded(|| {
             Reason::new(ReasonCode::DriverVersionUnsupported)
                 .required(format!("{} or later for virtual memory ({})", oldest.value, oldest.source))
                 .found(if driver.is_empty() { "no driver" } else { driver })
@@ -450,16 +449,16 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
     if !spec.jit {
         return false;
     }
-    match call.world.policy.jit.value {
-        JitPolicy::Never => listener.excluded(|| Reason::new(ReasonCode::JitDisabled)),
-        JitPolicy::WhenWarm if !call.takes_cold && call.is_cold(spec) => {
-            listener.excluded(|| Reason::new(ReasonCode::JitCold))
+    match call.snapshot.policy.jit.value {
+        JitPolicy::Never => visitor.excluded(|| Reason::new(ReasonCode::JitDisabled)),
+        JitPolicy::WhenWarm if !call.allow_cold && call.is_cold(spec) => {
+            visitor.excluded(|| Reason::new(ReasonCode::JitCold))
         }
         _ => false,
     }
 }
 
-fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     let values = &call.values;
     for (number, limit) in kernel.limits.iter().enumerate() {
         let mut told = false;
@@ -472,10 +471,10 @@ fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
                     call.context,
                 ))
             };
-            if call.table.is_settled(part) {
+            if call.table.is_cell_constant(part) {
                 if !holds && !told {
                     told = true;
-                    if listener.excluded(reason) {
+                    if visitor.excluded(reason) {
                         return true;
                     }
                 }
@@ -483,15 +482,15 @@ fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
                 let plain = Guard::Part { position, limit: number as u16, part: place as u16, expect: holds };
                 let short = part.modulus.and_then(|modulus| Guard::modulus(modulus, holds));
                 let guard = short.unwrap_or(plain);
-                listener.guarded(guard, holds || told, reason);
+                visitor.guarded(guard, holds || told, reason);
                 told |= !holds;
             }
         }
     }
-    launch(call, position, kernel, listener) || memory(call, position, kernel, listener)
+    launch(call, position, kernel, visitor) || memory(call, position, kernel, visitor)
 }
 
-/// The launch grid against what the device takes. A formula without a value is a grid that cannot be launched.
+/// Whether the launch grid is within the device limits. A formula without a value does not fit.
 pub(crate) fn launch_fits(
     kernel: &CompiledKernel,
     values: &(impl Slots + ?Sized),
@@ -533,25 +532,25 @@ fn launch_problem(
     None
 }
 
-fn launch(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+fn launch(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     if kernel.grid.is_none() && kernel.block.is_none() {
         return false;
     }
     let Some(device) = call.device else { return false };
     let reads = kernel.grid.iter().flatten().chain(&kernel.block).fold(0, |set, formula| set | formula.reads);
     let problem = launch_problem(kernel, &call.values, device);
-    if call.is_settled(reads) {
-        problem.is_some_and(|reason| listener.excluded(|| reason))
+    if call.is_cell_constant(reads) {
+        problem.is_some_and(|reason| visitor.excluded(|| reason))
     } else {
         let holds = problem.is_none();
-        listener.guarded(Guard::Launch { position, expect: holds }, holds, || {
+        visitor.guarded(Guard::Launch { position, expect: holds }, holds, || {
             problem.unwrap_or_else(|| Reason::new(ReasonCode::CudaGridDimExceeded))
         });
         false
     }
 }
 
-/// Scratch memory in bytes; `None` when the formula has no value.
+/// Workspace size in bytes; `None` if the formula has no value.
 pub(crate) fn workspace(kernel: &CompiledKernel, values: &(impl Slots + ?Sized)) -> Option<u64> {
     match &kernel.workspace {
         None => Some(0),
@@ -559,7 +558,7 @@ pub(crate) fn workspace(kernel: &CompiledKernel, values: &(impl Slots + ?Sized))
     }
 }
 
-fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     let Some(formula) = &kernel.workspace else { return false };
     let bytes = workspace(kernel, &call.values);
     let holds = bytes.is_some_and(|bytes| call.memory().is_none_or(|limit| bytes <= limit));
@@ -570,23 +569,23 @@ fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
             .required(format!("{limit} of scratch memory"))
             .found(bytes.map_or_else(|| "no size".to_owned(), |bytes| format!("{bytes} bytes")))
     };
-    if call.is_settled(formula.reads) && !call.world.memory_changes() {
-        !holds && listener.excluded(reason)
+    if call.is_cell_constant(formula.reads) && !call.snapshot.memory_changes() {
+        !holds && visitor.excluded(reason)
     } else {
-        listener.guarded(Guard::Memory { position, expect: holds }, holds, reason);
+        visitor.guarded(Guard::Memory { position, expect: holds }, holds, reason);
         false
     }
 }
 
-fn standing(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
-    match call.world.health.standing(&call.subject(kernel)) {
-        Standing::Closed | Standing::Probing => false,
-        Standing::Refused(refusal)
-            if call.takes_open && refusal.yields_to_last_resort(kernel.is_reference()) =>
+fn circuit_status(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
+    match call.snapshot.health.circuit_status(&call.subject(kernel)) {
+        CircuitStatus::Closed | CircuitStatus::Probing => false,
+        CircuitStatus::Refused(refusal)
+            if call.allow_open_circuit && refusal.yields_to_last_resort(kernel.is_reference()) =>
         {
             false
         }
-        Standing::Refused(refusal) => listener.excluded(|| {
+        CircuitStatus::Refused(refusal) => visitor.excluded(|| {
             let code = if refusal.scope == RefusalScope::Device {
                 ReasonCode::DeviceLost
             } else {

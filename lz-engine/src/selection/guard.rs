@@ -1,14 +1,14 @@
-//! What a cached decision hangs on beyond its cell: conditions that cannot be cut, looked at on every hit.
+//! Guards: conditions of a cached decision that vary within its cell, checked on every hit.
 
 use super::operation_table::OperationTable;
-use super::snapshot::World;
+use super::snapshot::Snapshot;
 use crate::condition_parts::Modulus;
 use crate::selection::filter;
 use lz_core::context::{Context, Store};
 use lz_core::expression_names::Values;
 use lz_core::mode::Mode;
 
-/// One condition and the truth that it must keep.
+/// A condition and the truth value that it must keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
     /// A remainder of an axis.
@@ -23,15 +23,15 @@ pub(crate) enum Guard {
     Memory { position: u16, expect: bool },
     /// Whether a candidate's launch fits the device.
     Launch { position: u16, expect: bool },
-    /// What dispatch tables say, where that depends on numbers: 48 bits.
-    Tabled { says: u64 },
+    /// The answer of the dispatch tables, where it depends on scalars: a 48-bit digest.
+    Table { digest: u64 },
 }
 
-/// Bits of the numbers of a remainder.
+/// Bits for modulus and remainder in the packed form.
 const MODULUS_BITS: u32 = 26;
 
 impl Guard {
-    /// The short form of a remainder; `None` when its numbers are too large for it.
+    /// The compact form of a modulus condition; `None` if its numbers are too large.
     pub fn modulus(modulus: Modulus, expect: bool) -> Option<Guard> {
         let short = |number: i64| u32::try_from(number).ok().filter(|number| *number < 1 << MODULUS_BITS);
         let divisor = short(modulus.modulus).filter(|divisor| *divisor > 0)?;
@@ -39,7 +39,7 @@ impl Guard {
         Some(Guard::Modulus { modulus: divisor, remainder, axis: modulus.axis, expect })
     }
 
-    /// In one word, as the cache keeps it: its kind, its truth, and what it is about.
+    /// Packs the guard into one word: kind, expected value, operands.
     pub fn pack(self) -> u64 {
         let word = |kind: u64, expect: bool, rest: u64| kind | u64::from(expect) << 3 | rest;
         let numbers = |a: u16, b: u16, c: u16| u64::from(a) << 16 | u64::from(b) << 32 | u64::from(c) << 48;
@@ -53,11 +53,11 @@ impl Guard {
             Guard::Lock { lock, expect } => word(3, expect, numbers(lock, 0, 0)),
             Guard::Memory { position, expect } => word(4, expect, numbers(position, 0, 0)),
             Guard::Launch { position, expect } => word(5, expect, numbers(position, 0, 0)),
-            Guard::Tabled { says } => word(6, true, says << 16),
+            Guard::Table { digest } => word(6, true, digest << 16),
         }
     }
 
-    /// What [`Guard::pack`] has packed.
+    /// The inverse of [`Guard::pack`].
     #[inline]
     pub fn unpack(word: u64) -> Guard {
         let expect = word >> 3 & 1 != 0;
@@ -74,7 +74,7 @@ impl Guard {
             3 => Guard::Lock { lock: number(1), expect },
             4 => Guard::Memory { position: number(1), expect },
             5 => Guard::Launch { position: number(1), expect },
-            _ => Guard::Tabled { says: word >> 16 },
+            _ => Guard::Table { digest: word >> 16 },
         }
     }
 
@@ -86,30 +86,30 @@ impl Guard {
             | Guard::Lock { expect, .. }
             | Guard::Memory { expect, .. }
             | Guard::Launch { expect, .. } => expect,
-            Guard::Tabled { .. } => true,
+            Guard::Table { .. } => true,
         }
     }
 }
 
-/// Whether every guard still stands as it did when the decision was made.
+/// Whether every guard has its expected value.
 #[inline]
-pub(crate) fn all_stand(
+pub(crate) fn all_hold(
     mut guards: impl Iterator<Item = Guard>,
-    world: &World,
+    snapshot: &Snapshot,
     table: &OperationTable,
     context: &Context,
     mode: Mode,
 ) -> bool {
-    guards.all(|guard| stands(guard, world, table, context, mode))
+    guards.all(|guard| holds(guard, snapshot, table, context, mode))
 }
 
-fn stands(guard: Guard, world: &World, table: &OperationTable, context: &Context, mode: Mode) -> bool {
+fn holds(guard: Guard, snapshot: &Snapshot, table: &OperationTable, context: &Context, mode: Mode) -> bool {
     let kernel = |position: u16| {
         let candidate = table.candidates.get(usize::from(position))?;
-        world.registry.compiled(candidate.kernel)
+        snapshot.registry.compiled(candidate.kernel)
     };
-    let device = || world.devices.of_call(table.place, context);
-    // Only conditions of policy see the device and the mode as well.
+    let device = || snapshot.devices.of_call(table.device_field, context);
+    // Only conditions of policy read the device and the mode.
     let fields = Values::of_fields(&table.info.fields, context);
     let with_device = || Values::of_call(&table.info.fields, context, device(), mode);
     let now = match guard {
@@ -129,12 +129,14 @@ fn stands(guard: Guard, world: &World, table: &OperationTable, context: &Context
         }
         Guard::Memory { position, .. } => kernel(position).map(|kernel| {
             let bytes = filter::workspace(kernel, &fields);
-            bytes.is_some_and(|bytes| world.memory_limit(device()).is_none_or(|limit| bytes <= limit))
+            bytes.is_some_and(|bytes| snapshot.memory_limit(device()).is_none_or(|limit| bytes <= limit))
         }),
         Guard::Launch { position, .. } => kernel(position)
             .zip(device())
             .map(|(kernel, device)| filter::launch_fits(kernel, &fields, device)),
-        Guard::Tabled { says } => Some(world.solved.says(table, &world.registry, context, device()) == says),
+        Guard::Table { digest } => {
+            Some(snapshot.solved.digest(table, &snapshot.registry, context, device()) == digest)
+        }
     };
     now == Some(guard.expect())
 }
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_guard_survives_packing() {
+    fn guards_round_trip_through_packing() {
         let most = (1 << MODULUS_BITS) - 1;
         for expect in [false, true] {
             let all = [
@@ -155,7 +157,7 @@ mod tests {
                 Guard::Lock { lock: 7, expect },
                 Guard::Memory { position: u16::MAX, expect },
                 Guard::Launch { position: 3, expect },
-                Guard::Tabled { says: (1 << 48) - 1 },
+                Guard::Table { digest: (1 << 48) - 1 },
             ];
             for guard in all {
                 assert_eq!(Guard::unpack(guard.pack()), guard);
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn large_numbers_have_no_short_form() {
+    fn large_moduli_have_no_packed_form() {
         let modulus = |modulus, remainder| Guard::modulus(Modulus { axis: 0, modulus, remainder }, true);
         assert!(modulus(8, 0).is_some());
         assert!(modulus(1 << MODULUS_BITS, 0).is_none() && modulus(8, -1).is_none());

@@ -1,7 +1,7 @@
-//! The tables that an engine uses, and what they say about a call.
+//! The tables that an engine uses, and their answers for a call.
 //!
-//! A table that is here once belonged to this machine and these capabilities. When kernels come or go it may not any more:
-//! then it is stale, stays visible and decides nothing.
+//! A loaded table matched this machine and its capabilities. When kernels are added or removed, it may become stale: it stays visible
+//! and decides nothing.
 
 use std::sync::Arc;
 
@@ -9,41 +9,41 @@ use serde::Serialize;
 
 use crate::registry::Registry;
 use crate::selection::operation_table::OperationTable;
-use crate::table::{Decision, DispatchTable, Found, capabilities_hash};
+use crate::table::{Decision, DispatchTable, TableAnswer, capabilities_hash};
 use lz_core::context::{Context, Store};
 use lz_core::device::DeviceSpec;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// A table in use.
+/// A loaded table.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadedTable {
     pub path: String,
     pub table: Arc<DispatchTable>,
-    /// Why it is not used any more.
+    /// Why it is stale.
     pub stale: Option<Reason>,
 }
 
-/// All tables of an engine, at most one for each kind of hardware.
+/// All tables of an engine, at most one per hardware signature.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LoadedTables(pub(crate) Vec<LoadedTable>);
 
-/// What tables say about a call.
+/// The answer of the tables for a call.
 #[derive(Debug, Default)]
 pub(crate) enum Hint<'a> {
     /// Nothing.
     #[default]
     None,
-    /// These candidates first, in this order; unless policy overrules it, and why.
+    /// Ranks these candidates first, in this order, unless policy overrules it (and why).
     Decided { loaded: &'a LoadedTable, positions: Vec<u16>, overruled: Option<&'static str> },
-    /// The operation is in the table, this call is not.
+    /// The operation is in the table, but this call is not.
     Outside { loaded: &'a LoadedTable, reason: Reason },
-    /// The table is not used any more.
+    /// The table is stale.
     Stale { loaded: &'a LoadedTable, reason: &'a Reason },
 }
 
 impl Hint<'_> {
-    /// Candidates that go before all others.
+    /// Candidates that rank before all others.
     pub fn first(&self) -> &[u16] {
         match self {
             Hint::Decided { positions, overruled: None, .. } => positions,
@@ -51,7 +51,7 @@ impl Hint<'_> {
         }
     }
 
-    /// Why the call may not be run at all: the table makes what lies outside an error.
+    /// Why the call is refused: the table makes calls outside of it an error.
     pub fn forbids(&self) -> Option<&Reason> {
         match self {
             Hint::Outside { loaded, reason } => loaded.table.outside_is_error.then_some(reason),
@@ -61,7 +61,7 @@ impl Hint<'_> {
 }
 
 impl LoadedTables {
-    /// With a table, instead of the one for the same hardware if there is one.
+    /// Adds a table, replacing the one with the same hardware signature.
     #[must_use]
     pub fn with(&self, loaded: LoadedTable) -> LoadedTables {
         let other = |one: &&LoadedTable| one.table.hardware_signature != loaded.table.hardware_signature;
@@ -71,8 +71,8 @@ impl LoadedTables {
         LoadedTables(tables)
     }
 
-    /// The same tables beside another registry: what no longer fits is stale, what fits again is not.
-    pub fn beside(tables: &Arc<LoadedTables>, registry: &Registry) -> Arc<LoadedTables> {
+    /// The same tables with another registry: recomputes which are stale.
+    pub fn with_registry(tables: &Arc<LoadedTables>, registry: &Registry) -> Arc<LoadedTables> {
         if tables.0.is_empty() {
             return Arc::clone(tables);
         }
@@ -86,18 +86,18 @@ impl LoadedTables {
         Arc::new(next)
     }
 
-    /// Where answers for an operation change along each size.
-    pub fn cuts(&self, operation: &OperationInfo, tell: &mut dyn FnMut(Store, i64)) {
-        self.0.iter().for_each(|loaded| loaded.table.cuts(operation, tell));
+    /// Sizes where answers for an operation change.
+    pub fn cuts(&self, operation: &OperationInfo, visit: &mut dyn FnMut(Store, i64)) {
+        self.0.iter().for_each(|loaded| loaded.table.cuts(operation, visit));
     }
 
-    /// Whether answers for an operation depend on numbers, which are not part of a cell of decisions.
-    pub fn reads_numbers(&self, operation: &OperationInfo) -> bool {
-        self.0.iter().any(|loaded| loaded.table.reads_numbers(operation))
+    /// Whether answers for an operation depend on scalars, which are not part of a cell.
+    pub fn reads_scalars(&self, operation: &OperationInfo) -> bool {
+        self.0.iter().any(|loaded| loaded.table.reads_scalars(operation))
     }
 
-    /// What they say about a call, in 48 bits: the same for the same answer.
-    pub fn says(
+    /// A 48-bit digest of the answer for a call.
+    pub fn digest(
         &self,
         table: &OperationTable,
         registry: &Registry,
@@ -116,7 +116,7 @@ impl LoadedTables {
         mixed & ((1 << 48) - 1)
     }
 
-    /// What they say about a call, before policy is asked.
+    /// The answer for a call, before policy is applied.
     pub fn hint<'a>(
         &'a self,
         table: &OperationTable,
@@ -130,19 +130,19 @@ impl LoadedTables {
             return Hint::None;
         };
         match loaded.table.lookup(table.info, context) {
-            Found::Unknown => Hint::None,
+            TableAnswer::Unknown => Hint::None,
             _ if loaded.stale.is_some() => match &loaded.stale {
                 Some(reason) => Hint::Stale { loaded, reason },
                 None => Hint::None,
             },
-            Found::Outside(reason) => Hint::Outside { loaded, reason },
-            Found::Decision(decision) => {
+            TableAnswer::Outside(reason) => Hint::Outside { loaded, reason },
+            TableAnswer::Decision(decision) => {
                 Hint::Decided { loaded, positions: positions(table, registry, decision), overruled: None }
             }
         }
     }
 
-    /// What there is, for people.
+    /// The tables, for display.
     pub fn states(&self) -> Vec<TableState> {
         let state = |loaded: &LoadedTable| TableState {
             path: loaded.path.clone(),
@@ -155,23 +155,23 @@ impl LoadedTables {
     }
 }
 
-/// The decided kernel and its fallbacks as candidates; ids that are not there are left out.
+/// The decided kernel and its fallbacks as candidate positions; unknown ids are skipped.
 fn positions(table: &OperationTable, registry: &Registry, decision: &Decision) -> Vec<u16> {
     let ids = std::iter::once(&decision.kernel).chain(&decision.fallbacks);
     ids.filter_map(|id| table.position_of(registry, id)).collect()
 }
 
-/// A table in use, for people.
+/// A loaded table, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableState {
-    /// Where it came from.
+    /// The file.
     pub path: String,
-    /// What it was solved for.
+    /// The model that it was built for.
     pub model_id: String,
-    /// The hardware that it belongs to.
+    /// Its hardware signature.
     pub hardware_signature: String,
-    /// The operations that it decides for.
+    /// The operations that it decides.
     pub operations: Vec<String>,
-    /// Why it decides nothing any more; `None` while it does.
+    /// Why it is stale; `None` if it is not.
     pub stale: Option<String>,
 }

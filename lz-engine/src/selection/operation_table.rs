@@ -1,13 +1,13 @@
-//! Everything about one operation that can be worked out before a call comes: its candidates, what policy says of each, the
-//! conditions of rules, and the grid of cells that decisions are shared in.
+//! The compiled form of one operation: its candidates, what policy says about each, compiled rules and locks, and the grid of
+//! cells that decisions are cached by.
 //!
-//! A table belongs to one registry, one policy and the dispatch tables that are loaded. Nothing here knows health, measurements or a call.
+//! A table depends on one registry, one policy and the loaded dispatch tables. It does not depend on health, measurements or calls.
 
 use lz_schema::expr::{self, Program, Type};
 use lz_schema::model::Kind;
 
-use super::devices::place_of;
-use super::prefilter::{Set, Sieve, Sieving, Standing, only};
+use super::devices::device_store;
+use super::prefilter::{BitSet, PassSet, Prefilter, PrefilterBuilder, single_bit};
 use crate::bucket::{BucketForm, STRIDE_SPEED_BITS};
 use crate::compiled::{CompiledKernel, Facts};
 use crate::condition_parts::{Part, parts};
@@ -20,7 +20,7 @@ use lz_core::expression_names::{DEVICE_NAMES, FieldSet, MAX_VALUES, Names, Value
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// The points by which an override puts a kernel before all others.
+/// The score that an override adds, larger than any sum of other terms.
 pub(crate) const OVERRIDE_POINTS: f64 = 1000.0;
 
 /// One operation under one registry and one policy.
@@ -28,93 +28,93 @@ pub(crate) const OVERRIDE_POINTS: f64 = 1000.0;
 pub(crate) struct OperationTable {
     pub info: &'static OperationInfo,
     pub candidates: Vec<Candidate>,
-    ids: Ids,
+    ids: IdIndex,
     pub locks: Vec<CompiledLock>,
     pub rules: Vec<CompiledRule>,
-    /// Which bits of the flags tell calls apart.
+    /// Flag bits that are part of the cache key.
     pub mask: [u64; FLAG_WORDS],
-    /// How each axis is cut, by its number.
+    /// The cells of each axis, by axis number.
     pub axes: Vec<AxisCells>,
-    /// Whether numeric params tell calls apart, too: somebody looks at one.
-    pub numbers_tell: bool,
-    /// Fields whose exact value a cell does not fix.
-    pub open: FieldSet,
-    /// Where the place of the tensors is.
-    pub place: Option<Store>,
+    /// Whether scalar params are part of the cache key: a limit, rule, lock or formula reads one.
+    pub keyed_on_scalars: bool,
+    /// Fields whose exact value is not fixed by a cell.
+    pub varying: FieldSet,
+    /// The field that holds the device of the tensors.
+    pub device_field: Option<Store>,
     /// Stride classes of the tensor inputs, then of the outputs.
     pub strides: Vec<(Store, String)>,
-    /// How many of them are inputs'.
+    /// How many of them belong to inputs.
     pub strided_inputs: usize,
-    /// How its calls fall into buckets.
+    /// Maps calls to buckets.
     pub bucket: BucketForm<'static>,
-    /// Who cannot run a call, and which rules act on it.
-    pub sieve: Sieve,
-    /// Rules that the sieve cannot tell the truth of.
-    pub unsifted: Vec<u16>,
-    /// Rules and locks whose truth is not the same for a whole cell, and rules that lock.
-    pub open_rules: Vec<u16>,
-    pub open_locks: Vec<u16>,
-    pub locking: Vec<u16>,
-    /// Candidates that are compiled when they are first needed.
-    pub compiling: Set,
-    /// What rules give to candidates, those of one candidate together.
-    pub by_rules: Vec<Gift>,
+    /// Excludes candidates and finds active rules by bitset.
+    pub prefilter: Prefilter,
+    /// Rules whose condition the prefilter cannot fully evaluate.
+    pub unindexed_rules: Vec<u16>,
+    /// Rules and locks whose condition varies within a cell, and rules that lock.
+    pub varying_rules: Vec<u16>,
+    pub varying_locks: Vec<u16>,
+    pub locking_rules: Vec<u16>,
+    /// JIT-compiled candidates.
+    pub jit_candidates: BitSet,
+    /// Rule scores, grouped by candidate.
+    pub rule_scores: Vec<RuleScore>,
 }
 
-/// What a rule gives to a candidate.
+/// The score that a rule adds to a candidate.
 #[derive(Debug)]
-pub(crate) struct Gift {
-    /// The rule's own; none for one that has no bit.
-    pub bit: Set,
+pub(crate) struct RuleScore {
+    /// The rule's bit; 0 for a rule beyond the width of the bitset.
+    pub bit: BitSet,
     pub rule: u16,
     pub points: f64,
 }
 
-/// Candidates by the hashes of their ids: a table with room to spare, in which each stands at or behind its place.
+/// Candidate positions by the hash of their id: open addressing with linear probing.
 #[derive(Debug)]
-struct Ids(Box<[Option<(u64, u16)>]>);
+struct IdIndex(Box<[Option<(u64, u16)>]>);
 
-impl Ids {
-    fn new(known: impl Iterator<Item = (u64, u16)>) -> Ids {
+impl IdIndex {
+    fn new(known: impl Iterator<Item = (u64, u16)>) -> IdIndex {
         let known: Vec<(u64, u16)> = known.collect();
-        let mut places = vec![None; (2 * known.len() + 1).next_power_of_two()];
+        let mut slots = vec![None; (2 * known.len() + 1).next_power_of_two()];
         for (hash, position) in known {
-            let mut place = hash as usize % places.len();
-            while places[place].is_some() {
-                place = (place + 1) % places.len();
+            let mut slot = hash as usize % slots.len();
+            while slots[slot].is_some() {
+                slot = (slot + 1) % slots.len();
             }
-            places[place] = Some((hash, position));
+            slots[slot] = Some((hash, position));
         }
-        Ids(places.into())
+        IdIndex(slots.into())
     }
 
     fn of_hash(&self, hash: u64) -> impl Iterator<Item = u16> {
         let first = hash as usize & (self.0.len() - 1);
         let (before, from) = self.0.split_at_checked(first).unwrap_or_default();
-        let row = from.iter().chain(before).map_while(|place| *place);
+        let row = from.iter().chain(before).map_while(|slot| *slot);
         row.filter(move |(known, _)| *known == hash).map(|(_, position)| position)
     }
 }
 
-/// A kernel as a candidate under this policy.
+/// A kernel as a candidate under one policy.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     /// Its index in the registry.
     pub kernel: u32,
-    /// Its rank by id, which breaks ties.
+    /// Rank in the order of ids; breaks ties.
     pub rank: u16,
     pub facts: Facts,
-    /// Points that policy gives it on every call.
+    /// Score from unconditional preferences.
     pub points: f64,
-    /// Where in the table's `by_rules` its own are.
-    pub by_rules: (u32, u32),
-    /// Where those came from.
+    /// Range of its entries in the table's `rule_scores`.
+    pub rule_scores: (u32, u32),
+    /// Origin of `points`.
     pub notes: Vec<PolicyNote>,
-    /// Why it is excluded on every call.
+    /// Reasons that exclude it from every call.
     pub excluded: Vec<Reason>,
 }
 
-/// Something that policy did.
+/// An effect of the policy.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PolicyNote {
     pub what: String,
@@ -122,7 +122,7 @@ pub(crate) struct PolicyNote {
     pub source: Provenance,
 }
 
-/// A condition over a call.
+/// A condition over a call; all parts must hold.
 #[derive(Debug, Default)]
 pub(crate) struct Condition {
     pub parts: Vec<Part>,
@@ -136,7 +136,7 @@ impl Condition {
 
 #[derive(Debug)]
 pub(crate) struct CompiledLock {
-    /// The candidate's position; `None` when there is no such kernel for this operation.
+    /// The candidate's position; `None` if the operation has no such kernel.
     pub candidate: Option<u16>,
     pub kernel: String,
     pub fixes: Vec<(Store, u64)>,
@@ -158,22 +158,22 @@ pub(crate) struct CompiledRule {
     pub points: Vec<(u16, f64)>,
     /// Candidates that it excludes.
     pub denied: Vec<u16>,
-    /// A kernel that it locks: its candidate, if it is one, and its id.
+    /// The kernel that it locks: its position, if it is a candidate, and its id.
     pub lock: Option<(Option<u16>, String)>,
     pub source: Provenance,
 }
 
-/// How an axis is cut into cells.
+/// How an axis is divided into cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AxisCells {
     /// Every size is a cell.
     Exact,
-    /// A cell begins at each of these.
+    /// A new cell starts at each of these sizes.
     Cut(Box<[i64]>),
 }
 
 impl AxisCells {
-    /// The cell of a size: a number that names it, where it begins and where it ends. `None` when no number of 32 bits names it.
+    /// The index of a size's cell; `None` if it does not fit into 32 bits.
     #[inline]
     pub fn cell(&self, size: i64) -> Option<u32> {
         match self {
@@ -184,15 +184,15 @@ impl AxisCells {
 }
 
 impl OperationTable {
-    /// Whether the truth of a part is the same for a whole cell.
-    pub fn is_settled(&self, part: &Part) -> bool {
-        part.cuttable || part.reads & self.open == 0
+    /// Whether a part has the same truth value for a whole cell.
+    pub fn is_cell_constant(&self, part: &Part) -> bool {
+        part.cuttable || part.reads & self.varying == 0
     }
 
     /// The words of a call that its decision can depend on.
     #[inline(always)]
-    pub fn telling<'c>(&self, context: &'c Context) -> &'c [u64] {
-        if self.numbers_tell { context.words() } else { context.sized() }
+    pub fn key_words<'c>(&self, context: &'c Context) -> &'c [u64] {
+        if self.keyed_on_scalars { context.words() } else { context.cell_words() }
     }
 
     pub fn build(
@@ -203,7 +203,7 @@ impl OperationTable {
     ) -> OperationTable {
         let candidates = candidates(info, registry, policy);
         let id = |candidate: &Candidate| Some(hash_text(&registry.compiled(candidate.kernel)?.spec().id));
-        let ids = Ids::new(candidates.iter().zip(0u16..).filter_map(|(one, at)| Some((id(one)?, at))));
+        let ids = IdIndex::new(candidates.iter().zip(0u16..).filter_map(|(one, at)| Some((id(one)?, at))));
         let mut table = OperationTable {
             info,
             candidates,
@@ -212,9 +212,9 @@ impl OperationTable {
             rules: Vec::new(),
             mask: [0; FLAG_WORDS],
             axes: Vec::new(),
-            numbers_tell: false,
-            open: 0,
-            place: place_of(info),
+            keyed_on_scalars: false,
+            varying: 0,
+            device_field: device_store(info),
             strides: info
                 .fields
                 .iter()
@@ -223,91 +223,92 @@ impl OperationTable {
                 .collect(),
             strided_inputs: info.schema().inputs.iter().filter(|input| input.kind == Kind::Tensor).count(),
             bucket: BucketForm::new(info),
-            sieve: Sieving::default().finish(Standing::NONE),
-            unsifted: Vec::new(),
-            open_rules: Vec::new(),
-            open_locks: Vec::new(),
-            locking: Vec::new(),
-            compiling: 0,
-            by_rules: Vec::new(),
+            prefilter: PrefilterBuilder::default().finish(PassSet::NONE),
+            unindexed_rules: Vec::new(),
+            varying_rules: Vec::new(),
+            varying_locks: Vec::new(),
+            locking_rules: Vec::new(),
+            jit_candidates: 0,
+            rule_scores: Vec::new(),
         };
         let names = Names::of_policy(info);
         table.locks = locks(&table, registry, policy, &names);
         table.rules = rules(&table, registry, policy, &names);
         table.cut_axes(registry, solved);
         table.mask_flags(registry);
-        table.numbers_tell = table.numbers_read(registry) != 0 || solved.reads_numbers(info);
+        table.keyed_on_scalars = table.scalars_read(registry) != 0 || solved.reads_scalars(info);
         let open = |condition: &Condition, table: &OperationTable| {
-            condition.parts.iter().any(|part| !table.is_settled(part))
+            condition.parts.iter().any(|part| !table.is_cell_constant(part))
         };
         let opens = |lock: &CompiledLock| {
             let scalar = lock.fixes.iter().any(|(store, _)| matches!(store, Store::Scalar(_)));
             scalar || open(&lock.condition, &table)
         };
-        let (open_rules, open_locks, locking) = (
+        let (varying_rules, varying_locks, locking_rules) = (
             numbers(&table.rules, |rule| open(&rule.condition, &table)),
             numbers(&table.locks, opens),
             numbers(&table.rules, |rule| rule.lock.is_some()),
         );
-        (table.open_rules, table.open_locks, table.locking) = (open_rules, open_locks, locking);
+        (table.varying_rules, table.varying_locks, table.locking_rules) =
+            (varying_rules, varying_locks, locking_rules);
         table.share_points();
-        table.sift(registry);
+        table.build_prefilter(registry);
         table
     }
 
-    /// Puts what rules give to each candidate together, in the order of rules.
+    /// Groups the scores of rules by candidate, in the order of rules.
     fn share_points(&mut self) {
         for (position, candidate) in self.candidates.iter_mut().enumerate() {
-            let first = self.by_rules.len();
+            let first = self.rule_scores.len();
             for (number, rule) in self.rules.iter().enumerate() {
                 let mine = rule.points.iter().filter(|(who, _)| usize::from(*who) == position);
-                let gift = |(_, points): &(u16, f64)| Gift {
-                    bit: only(number),
+                let score = |(_, points): &(u16, f64)| RuleScore {
+                    bit: single_bit(number),
                     rule: number as u16,
                     points: *points,
                 };
-                self.by_rules.extend(mine.map(gift));
+                self.rule_scores.extend(mine.map(score));
             }
-            candidate.by_rules = (first as u32, self.by_rules.len() as u32);
+            candidate.rule_scores = (first as u32, self.rule_scores.len() as u32);
         }
     }
 
-    /// Makes the sieve: what policy always excludes, platforms, dtypes and formats, conditions that a cell settles, and the
-    /// conditions of rules.
-    fn sift(&mut self, registry: &Registry) {
-        let mut sieving = Sieving::default();
-        let mut never = Standing::NONE;
+    /// Builds the prefilter from unconditional exclusions, platforms, dtypes and formats, cell-constant limits and the conditions
+    /// of rules.
+    fn build_prefilter(&mut self, registry: &Registry) {
+        let mut builder = PrefilterBuilder::default();
+        let mut never = PassSet::NONE;
         let platform = DEVICE_NAMES.iter().position(|name| *name == "platform");
-        let platform = platform.map(|place| (self.info.fields.len() + place) as u16);
+        let platform = platform.map(|slot| (self.info.fields.len() + slot) as u16);
         let field_of = |store: Store| self.info.fields.iter().position(|field| field.store == store);
         for (position, candidate) in self.candidates.iter().enumerate() {
-            let who = Standing::candidate(position);
+            let who = PassSet::candidate(position);
             let Some(kernel) = registry.compiled(candidate.kernel) else { continue };
             never.candidates |= if candidate.excluded.is_empty() { 0 } else { who.candidates };
-            self.compiling |= if kernel.spec().jit { who.candidates } else { 0 };
+            self.jit_candidates |= if kernel.spec().jit { who.candidates } else { 0 };
             if let Some(platform) = platform {
-                sieving.add_cases(platform, 1 << kernel.spec().platform as u32, who);
+                builder.add_cases(platform, 1 << kernel.spec().platform as u32, who);
             }
             for need in kernel.dtypes.iter().chain(&kernel.quant_format) {
                 if let Some(field) = field_of(need.store) {
-                    sieving.add_cases(field as u16, need.allowed, who);
+                    builder.add_cases(field as u16, need.allowed, who);
                 }
             }
             for part in kernel.limits.iter().flat_map(|limit| &limit.parts) {
-                if self.is_settled(part) {
-                    sieving.add(part, who);
+                if self.is_cell_constant(part) {
+                    builder.add(part, who);
                 }
             }
         }
         for (number, rule) in self.rules.iter().enumerate() {
-            let who = Standing::rule(number);
+            let who = PassSet::rule(number);
             let parts = rule.condition.parts.iter();
-            let left = parts.filter(|part| !sieving.add(part, who)).count();
-            if left > 0 || who == Standing::NONE {
-                self.unsifted.push(number as u16);
+            let left = parts.filter(|part| !builder.add(part, who)).count();
+            if left > 0 || who == PassSet::NONE {
+                self.unindexed_rules.push(number as u16);
             }
         }
-        self.sieve = sieving.finish(never);
+        self.prefilter = builder.finish(never);
     }
 
     fn all_parts<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Part> {
@@ -318,8 +319,8 @@ impl OperationTable {
         limits.chain(rules).chain(locks)
     }
 
-    /// Numbers among the params that some kernel's conditions, a rule or a lock looks at: only they can change a decision.
-    pub fn numbers_read(&self, registry: &Registry) -> FieldSet {
+    /// Scalar params that a limit, formula, rule or lock reads: only these can change a decision.
+    pub fn scalars_read(&self, registry: &Registry) -> FieldSet {
         let kernels = self.candidates.iter().filter_map(|candidate| registry.compiled(candidate.kernel));
         let formulas = kernels.flat_map(|kernel| {
             kernel.workspace.iter().chain(kernel.grid.iter().flatten()).chain(&kernel.block)
@@ -338,7 +339,7 @@ impl OperationTable {
         read & numbers
     }
 
-    /// Cuts every axis at the bounds of the schema's buckets, wherever any limit or rule changes its truth, and wherever a
+    /// Divides every axis at the schema's bucket bounds, at every size where a limit or rule changes its truth value, and where a
     /// dispatch table changes its answer.
     fn cut_axes(&mut self, registry: &Registry, solved: &LoadedTables) {
         let mut cuts: Vec<Option<Vec<i64>>> = Vec::new();
@@ -355,18 +356,18 @@ impl OperationTable {
                         .as_ref()
                         .map(|bounds| bounds.iter().filter_map(|bound| bound.checked_add(1)).collect());
                     if buckets.is_some() && index < MAX_VALUES {
-                        self.open |= 1 << index;
+                        self.varying |= 1 << index;
                     }
                 }
-                (_, Store::Scalar(_)) if index < MAX_VALUES => self.open |= 1 << index,
+                (_, Store::Scalar(_)) if index < MAX_VALUES => self.varying |= 1 << index,
                 _ => {}
             }
         }
         for part in self.all_parts(registry).filter(|part| part.cuttable) {
-            for (field, places) in &part.cuts {
+            for (field, cut_points) in &part.cuts {
                 let axis = axis_of_field.get(usize::from(*field)).copied().flatten();
                 if let Some(Some(all)) = axis.and_then(|axis| cuts.get_mut(axis)) {
-                    all.extend(places);
+                    all.extend(cut_points);
                 }
             }
         }
@@ -390,15 +391,15 @@ impl OperationTable {
             .collect();
     }
 
-    /// Whether alignments tell calls apart: some kernel asks about them, or whether an output is given makes a difference.
-    pub fn tells_alignments(&self, registry: &Registry) -> bool {
+    /// Whether alignment is part of the cache key: a kernel requires one, or cannot write into a given output.
+    pub fn keyed_on_alignment(&self, registry: &Registry) -> bool {
         let kernels = self.candidates.iter().filter_map(|candidate| registry.compiled(candidate.kernel));
         kernels.map(CompiledKernel::spec).any(|spec| spec.alignment > 1 || !spec.writes_into_output)
     }
 
-    /// Everything small tells calls apart, but for digests and alignments that no kernel asks about.
+    /// All flags are part of the cache key, except digests and alignments that no kernel depends on.
     fn mask_flags(&mut self, registry: &Registry) {
-        let aligned = self.tells_alignments(registry);
+        let aligned = self.keyed_on_alignment(registry);
         let judged = self
             .candidates
             .iter()
@@ -415,7 +416,7 @@ impl OperationTable {
         }
     }
 
-    /// The candidate of that id.
+    /// The position of the candidate with this id.
     pub fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
         self.ids.of_hash(hash_text(id)).find(|position| {
             let candidate = self.candidates.get(usize::from(*position));
@@ -437,7 +438,7 @@ impl OperationTable {
     }
 }
 
-/// The numbers of those for which something is so.
+/// The indices of the elements that satisfy a predicate.
 fn numbers<T>(all: &[T], so: impl Fn(&T) -> bool) -> Vec<u16> {
     all.iter().zip(0u16..).filter(|(one, _)| so(one)).map(|(_, number)| number).collect()
 }
@@ -460,7 +461,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
             rank: 0,
             facts: kernel.facts,
             points: 0.0,
-            by_rules: (0, 0),
+            rule_scores: (0, 0),
             notes: Vec::new(),
             excluded: Vec::new(),
         };
@@ -483,7 +484,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
             );
         }
         let mut weigh = |entries: &[(Listed, &str)], points: f64| {
-            // A kernel that is preferred in several lines is preferred once.
+            // Several matching entries of a list count once.
             if let Some((listed, list)) = entries.iter().find(|(listed, _)| matches(listed, spec)) {
                 candidate.points += points;
                 let what = format!("{list}: {}", listed.kernels);
@@ -506,7 +507,7 @@ fn matches(listed: &Listed, spec: &lz_core::spec::KernelSpec) -> bool {
     listed.kernels.matches_kernel(&spec.id, &spec.backend)
 }
 
-/// Whether a pattern names the operation, by its own name or by an alias.
+/// Whether a pattern names the operation, by name or alias.
 fn names_operation(pattern: &Pattern, info: &'static OperationInfo, registry: &Registry) -> bool {
     pattern.matches(&info.name)
         || pattern.is_exact()
@@ -514,7 +515,7 @@ fn names_operation(pattern: &Pattern, info: &'static OperationInfo, registry: &R
             && registry.alias(pattern.as_str()).iter().any(|target| std::ptr::eq(target.operation, info))
 }
 
-/// Compiles a condition for one operation; `None` when it names something that the operation does not have.
+/// Compiles a condition for one operation; `None` if it uses a name that the operation does not have.
 fn condition(text: Option<&str>, names: &Names, info: &OperationInfo) -> Option<Condition> {
     let Some(text) = text else { return Some(Condition::default()) };
     let typed = expr::check_expecting(text, names, &Type::Bool).ok()?;
@@ -525,7 +526,7 @@ fn locks(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
     let info = table.info;
     let mut locks = Vec::new();
     for lock in &policy.locks {
-        // The fixed params of an alias are part of the lock's condition.
+        // The fixed params of an alias are part of the condition.
         let targets: Vec<Vec<(Store, u64)>> = if lock.operation.matches(&info.name) {
             vec![Vec::new()]
         } else if lock.operation.is_exact() && registry.operation(lock.operation.as_str()).is_none() {
@@ -540,7 +541,7 @@ fn locks(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
             let Some(condition) = condition(lock.condition.as_deref(), names, info) else { continue };
             let candidate = table.position_of(registry, &lock.kernel);
             if candidate.is_none() && !lock.operation.is_exact() && registry.kernel(&lock.kernel).is_some() {
-                // A pattern is about the operations that its kernel is for; a name, and an alias, means what it says.
+                // A pattern applies only to operations of its kernel; an exact name or alias applies as written.
                 continue;
             }
             locks.push(CompiledLock {

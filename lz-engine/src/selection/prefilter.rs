@@ -1,31 +1,31 @@
-//! Who cannot run a call, and which rules act on it, a set at a time.
+//! The prefilter: excludes candidates and finds active rules by bitset.
 //!
-//! Most conditions look at one variable: a dtype, a size, the platform. For each variable the table of an operation knows,
-//! for every case or stretch of sizes, the candidates and the rules that stand there; a call takes one row a variable and
-//! keeps what is in all of them. It costs the same however many candidates and rules there are.
+//! Most conditions depend on one variable: a dtype, a size, the platform. For each variable the prefilter stores, per enum case
+//! or range of sizes, the set of candidates and rules whose conditions hold. A call ANDs one row per variable. The cost does not
+//! depend on the number of candidates and rules.
 //!
-//! A sieve only ever leaves out what the filter would exclude for the whole cell of a call; what it lets pass is still to be
-//! examined. It knows no reasons: whoever wants those asks the filter.
+//! The prefilter only excludes what the filter would exclude for the whole cell; what passes is still filtered. It does not
+//! produce reasons; the filter does.
 
 use lz_schema::expr::{Slots, Value};
 
 use crate::condition_parts::{Part, Shortcut};
 
-/// Members that have a bit; candidates and rules that come later are looked at one by one.
-pub(crate) const MEMBERS: usize = u128::BITS as usize;
+/// Width of the bitsets; candidates and rules with larger numbers are checked one by one.
+pub(crate) const BITSET_WIDTH: usize = u128::BITS as usize;
 
-/// Candidates, or rules, by number.
-pub(crate) type Set = u128;
+/// A set of candidates or rules, by number.
+pub(crate) type BitSet = u128;
 
-/// The set of one member; empty for a number that has no bit.
+/// The set with one element; empty if the number exceeds the width.
 #[inline]
-pub(crate) fn only(number: usize) -> Set {
-    if number < MEMBERS { 1 << number } else { 0 }
+pub(crate) fn single_bit(number: usize) -> BitSet {
+    if number < BITSET_WIDTH { 1 << number } else { 0 }
 }
 
-/// The members of a set, half by half: a processor has no numbers of this size.
+/// Iterates over the elements, in two 64-bit halves.
 #[inline]
-pub(crate) fn members(set: Set) -> impl Iterator<Item = u16> {
+pub(crate) fn iter_bits(set: BitSet) -> impl Iterator<Item = u16> {
     let (mut low, mut high) = (set as u64, (set >> 64) as u64);
     std::iter::from_fn(move || {
         let (half, first) = if low != 0 { (&mut low, 0) } else { (&mut high, 64) };
@@ -36,66 +36,66 @@ pub(crate) fn members(set: Set) -> impl Iterator<Item = u16> {
     })
 }
 
-/// Candidates and rules that nothing speaks against.
+/// Candidates and rules that have not been excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Standing {
-    pub candidates: Set,
-    pub rules: Set,
+pub(crate) struct PassSet {
+    pub candidates: BitSet,
+    pub rules: BitSet,
 }
 
-impl Standing {
-    const ALL: Standing = Standing { candidates: Set::MAX, rules: Set::MAX };
-    pub const NONE: Standing = Standing { candidates: 0, rules: 0 };
+impl PassSet {
+    const ALL: PassSet = PassSet { candidates: BitSet::MAX, rules: BitSet::MAX };
+    pub const NONE: PassSet = PassSet { candidates: 0, rules: 0 };
 
     /// One candidate.
-    pub fn candidate(number: usize) -> Standing {
-        Standing { candidates: only(number), rules: 0 }
+    pub fn candidate(number: usize) -> PassSet {
+        PassSet { candidates: single_bit(number), rules: 0 }
     }
 
     /// One rule.
-    pub fn rule(number: usize) -> Standing {
-        Standing { candidates: 0, rules: only(number) }
+    pub fn rule(number: usize) -> PassSet {
+        PassSet { candidates: 0, rules: single_bit(number) }
     }
 
     #[inline]
-    fn and(self, other: Standing) -> Standing {
-        Standing { candidates: self.candidates & other.candidates, rules: self.rules & other.rules }
+    fn and(self, other: PassSet) -> PassSet {
+        PassSet { candidates: self.candidates & other.candidates, rules: self.rules & other.rules }
     }
 
-    fn without(self, other: Standing) -> Standing {
-        Standing { candidates: self.candidates & !other.candidates, rules: self.rules & !other.rules }
+    fn without(self, other: PassSet) -> PassSet {
+        PassSet { candidates: self.candidates & !other.candidates, rules: self.rules & !other.rules }
     }
 }
 
-/// Everything that was found out about an operation's conditions beforehand.
+/// The precomputed rows of an operation.
 #[derive(Debug)]
-pub(crate) struct Sieve {
+pub(crate) struct Prefilter {
     variables: Box<[Variable]>,
-    first: Standing,
+    first: PassSet,
 }
 
 #[derive(Debug)]
 struct Variable {
-    /// Its index in expressions.
+    /// Index in expressions.
     index: u16,
     rows: Rows,
-    /// Who stands for a value of another type, or for a case that is not known: those who do not look at it.
-    others: Standing,
+    /// The row for a value of another type or an unknown case: everything without a condition on this variable.
+    others: PassSet,
 }
 
 #[derive(Debug)]
 enum Rows {
-    /// A row below the first cut, and one from each cut on.
-    Sizes { cuts: Box<[i64]>, rows: Box<[Standing]> },
-    /// A row a case.
-    Cases(Box<[Standing]>),
+    /// A row for sizes below the first cut, then one from each cut on.
+    Sizes { cuts: Box<[i64]>, rows: Box<[PassSet]> },
+    /// A row per case.
+    Cases(Box<[PassSet]>),
 }
 
-impl Sieve {
-    /// What passes.
+impl Prefilter {
+    /// Candidates and rules that pass.
     #[inline]
-    pub fn sift(&self, values: &impl Slots) -> Standing {
-        self.variables.iter().fold(self.first, |standing, variable| {
+    pub fn evaluate(&self, values: &impl Slots) -> PassSet {
+        self.variables.iter().fold(self.first, |passing, variable| {
             let row = match (&variable.rows, values.slot(usize::from(variable.index))) {
                 (Rows::Sizes { cuts, rows }, Some(Value::Int(size))) => {
                     rows.get(cuts.partition_point(|cut| *cut <= size))
@@ -104,37 +104,37 @@ impl Sieve {
                 (Rows::Cases(rows), Some(Value::Bool(truth))) => rows.get(usize::from(truth)),
                 _ => None,
             };
-            standing.and(*row.unwrap_or(&variable.others))
+            passing.and(*row.unwrap_or(&variable.others))
         })
     }
 }
 
-/// Conditions on their way into a sieve.
+/// Collects conditions for a prefilter.
 #[derive(Debug, Default)]
-pub(crate) struct Sieving {
-    variables: Vec<Looks>,
+pub(crate) struct PrefilterBuilder {
+    variables: Vec<VariableConditions>,
 }
 
 /// The conditions on one variable.
 #[derive(Debug)]
-struct Looks {
+struct VariableConditions {
     index: u16,
-    sizes: Vec<(Box<[i64]>, u64, Standing)>,
-    cases: Vec<(u64, Standing)>,
+    sizes: Vec<(Box<[i64]>, u64, PassSet)>,
+    cases: Vec<(u64, PassSet)>,
 }
 
-impl Looks {
-    fn of(variables: &mut Vec<Looks>, index: u16) -> Option<&mut Looks> {
-        let place = variables.iter().position(|looks| looks.index == index).unwrap_or_else(|| {
-            variables.push(Looks { index, sizes: Vec::new(), cases: Vec::new() });
+impl VariableConditions {
+    fn of(variables: &mut Vec<VariableConditions>, index: u16) -> Option<&mut VariableConditions> {
+        let place = variables.iter().position(|conditions| conditions.index == index).unwrap_or_else(|| {
+            variables.push(VariableConditions { index, sizes: Vec::new(), cases: Vec::new() });
             variables.len() - 1
         });
         variables.get_mut(place)
     }
 
     fn variable(self) -> Variable {
-        let looking = self.sizes.iter().map(|(_, _, who)| who).chain(self.cases.iter().map(|(_, who)| who));
-        let others = looking.fold(Standing::ALL, |all, who| all.without(*who));
+        let members = self.sizes.iter().map(|(_, _, who)| who).chain(self.cases.iter().map(|(_, who)| who));
+        let others = members.fold(PassSet::ALL, |all, who| all.without(*who));
         let rows = if self.sizes.is_empty() {
             let highest = self.cases.iter().map(|(truths, _)| u64::BITS - truths.leading_zeros()).max();
             Rows::Cases((0..highest.unwrap_or(0)).map(|case| self.row_of_case(case)).collect())
@@ -149,27 +149,27 @@ impl Looks {
         Variable { index: self.index, rows, others }
     }
 
-    fn row_of_case(&self, case: u32) -> Standing {
+    fn row_of_case(&self, case: u32) -> PassSet {
         let fails = self.cases.iter().filter(|(truths, _)| truths >> case & 1 == 0);
-        fails.fold(Standing::ALL, |row, (_, who)| row.without(*who))
+        fails.fold(PassSet::ALL, |row, (_, who)| row.without(*who))
     }
 
-    fn row_of_size(&self, size: i64) -> Standing {
+    fn row_of_size(&self, size: i64) -> PassSet {
         let fails = self
             .sizes
             .iter()
             .filter(|(cuts, truths, _)| truths >> cuts.partition_point(|cut| *cut <= size) & 1 == 0);
-        fails.fold(Standing::ALL, |row, (.., who)| row.without(*who))
+        fails.fold(PassSet::ALL, |row, (.., who)| row.without(*who))
     }
 }
 
-impl Sieving {
-    /// Somebody stands only where a part holds. False for a part that is not about one variable.
-    pub fn add(&mut self, part: &Part, who: Standing) -> bool {
+impl PrefilterBuilder {
+    /// Members pass only where a part holds. Returns false if the part does not depend on a single variable.
+    pub fn add(&mut self, part: &Part, who: PassSet) -> bool {
         match part.shortcut() {
             Some(Shortcut::Int { index, cuts, truths }) => {
-                if let Some(looks) = Looks::of(&mut self.variables, *index) {
-                    looks.sizes.push((cuts.clone(), *truths, who));
+                if let Some(conditions) = VariableConditions::of(&mut self.variables, *index) {
+                    conditions.sizes.push((cuts.clone(), *truths, who));
                 }
             }
             Some(Shortcut::Case { index, truths }) => self.add_cases(*index, *truths, who),
@@ -178,18 +178,18 @@ impl Sieving {
         true
     }
 
-    /// Somebody stands only in some cases of a variable, one bit each.
-    pub fn add_cases(&mut self, index: u16, truths: u64, who: Standing) {
-        if let Some(looks) = Looks::of(&mut self.variables, index) {
-            looks.cases.push((truths, who));
+    /// Members pass only in the cases whose bit is set.
+    pub fn add_cases(&mut self, index: u16, truths: u64, who: PassSet) {
+        if let Some(conditions) = VariableConditions::of(&mut self.variables, index) {
+            conditions.cases.push((truths, who));
         }
     }
 
-    /// The sieve. Who is in `never` does not pass it.
-    pub fn finish(self, never: Standing) -> Sieve {
-        Sieve {
-            variables: self.variables.into_iter().map(Looks::variable).collect(),
-            first: Standing::ALL.without(never),
+    /// Builds the prefilter; members of `never` do not pass.
+    pub fn finish(self, never: PassSet) -> Prefilter {
+        Prefilter {
+            variables: self.variables.into_iter().map(VariableConditions::variable).collect(),
+            first: PassSet::ALL.without(never),
         }
     }
 }

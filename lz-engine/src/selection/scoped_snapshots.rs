@@ -1,69 +1,69 @@
-//! Worlds under what a thread lays over the policy: the same registry, health and measurements, another policy, decisions of
-//! their own.
+//! Scoped snapshots: a snapshot under a thread's policy overlay. It shares registry, health and measurements and has its own
+//! policy and decision cache.
 //!
-//! A scoped world lives in the world that it was made from and dies with it, so that everything that ends a decision ends
-//! those of scopes too.
+//! Scoped snapshots are owned by the snapshot that they derive from, so a new snapshot invalidates them too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::snapshot::{Parts, World};
+use super::snapshot::{Snapshot, SnapshotParts};
 use crate::policy::Policy;
 use crate::selection::thread_scope;
 use lz_core::mode::Mode;
 
-/// The most scoped worlds that one world keeps.
-const MOST: usize = 64;
+/// The maximum number of scoped snapshots per snapshot.
+const MAX_SCOPED_SNAPSHOTS: usize = 64;
 
-/// The scoped worlds of a world, by the number of what is laid over it.
+/// Scoped snapshots by overlay id.
 #[derive(Debug, Default)]
-pub(crate) struct ScopedWorlds {
-    now: Mutex<Vec<(u32, Arc<World>)>>,
-    /// Those of the world before, if it had the same policy: their policies and tables may be used again.
-    before: Vec<(u32, Arc<World>)>,
+pub(crate) struct ScopedSnapshots {
+    now: Mutex<Vec<(u32, Arc<Snapshot>)>>,
+    /// Those of the previous snapshot if it had the same policy: their policies and tables are reused.
+    before: Vec<(u32, Arc<Snapshot>)>,
 }
 
-impl ScopedWorlds {
-    /// Of a world that follows another.
-    pub fn after(before: Option<&World>, policy: &Arc<Policy>) -> ScopedWorlds {
+impl ScopedSnapshots {
+    /// For a snapshot that follows `before`.
+    pub fn after(before: Option<&Snapshot>, policy: &Arc<Policy>) -> ScopedSnapshots {
         let same = before.filter(|before| Arc::ptr_eq(&before.policy, policy));
         let before = same.map(|before| before.scoped.now().clone()).unwrap_or_default();
-        ScopedWorlds { now: Mutex::default(), before }
+        ScopedSnapshots { now: Mutex::default(), before }
     }
 
-    fn now(&self) -> MutexGuard<'_, Vec<(u32, Arc<World>)>> {
+    fn now(&self) -> MutexGuard<'_, Vec<(u32, Arc<Snapshot>)>> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl World {
-    /// The world in which a call of this mode is decided, when that is not this one.
+impl Snapshot {
+    /// The snapshot for calls of this mode, if it is not this one.
     #[inline]
-    pub fn in_scope(&self, mode: Mode) -> Option<Arc<World>> {
-        if mode.laid() == 0 { None } else { self.laid_over(mode.laid()) }
+    pub fn in_scope(&self, mode: Mode) -> Option<Arc<Snapshot>> {
+        if mode.overlay_id() == 0 { None } else { self.scoped_snapshot(mode.overlay_id()) }
     }
 
     #[cold]
-    fn laid_over(&self, number: u32) -> Option<Arc<World>> {
-        let known = |worlds: &[(u32, Arc<World>)]| {
-            worlds.iter().find(|(known, _)| *known == number).map(|(_, world)| Arc::clone(world))
+    fn scoped_snapshot(&self, number: u32) -> Option<Arc<Snapshot>> {
+        let known = |worlds: &[(u32, Arc<Snapshot>)]| {
+            worlds.iter().find(|(known, _)| *known == number).map(|(_, snapshot)| Arc::clone(snapshot))
         };
         let mut now = self.scoped.now();
-        if let Some(world) = known(&now) {
-            return Some(world);
+        if let Some(snapshot) = known(&now) {
+            return Some(snapshot);
         }
-        let laid = thread_scope::laid_of_thread()?;
-        // Another engine's overlay leaves this one as it is.
-        let layer = laid.over(self.watching.engine)?;
+        let overlay = thread_scope::thread_overlay()?;
+        // An overlay of another engine does not apply.
+        let layer = overlay.over(self.observation.engine)?;
         let before = known(&self.scoped.before);
         let policy = before
             .as_ref()
             .map_or_else(|| Arc::new(self.policy.overlaid(layer)), |before| Arc::clone(&before.policy));
-        let parts = Parts { policy, ..self.parts() };
-        let world = Arc::new(World::new(parts, self.generation, before.as_deref(), self.decisions.room()));
-        if now.len() >= MOST {
+        let parts = SnapshotParts { policy, ..self.parts() };
+        let snapshot =
+            Arc::new(Snapshot::new(parts, self.generation, before.as_deref(), self.decisions.capacity()));
+        if now.len() >= MAX_SCOPED_SNAPSHOTS {
             now.remove(0);
         }
-        now.push((number, Arc::clone(&world)));
-        Some(world)
+        now.push((number, Arc::clone(&snapshot)));
+        Some(snapshot)
     }
 }

@@ -1,7 +1,7 @@
-//! How good a kernel is for a call, as a sum whose addends can be seen.
+//! The score of a kernel for a call, as a sum of visible terms.
 //!
-//! A kernel's score depends on itself, the call's cell and the state of the world, never on whether other kernels can run
-//! the call: so a cached decision stays right when a worse kernel becomes possible.
+//! A score depends on the kernel, the call's cell and the snapshot, never on the eligibility of other kernels: a cached decision
+//! stays valid when a worse-ranked kernel becomes eligible.
 
 use serde::Serialize;
 
@@ -15,37 +15,37 @@ use crate::selection::operation_table::{Candidate, OperationTable};
 use lz_core::mode::Ask;
 use lz_core::plan::{TransformKind, Transforms};
 
-/// What a cold compilation costs where it is allowed inside a call.
+/// Penalty for a cold compilation where it is allowed inside a call.
 const JIT_POINTS: f64 = 20.0;
-/// The least that copying a result into a given output costs.
+/// Minimum penalty for copying a result into a given output.
 const OUTPUT_POINTS: f64 = 1.0;
-/// What a kernel loses that does not promise what is asked for, where that is forgiven.
+/// Penalty for a kernel without the requested invariance, where policy allows it as best effort.
 const VARIANCE_POINTS: f64 = 500.0;
-/// What the fastest measured kernel gains.
+/// Bonus of the fastest measured kernel.
 const PERF_BEST: f64 = 12.0;
-/// What a kernel loses that takes twice as long as the fastest, up to the floor: a hundredth is worth more than priorities usually
-/// differ by, so that among measured kernels the fastest is chosen, and priorities decide what is not measured or ties.
+/// Penalty per unit of relative slowdown, down to the minimum. 1% slowdown outweighs usual differences in priority, so the fastest
+/// measured kernel wins; priorities decide between unmeasured kernels and ties.
 const PERF_SLOPE: f64 = 3000.0;
-/// The least that measurements give: more than priorities differ by. Confidence weighs before it, not after, so that the less a
-/// measurement is believed the slower a kernel must have been to lose this much, but one that was far slower does at any confidence worth the name.
+/// Minimum of the measurement term, below usual differences in priority. Confidence is applied before this clamp: low
+/// confidence requires a larger slowdown to reach the minimum, but a much slower kernel reaches it at any usable confidence.
 const PERF_FLOOR: f64 = -60.0;
 
-/// The addends of a score.
+/// The terms of a score.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Score {
-    /// What the kernel says of itself.
+    /// The kernel's declared priority.
     pub priority: f64,
-    /// Preferences, avoidances and rules.
+    /// Preferences and rules of the policy.
     pub policy: f64,
-    /// Measurements; `None` when there are none.
+    /// Measurements; `None` without any.
     pub perf: Option<f64>,
-    /// Compilation, when it is cold.
+    /// Compilation of a cold kernel.
     pub jit: f64,
     /// Recent failures.
     pub reliability: f64,
-    /// Conversions that its adapter has to do.
+    /// Conversions by its adapter.
     pub transform: f64,
-    /// Neighbouring operations that it does as well; only plans of several operations know neighbours.
+    /// Fusion with neighboring operations; only set in plans of several operations.
     pub fusion: f64,
 }
 
@@ -62,49 +62,49 @@ impl Score {
     }
 }
 
-/// What measurements say about the candidates of a call.
+/// Measurements of the candidates of a call.
 #[derive(Debug, Default)]
-pub(crate) enum Findings<'a> {
+pub(crate) enum PerfTerms<'a> {
     /// Nothing.
     #[default]
     None,
-    /// What was worked out beforehand: weighted points by candidate when they were loaded, and what is left of their weight.
+    /// Precomputed: weighted points by candidate at load time, and the factor for their decay since.
     Prepared { points: &'a [f64], left: f64 },
-    /// What was asked for this call.
-    Asked { measured: Vec<Option<Measured>>, fastest: f64 },
+    /// Queried for this call.
+    Queried { measured: Vec<Option<Measured>>, fastest: f64 },
 }
 
-impl<'a> Findings<'a> {
-    pub fn of(call: &Call<'a>) -> Findings<'a> {
-        let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else {
-            return Findings::None;
+impl<'a> PerfTerms<'a> {
+    pub fn of(call: &Call<'a>) -> PerfTerms<'a> {
+        let (Some(evidence), Some(device)) = (&call.snapshot.evidence, call.device) else {
+            return PerfTerms::None;
         };
-        if !call.world.level.allows_scoring() {
-            return Findings::None;
+        if !call.snapshot.level.allows_scoring() {
+            return PerfTerms::None;
         }
         if let Some(stored) = evidence.stored() {
-            let prepared = call.world.prepared(stored, call.table);
+            let prepared = call.snapshot.prepared(stored, call.table);
             let rows = prepared.and_then(|prepared| prepared.find(device, call.bucket.words()));
-            let Some(rows) = rows else { return Findings::None };
+            let Some(rows) = rows else { return PerfTerms::None };
             if let Some((points, left)) = rows.now(stored) {
-                return Findings::Prepared { points, left };
+                return PerfTerms::Prepared { points, left };
             }
         }
         let measured = measured(call);
         let medians = measured.iter().flatten().map(|measured| measured.median_ns);
         let fastest = medians.fold(f64::INFINITY, f64::min);
-        Findings::Asked { measured, fastest }
+        PerfTerms::Queried { measured, fastest }
     }
 
     #[inline]
     fn points(&self, position: u16) -> Option<f64> {
         match self {
-            Findings::None => None,
-            Findings::Prepared { points, left } => points
+            PerfTerms::None => None,
+            PerfTerms::Prepared { points, left } => points
                 .get(usize::from(position))
                 .filter(|points| !points.is_nan())
                 .map(|points| floored(points * left)),
-            Findings::Asked { measured, fastest } => {
+            PerfTerms::Queried { measured, fastest } => {
                 let measured = measured.get(usize::from(position))?.as_ref()?;
                 Some(floored(weighted(measured, *fastest)))
             }
@@ -112,34 +112,34 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// Points for a measurement beside the fastest of all candidates, as far as it is believed, before they are [`floored`].
+/// Points for a measurement relative to the fastest candidate, weighted by confidence, before [`floored`].
 pub(crate) fn weighted(measured: &Measured, fastest: f64) -> f64 {
     let slowdown = measured.median_ns / fastest - 1.0;
     measured.confidence.clamp(0.0, 1.0) * (PERF_BEST - PERF_SLOPE * slowdown)
 }
 
-/// What weighted points come to.
+/// Applies the minimum.
 fn floored(weighted: f64) -> f64 {
     weighted.max(PERF_FLOOR)
 }
 
-/// What was measured, by candidate; empty when nothing is known of any.
+/// Measurements by candidate; empty without any.
 pub(crate) fn measured(call: &Call<'_>) -> Vec<Option<Measured>> {
-    let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else { return Vec::new() };
-    if !call.world.level.allows_scoring() {
+    let (Some(evidence), Some(device)) = (&call.snapshot.evidence, call.device) else { return Vec::new() };
+    if !call.snapshot.level.allows_scoring() {
         return Vec::new();
     }
     let question =
         Question { operation: call.table.info, context: call.context, bucket: call.bucket.words(), device };
     let mut all = Vec::new();
     evidence.findings(&question, &mut |finding| {
-        believe(&mut all, call.table, &call.world.registry, finding);
+        merge_finding(&mut all, call.table, &call.snapshot.registry, finding);
     });
     all
 }
 
-/// Takes a finding over, where it is about a present kernel as it is now and nothing more believable is known of that.
-pub(crate) fn believe(
+/// Stores a finding if it matches a registered kernel version and no finding with higher confidence is stored.
+pub(crate) fn merge_finding(
     all: &mut Vec<Option<Measured>>,
     table: &OperationTable,
     registry: &Registry,
@@ -158,13 +158,13 @@ pub(crate) fn believe(
     if all.is_empty() {
         all.resize(table.candidates.len(), None);
     }
-    let Some(place) = all.get_mut(usize::from(position)) else { return };
-    if place.is_none_or(|known| known.confidence < finding.measured.confidence) {
-        *place = Some(finding.measured);
+    let Some(slot) = all.get_mut(usize::from(position)) else { return };
+    if slot.is_none_or(|known| known.confidence < finding.measured.confidence) {
+        *slot = Some(finding.measured);
     }
 }
 
-/// What conversions cost. A copy of the result costs at least a point: no kernel says what that is worth.
+/// The cost of conversions. Copying the output costs at least `OUTPUT_POINTS`, because specs do not state its cost.
 #[inline(always)]
 fn conversions(facts: &Facts, transforms: Transforms) -> f64 {
     if transforms.contains(TransformKind::Output) {
@@ -174,46 +174,46 @@ fn conversions(facts: &Facts, transforms: Transforms) -> f64 {
     -facts.transform_cost * f64::from(transforms.count())
 }
 
-/// The score of one candidate, and what its adapter would have to convert.
+/// The score of a candidate, and the conversions of its adapter.
 #[inline(always)]
 pub(crate) fn score(
     call: &Call<'_>,
     position: u16,
     candidate: &Candidate,
-    findings: &Findings<'_>,
+    findings: &PerfTerms<'_>,
 ) -> (Score, Transforms) {
     let facts = &candidate.facts;
-    let kernel = || call.world.registry.compiled(candidate.kernel);
+    let kernel = || call.snapshot.registry.compiled(candidate.kernel);
     let transforms = filter::transforms(call, facts, kernel);
     let policy = candidate.points + call.points(candidate);
-    // With best effort those that promise invariance come first, whatever else speaks for the others.
+    // With best effort, invariant kernels rank before all others.
     let varies = call.mode.has(Ask::TensorParallelInvariant)
         && !(facts.tp_invariant
             && kernel().is_some_and(|kernel| filter::is_tp_invariant(call, kernel.spec())));
     let policy = if varies { policy - VARIANCE_POINTS } else { policy };
-    // Where cold kernels wait for the background, they cost a call nothing, and are ranked as they will be once they are warm:
-    // what goes before the winner is what gets compiled.
-    let inside = call.world.policy.jit.value != JitPolicy::WhenWarm || call.takes_cold;
+    // With background compilation a cold kernel has no compile penalty and ranks as if warm: kernels that rank above the winner
+    // are the ones submitted for compilation.
+    let inside = call.snapshot.policy.jit.value != JitPolicy::WhenWarm || call.allow_cold;
     let cold = facts.jit && inside && kernel().is_some_and(|kernel| call.is_cold(kernel.spec()));
-    let careful = if call.world.is_careful(call.table.info.slot()) { kernel() } else { None };
+    let careful = if call.snapshot.has_recent_failures(call.table.info.slot()) { kernel() } else { None };
     let score = Score {
         priority: facts.priority,
         policy,
         perf: findings.points(position),
         jit: if cold { -JIT_POINTS } else { 0.0 },
         reliability: careful
-            .map_or(0.0, |kernel| -call.world.health.reliability_penalty(&call.subject(kernel))),
+            .map_or(0.0, |kernel| -call.snapshot.health.reliability_penalty(&call.subject(kernel))),
         transform: conversions(facts, transforms),
         fusion: 0.0,
     };
     (score, transforms)
 }
 
-/// The sum alone. Of most candidates on most calls three addends are 0 and need not be looked at.
+/// The total only. Fast path for candidates whose jit, reliability and fusion terms are 0.
 #[inline(always)]
-pub(crate) fn total(call: &Call<'_>, position: u16, candidate: &Candidate, findings: &Findings<'_>) -> f64 {
+pub(crate) fn total(call: &Call<'_>, position: u16, candidate: &Candidate, findings: &PerfTerms<'_>) -> f64 {
     let facts = &candidate.facts;
-    if call.is_special || facts.jit || facts.picks_layouts {
+    if call.is_special || facts.jit || facts.has_layouts {
         return score(call, position, candidate, findings).0.total();
     }
     let transforms = filter::transforms(call, facts, || None);
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_slower_loses_everything_however_little_its_figures_are_believed() {
+    fn much_slower_kernel_gets_the_minimum_at_any_confidence() {
         assert_eq!([0.9, 0.3, 0.05].map(|confidence| perf(160.0, confidence)), [PERF_FLOOR; 3]);
         assert_eq!([perf(100.0, 1.0), perf(100.0, 0.5)], [PERF_BEST, PERF_BEST / 2.0]);
     }
 
     #[test]
-    fn what_is_a_little_slower_loses_as_far_as_that_is_believed() {
+    fn slightly_slower_kernel_loses_in_proportion_to_confidence() {
         let points = [0.9, 0.3, 0.05].map(|confidence| perf(101.0, confidence));
         assert!(points.is_sorted() && points[0] < -10.0 && points[2] > -1.0, "{points:?}");
     }

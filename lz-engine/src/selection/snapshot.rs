@@ -1,7 +1,7 @@
-//! One state of everything that a decision depends on, and the decisions that were made in it.
+//! The snapshot: everything that a decision depends on, and the cache of decisions made under it.
 //!
-//! A world is never changed, only replaced: a decision lives and dies with the state that it was made under, so that no
-//! decision can outlive a change of registry, policy, capabilities or health.
+//! A snapshot is immutable. A change of registry, policy, capabilities or health publishes a new snapshot with an empty
+//! decision cache, so no decision can become stale.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -12,126 +12,141 @@ use super::devices::Devices;
 use super::guard::Guard;
 use super::operation_table::OperationTable;
 use super::publish::Numbered;
-use super::scoped_snapshots::ScopedWorlds;
-use crate::evidence::{Evidence, KeptBlocks, MemoryProbe, StoredEvidence, system_memory};
+use super::scoped_snapshots::ScopedSnapshots;
+use crate::evidence::{Evidence, FreeBlockCache, MemoryProbe, StoredEvidence, system_memory};
 use crate::health::{DegradationLevel, Health};
 use crate::policy::Policy;
 use crate::registry::Registry;
-use crate::selection::cache::{DecisionTable, Entry};
+use crate::selection::cache::{DecisionCache, Entry};
 use crate::selection::loaded_tables::LoadedTables;
 use crate::selection::prepared_evidence::Prepared;
-use crate::telemetry::{Watch, Watching};
+use crate::telemetry::{Observation, ObserveOptions};
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
 use lz_core::mode::Mode;
 use lz_core::operation::OperationInfo;
 
-/// Somebody who compiles in the background. Asked once a cell for a kernel that would have been better, had it been warm.
+/// A background compiler. Called once per cell for a kernel that would have been selected had it been compiled.
 pub trait JitRequests: Send + Sync {
-    /// A kernel is wanted for calls like this one. Must return at once and must not call the engine.
-    fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
+    /// Requests compilation of a kernel for calls like this one. Must return at once and must not call the engine.
+    fn request(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
 }
 
-/// Buckets by operation slot and kernel: one id may stand for a kernel of each of several operations.
-type Known = HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>;
+/// Buckets by operation slot and kernel id: the same id may be registered for several operations.
+type BucketsByKernel = HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>;
 
-/// What is known of kernels because it was tried: which have been compiled, and for which buckets; which can be captured.
+/// Facts established at run time: which kernels are compiled, and which passed a trial capture, for which buckets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
-    buckets: Known,
-    /// What survived a trial capture.
-    captured: Known,
+    buckets: BucketsByKernel,
+    /// Buckets that passed a trial capture.
+    captured: BucketsByKernel,
 }
 
 impl Warm {
     pub fn contains(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        has(&self.buckets, operation, kernel, bucket)
+        contains_bucket(&self.buckets, operation, kernel, bucket)
     }
 
     pub fn add(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        put(&mut self.buckets, operation, kernel, bucket)
+        insert_bucket(&mut self.buckets, operation, kernel, bucket)
     }
 
     pub fn can_be_captured(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        has(&self.captured, operation, kernel, bucket)
+        contains_bucket(&self.captured, operation, kernel, bucket)
     }
 
     pub fn add_captured(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        put(&mut self.captured, operation, kernel, bucket)
+        insert_bucket(&mut self.captured, operation, kernel, bucket)
     }
 }
 
-fn has(known: &Known, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-    let kernels = known.get(&operation.slot());
+fn contains_bucket(
+    buckets: &BucketsByKernel,
+    operation: &OperationInfo,
+    kernel: &str,
+    bucket: &[u64],
+) -> bool {
+    let kernels = buckets.get(&operation.slot());
     kernels.and_then(|kernels| kernels.get(kernel)).is_some_and(|buckets| buckets.contains(bucket))
 }
 
-fn put(known: &mut Known, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-    let kernels = known.entry(operation.slot()).or_default();
+fn insert_bucket(
+    buckets: &mut BucketsByKernel,
+    operation: &OperationInfo,
+    kernel: &str,
+    bucket: &[u64],
+) -> bool {
+    let kernels = buckets.entry(operation.slot()).or_default();
     kernels.entry(kernel.to_owned()).or_default().insert(bucket.into())
 }
 
-/// What a world is made of, without its decisions.
+/// The inputs of a snapshot, without its decision cache.
 #[derive(Clone, Default)]
-pub(crate) struct Parts {
+pub(crate) struct SnapshotParts {
     pub registry: Arc<Registry>,
     pub policy: Arc<Policy>,
     pub devices: Devices,
     pub evidence: Option<Arc<dyn Evidence>>,
     pub memory: Option<Arc<dyn MemoryProbe>>,
-    /// What the above found out and need not find out again soon.
-    pub blocks: Arc<KeptBlocks>,
+    /// Cached results of `memory`.
+    pub blocks: Arc<FreeBlockCache>,
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
-    /// Decisions that were made beforehand.
+    /// Precomputed dispatch tables.
     pub solved: Arc<LoadedTables>,
-    pub watching: Watching,
+    pub observation: Observation,
 }
 
-/// One state of everything.
-pub(crate) struct World {
+/// The immutable state that decisions are made under, and their cache.
+pub(crate) struct Snapshot {
     pub generation: u64,
     pub registry: Arc<Registry>,
     pub policy: Arc<Policy>,
     pub devices: Devices,
     pub evidence: Option<Arc<dyn Evidence>>,
     pub memory: Option<Arc<dyn MemoryProbe>>,
-    pub blocks: Arc<KeptBlocks>,
+    pub blocks: Arc<FreeBlockCache>,
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
     pub solved: Arc<LoadedTables>,
-    pub watching: Watching,
+    pub observation: Observation,
     /// What is observed of each call.
-    pub watch: Watch,
-    /// This world under what threads lay over its policy.
-    pub scoped: ScopedWorlds,
-    /// How far the engine has stepped back.
+    pub observe: ObserveOptions,
+    /// Snapshots of this one under thread-local policy overlays.
+    pub scoped: ScopedSnapshots,
+    /// The degradation level of the engine.
     pub level: DegradationLevel,
-    /// Which kernels have failed lately, or their backends, and which operations have such a kernel; nothing when nothing has.
-    trouble: Option<Box<Troubles>>,
-    /// Whether decisions are kept.
-    pub keeps: bool,
-    /// Whether they are, devices are real, and calls are not watched: the case of nearly all calls.
-    pub is_plain: bool,
-    /// The ground of the modes of calls.
+    /// Kernels and operations with recent failures; `None` without any.
+    failures: Option<Box<RecentFailures>>,
+    /// Whether decisions are cached.
+    pub caching_enabled: bool,
+    /// Whether the cache is enabled, devices are real and calls are not observed. True for nearly all calls.
+    pub fast_path_enabled: bool,
+    /// The base mode of calls, before the thread's mode override.
     pub mode: Mode,
-    /// When its decisions began to be made.
-    pub born: Instant,
+    /// When it was published; see `cache.time_to_live`.
+    pub created_at: Instant,
     tables: Arc<Tables>,
-    /// What stored measurements mean for each operation, once a decision has needed it.
+    /// Stored measurements prepared per operation, on first use.
     prepared: Arc<[OnceLock<Prepared>]>,
-    pub decisions: DecisionTable,
+    pub decisions: DecisionCache,
 }
 
-/// The tables of operations, made when first asked for. They depend on registry, policy and dispatch tables alone.
+/// Operation tables, built on first use. They depend only on registry, policy and dispatch tables.
 #[derive(Debug)]
 struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
 
-impl World {
-    /// A world of these parts. Tables are taken over from one before that had the same registry, policy and dispatch tables.
-    pub fn new(parts: Parts, generation: u64, before: Option<&World>, room: usize) -> World {
+impl Snapshot {
+    /// Builds a snapshot. Operation tables are shared with the previous one if registry, policy and dispatch tables are the same.
+    pub fn new(
+        parts: SnapshotParts,
+        generation: u64,
+        before: Option<&Snapshot>,
+        capacity: usize,
+    ) -> Snapshot {
         let same = before.filter(|before| {
             Arc::ptr_eq(&before.registry, &parts.registry)
                 && Arc::ptr_eq(&before.policy, &parts.policy)
@@ -153,7 +168,7 @@ impl World {
             || (0..parts.registry.slots()).map(|_| OnceLock::new()).collect(),
             |before| Arc::clone(&before.prepared),
         );
-        let Parts {
+        let SnapshotParts {
             registry,
             policy,
             devices,
@@ -164,21 +179,23 @@ impl World {
             warm,
             health,
             solved,
-            watching,
+            observation,
         } = parts;
-        let keeps = policy.cache.value.enabled && health.level().allows_cache();
-        let trouble = Troubles::of(&registry, &health).map(Box::new);
-        World {
+        let caching_enabled = policy.cache.value.enabled && health.level().allows_cache();
+        let failures = RecentFailures::of(&registry, &health).map(Box::new);
+        Snapshot {
             generation,
             mode: policy.mode(),
-            watch: watching.watch(),
-            scoped: ScopedWorlds::after(before, &policy),
-            keeps,
-            is_plain: keeps && devices.are_real() && watching.watch() == Watch::default(),
+            observe: observation.options(),
+            scoped: ScopedSnapshots::after(before, &policy),
+            caching_enabled,
+            fast_path_enabled: caching_enabled
+                && devices.are_real()
+                && observation.options() == ObserveOptions::default(),
             level: health.level(),
-            trouble,
-            born: Instant::now(),
-            decisions: DecisionTable::new(room),
+            failures,
+            created_at: Instant::now(),
+            decisions: DecisionCache::new(capacity),
             registry,
             policy,
             devices,
@@ -189,22 +206,22 @@ impl World {
             warm,
             health,
             solved,
-            watching,
+            observation,
             tables,
             prepared,
         }
     }
 
-    /// What its stored measurements mean for an operation.
+    /// The stored measurements of an operation, prepared for scoring.
     #[inline]
     pub fn prepared(&self, stored: &StoredEvidence, table: &OperationTable) -> Option<&Prepared> {
         let slot = self.prepared.get(table.info.slot() as usize)?;
         Some(slot.get_or_init(|| Prepared::new(stored, table, &self.registry)))
     }
 
-    /// What it is made of.
-    pub fn parts(&self) -> Parts {
-        Parts {
+    /// The inputs that it was built from.
+    pub fn parts(&self) -> SnapshotParts {
+        SnapshotParts {
             registry: Arc::clone(&self.registry),
             policy: Arc::clone(&self.policy),
             devices: self.devices.clone(),
@@ -215,11 +232,11 @@ impl World {
             warm: Arc::clone(&self.warm),
             health: Arc::clone(&self.health),
             solved: Arc::clone(&self.solved),
-            watching: self.watching.clone(),
+            observation: self.observation.clone(),
         }
     }
 
-    /// The table of an operation; `None` when it has no kernels.
+    /// The table of an operation; `None` if it has no kernels.
     #[inline]
     pub fn table(&self, info: &'static OperationInfo) -> Option<&OperationTable> {
         let slot = self.tables.0.get(info.slot() as usize)?;
@@ -243,7 +260,7 @@ impl World {
         }))
     }
 
-    /// Bytes that a kernel's scratch memory may take now.
+    /// The limit on a kernel's workspace in bytes, from policy and free memory.
     pub fn memory_limit(&self, device: Option<&DeviceSpec>) -> Option<u64> {
         let mut limits = [self.policy.memory_headroom.value, None, None];
         let probe = match &self.memory {
@@ -251,88 +268,89 @@ impl World {
             None => self.policy.probe_memory.value.then(system_memory),
         };
         if let (Some(probe), Some(device)) = (probe, device) {
-            let believed = self.policy.probe_time_to_live.value;
+            let max_age = self.policy.probe_time_to_live.value;
             limits[1] = probe.free_bytes(device);
-            limits[2] = self.blocks.largest(probe, device, believed);
+            limits[2] = self.blocks.largest(probe, device, max_age);
         }
         limits.into_iter().flatten().min()
     }
 
-    /// Whether the above may change from call to call.
+    /// Whether [`Snapshot::memory_limit`] can change from call to call.
     pub fn memory_changes(&self) -> bool {
         self.memory.is_some() || self.policy.probe_memory.value
     }
 
-    /// Whether a decision stays right for a call until the world changes: what it hangs on is the call alone, and not memory
-    /// that others take and give back.
-    pub fn lasts(&self, entry: &Entry) -> bool {
+    /// Whether a decision stays valid for a call as long as this snapshot is current. False if it depends on free memory,
+    /// which other allocations change.
+    pub fn depends_only_on_call(&self, entry: &Entry) -> bool {
         !(self.memory_changes() && entry.guards().any(|guard| matches!(guard, Guard::Memory { .. })))
     }
 
-    /// Whether calls of an operation depend on nothing that may change: they need no leave, are not watched, and run on devices
-    /// that are there.
-    pub fn is_quick(&self, operation: &OperationInfo) -> bool {
-        self.is_plain && !self.is_careful(operation.slot())
+    /// Whether calls of an operation need no circuit-breaker permit, are not observed and run on real devices.
+    pub fn has_fast_path(&self, operation: &OperationInfo) -> bool {
+        self.fast_path_enabled && !self.has_recent_failures(operation.slot())
     }
 
-    /// Whether anything has failed lately.
+    /// Whether any kernel has failed recently.
     #[inline]
-    pub fn is_troubled(&self) -> bool {
-        self.trouble.is_some()
+    pub fn any_recent_failure(&self) -> bool {
+        self.failures.is_some()
     }
 
-    /// Whether a kernel of an operation has failed lately, so that its calls depend on how time passes.
+    /// Whether a kernel of an operation has failed recently, so that its calls depend on circuit-breaker timers.
     #[inline]
-    pub fn is_careful(&self, slot: u32) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| is_so(&trouble.operations, slot))
+    pub fn has_recent_failures(&self, slot: u32) -> bool {
+        self.failures.as_ref().is_some_and(|failures| is_set(&failures.operations, slot))
     }
 
-    /// Whether calls of a kernel must ask for leave and tell their outcome.
+    /// Whether calls of a kernel need a circuit-breaker permit and must record their outcome.
     #[inline]
-    pub fn must_ask(&self, kernel: u32) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| is_so(&trouble.kernels, kernel))
+    pub fn needs_permit(&self, kernel: u32) -> bool {
+        self.failures.as_ref().is_some_and(|failures| is_set(&failures.kernels, kernel))
     }
 }
 
-/// What health remembers, by kernel and by operation.
-struct Troubles {
-    /// By their indices.
+/// Recent failures according to health.
+struct RecentFailures {
+    /// Indexed by kernel.
     kernels: Box<[bool]>,
-    /// By their slots.
+    /// Indexed by operation slot.
     operations: Box<[bool]>,
 }
 
-impl Troubles {
-    fn of(registry: &Registry, health: &Health) -> Option<Troubles> {
-        if health.is_spotless() {
+impl RecentFailures {
+    fn of(registry: &Registry, health: &Health) -> Option<RecentFailures> {
+        if health.has_no_records() {
             return None;
         }
-        let kernels: Box<[bool]> =
-            registry.kernels().map(|entry| health.concerns(&entry.spec.id, &entry.spec.backend)).collect();
+        let kernels: Box<[bool]> = registry
+            .kernels()
+            .map(|entry| health.has_failure_record(&entry.spec.id, &entry.spec.backend))
+            .collect();
         let mut operations: Box<[bool]> = vec![false; registry.slots()].into();
         for operation in registry.operations() {
             if let Some(place) = operations.get_mut(operation.slot() as usize) {
-                *place = registry.compiled_of(operation).iter().any(|kernel| is_so(&kernels, *kernel));
+                *place = registry.compiled_of(operation).iter().any(|kernel| is_set(&kernels, *kernel));
             }
         }
-        Some(Troubles { kernels, operations })
+        Some(RecentFailures { kernels, operations })
     }
 }
 
-/// What is not known is so.
-fn is_so(flags: &[bool], number: u32) -> bool {
+/// Out-of-range indices count as set.
+fn is_set(flags: &[bool], number: u32) -> bool {
     flags.get(number as usize).copied().unwrap_or(true)
 }
 
-impl Numbered for World {
+impl Numbered for Snapshot {
     #[inline]
     fn number(&self) -> u64 {
         self.generation
     }
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World").field("generation", &self.generation).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("generation", &self.generation).finish_non_exhaustive()
     }
 }

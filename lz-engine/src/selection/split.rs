@@ -1,7 +1,7 @@
-//! The last resort: when no kernel can run a call and only because it is too large, it is cut along its batch and run in parts.
+//! Splitting: if no kernel can run a call only because it is too large, it is split along its batch and run in parts.
 //!
-//! Another kernel is always preferred, however slow. A split is planned from the context alone (`which`, `explain`) and run on
-//! dynamic arguments, because parts are slices of the caller's own tensors. Each part is a call like any other.
+//! Any eligible kernel is preferred, however slow. A split is planned from the context alone (`which`, `explain`) and run on dynamic
+//! arguments, because parts are slices of the caller's tensors. Each part is an ordinary call.
 
 pub(crate) use super::split_axis::splittable_axis;
 use crate::compiled::CompiledKernel;
@@ -15,7 +15,7 @@ use lz_core::operation::OperationInfo;
 use lz_core::plan::Split;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// Reasons that a smaller batch can take away.
+/// Reasons that a smaller batch can resolve.
 fn is_about_size(code: ReasonCode) -> bool {
     matches!(
         code,
@@ -25,27 +25,27 @@ fn is_about_size(code: ReasonCode) -> bool {
     )
 }
 
-/// Whether a smaller batch might let the candidate run, and nothing else stands against it.
+/// Whether a smaller batch might make the candidate eligible.
 pub(crate) fn is_only_too_large(reasons: &[Reason]) -> bool {
     !reasons.is_empty() && reasons.iter().all(|reason| is_about_size(reason.code))
 }
 
-/// The splittable axis and where contexts have it.
+/// The splittable axis and its store.
 fn axis_of(operation: &OperationInfo) -> Option<(usize, Store)> {
     let axis = splittable_axis(operation.schema())?;
     let field = operation.fields.get(axis)?;
     matches!(field.kind, FieldKind::Axis { .. }).then_some((axis, field.store))
 }
 
-/// The axis along which calls of an operation may be cut, if there is one.
+/// The axis along which calls of an operation may be split, if there is one.
 pub fn batch_axis(operation: &OperationInfo) -> Option<&str> {
     let (axis, _) = axis_of(operation)?;
     operation.fields.get(axis).map(|field| field.name.as_ref())
 }
 
-/// How a call that nothing can run would be cut, and the candidate that would run the parts.
+/// How a call without an eligible kernel is split, and the candidate for the parts.
 ///
-/// The batch is halved until something can run a part. Strict calls are not cut: they asked for nothing implicit.
+/// The batch is halved until a kernel is eligible for a part. Strict calls are not split: they allow nothing implicit.
 pub(crate) fn plan(call: &Call<'_>) -> Option<(Split, decide::Ranked)> {
     if call.mode.has(Ask::Strict) || call.lock.is_some() || call.hint.forbids().is_some() {
         return None;
@@ -64,8 +64,8 @@ pub(crate) fn plan(call: &Call<'_>) -> Option<(Split, decide::Ranked)> {
     while part > 1 {
         part = part / 2 + part % 2;
         let smaller = with_size(call.context, store, part)?;
-        let smaller = Call::new(call.world, call.table, &smaller, call.mode);
-        if let Some(best) = decide::possible(&smaller).first() {
+        let smaller = Call::new(call.snapshot, call.table, &smaller, call.mode);
+        if let Some(best) = decide::eligible(&smaller).first() {
             let axis = call.table.info.fields.get(axis)?.name.to_string();
             return Some((Split { axis, size, part, parts: parts(size, part) }, *best));
         }
@@ -73,12 +73,12 @@ pub(crate) fn plan(call: &Call<'_>) -> Option<(Split, decide::Ranked)> {
     None
 }
 
-/// How many parts of up to `part` there are; both are positive.
+/// Number of parts of up to `part`; both are positive.
 pub(crate) fn parts(size: i64, part: i64) -> i64 {
     size / part + i64::from(size % part != 0)
 }
 
-/// Scratch memory of one part.
+/// Workspace of one part.
 pub(crate) fn workspace(call: &Call<'_>, kernel: &CompiledKernel, split: &Split) -> u64 {
     let store = axis_of(call.table.info).map(|(_, store)| store);
     let part = store.and_then(|store| with_size(call.context, store, split.part));

@@ -1,17 +1,16 @@
-//! Along which axis a call may be cut into several, as the schema tells.
+//! The axis along which calls of an operation may be split, from its schema.
 //!
-//! The answer is careful: what cannot be seen to be sound is not cut. Nothing here looks at a call.
+//! Conservative: an axis that is not provably sound is not split. Nothing here depends on a call.
 
 use lz_schema::expr::Typed;
 use lz_schema::model::{Dim, Equivalence, Input, Kind, Operation, Role, ValueRule};
 
-/// The axis along which a call of the operation may be cut, by index.
+/// The index of the axis along which a call of the operation may be split.
 ///
-/// The schema says by `role: batch` that the items of an axis do not influence each other. Beyond that, every tensor that has
-/// the axis must have it first, in every case of its shape; every output must have it, or parts would have to be combined;
-/// whatever is changed in place must have it, or parts would change it several times; and no constraint, check of values or
-/// condition of an output may depend on its size. Operations that are judged by distribution number their draws by the item's
-/// place in the batch, which a part does not know.
+/// `role: batch` in the schema declares that the items of an axis are independent. In addition, every tensor with the axis must have it as
+/// the first dimension, in every case of its shape; every output must have it, otherwise parts would have to be combined; every input that is
+/// mutated must have it, otherwise parts would mutate it several times; and no constraint, value check or output condition may depend on its
+/// size. Operations that are checked by distribution number their draws by the index in the batch, which a part does not know.
 pub(crate) fn splittable_axis(operation: &Operation) -> Option<usize> {
     if matches!(operation.equivalence, Equivalence::Distribution(_)) {
         return None;
@@ -37,7 +36,7 @@ fn is_splittable(operation: &Operation, axis: usize) -> bool {
         })
 }
 
-/// Whether an input can be cut, or passed whole to every part.
+/// Whether an input can be split, or passed unchanged to every part.
 fn cuts_input(input: &Input, axis: usize) -> bool {
     let by_values = match &input.values {
         None => false,
@@ -49,17 +48,17 @@ fn cuts_input(input: &Input, axis: usize) -> bool {
     let shapes = input.shape.all();
     let has = shapes.iter().any(|shape| shape.iter().any(|dim| mentions(dim, axis)));
     if by_values || !has {
-        // What is whole for every part must not be changed by it, and what is no tensor is not known to be the same for all.
+        // An input that is shared by all parts must not be mutated; text is not known to be independent of the batch.
         return !by_values && !input.read_write && input.kind != Kind::Text;
     }
-    // A mask that may lack leading dimensions cannot be told apart from one of a pack with fewer.
+    // A broadcast mask without leading dimensions is indistinguishable from one of a pack with fewer dimensions.
     let packed = shapes.iter().flatten().any(|dim| matches!(dim, Dim::Pack(index) if *index == axis));
     input.kind == Kind::Tensor
         && !(input.broadcast && packed)
         && shapes.iter().all(|shape| leads(shape, axis))
 }
 
-/// Whether the axis comes first and nowhere else.
+/// Whether the axis is the first dimension and no other.
 fn leads(shape: &[Dim], axis: usize) -> bool {
     let first = matches!(shape.first(), Some(Dim::Axis(index) | Dim::Pack(index)) if *index == axis);
     first && !shape.iter().skip(1).any(|dim| mentions(dim, axis))

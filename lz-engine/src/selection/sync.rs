@@ -1,7 +1,7 @@
-//! The primitives behind publishing. The model replaces this file by one that can be explored.
+//! Synchronization primitives for `publish`. The model checker substitutes its own.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place for the current state.
-pub(crate) type Place<T> = arc_swap::ArcSwap<T>;
+/// The cell that holds the current value.
+pub(crate) type ArcCell<T> = arc_swap::ArcSwap<T>;

@@ -1,24 +1,24 @@
-//! What a thread has of its own, in one place: how its calls are to be made just now, and what it remembers of them.
+//! Thread-local data in one variable: the mode override, the streams, and the thread states.
 //!
-//! A call finds all of it with one look, because finding a thread's variables is not free in a shared library. Nothing in
-//! here needs to be dropped, so that the look is not guarded either; memory of threads that end is kept for those that come.
+//! One access per call, because thread-local access from a shared library is not free. The variable has no destructor, so access
+//! needs no registration check; the states of threads that end are recycled through a free list.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use crate::selection::thread_cache::Local;
+use crate::engine::ThreadState;
 use lz_core::mode::ModeChange;
 
-/// What a thread has.
+/// The data of a thread.
 pub(crate) struct Thread {
-    /// How the mode of its calls is changed just now.
+    /// The mode override of its calls.
     pub change: Cell<ModeChange>,
-    /// Whether it is deciding: whoever is asked for evidence must not wait for itself.
+    /// Whether it is making a decision: an evidence source that calls the engine must not deadlock on the cell's lock.
     pub deciding: Cell<bool>,
-    /// What it remembers; taken away while a call runs.
-    local: Cell<Option<&'static mut Local>>,
-    /// The same for calls that kernels make, when none is running.
-    spare: Cell<Option<&'static mut Local>>,
+    /// Its state; taken while a call runs.
+    state: Cell<Option<&'static mut ThreadState>>,
+    /// States for nested calls, while unused.
+    spare: Cell<Option<&'static mut ThreadState>>,
 }
 
 thread_local! {
@@ -26,103 +26,103 @@ thread_local! {
         Thread {
             change: Cell::new(ModeChange::NONE),
             deciding: Cell::new(false),
-            local: Cell::new(None),
+            state: Cell::new(None),
             spare: Cell::new(None),
         }
     };
-    /// Notices that the thread ends.
-    static KEEPER: Keeper = const { Keeper };
+    /// Runs when the thread ends.
+    static EXIT_HOOK: ExitHook = const { ExitHook };
 }
 
-/// Memory of threads that have ended, without content.
-static LEFT: Mutex<Vec<&'static mut Local>> = Mutex::new(Vec::new());
+/// Cleared states of ended threads.
+static FREE_LIST: Mutex<Vec<&'static mut ThreadState>> = Mutex::new(Vec::new());
 
-/// Looks at this thread.
+/// Accesses this thread's data.
 #[inline(always)]
 pub(crate) fn with<R>(look: impl FnOnce(&Thread) -> R) -> R {
     THREAD.with(look)
 }
 
 impl Thread {
-    /// Takes what the thread remembers, if it is there: a kernel that calls the engine again finds it taken. So nothing that
-    /// a running call uses can be replaced under it.
+    /// Takes the state unless it is in use: a nested call from a kernel gets `None`, so it cannot replace what the outer call
+    /// uses.
     #[inline(always)]
-    pub fn take(&self) -> Option<&'static mut Local> {
-        self.local.take()
+    pub fn take(&self) -> Option<&'static mut ThreadState> {
+        self.state.take()
     }
 
-    /// Something to remember with for a thread, or a call inside a call, that has nothing.
+    /// A spare state, for a new thread or a nested call.
     #[cold]
-    pub fn take_other(&self) -> &'static mut Local {
+    pub fn take_spare(&self) -> &'static mut ThreadState {
         if let Some(spare) = self.spare.take() {
-            self.spare.set(spare.below.take());
+            self.spare.set(spare.next_spare.take());
             return spare;
         }
-        let left = LEFT.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        left.unwrap_or_else(|| Box::leak(Box::default()))
+        let recycled = FREE_LIST.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        recycled.unwrap_or_else(|| Box::leak(Box::default()))
     }
 
-    /// Gives it back.
+    /// Puts the state back.
     #[inline(always)]
-    pub fn give_back(&self, local: &'static mut Local) {
-        let known = local.is_kept;
-        let inner = self.local.replace(Some(local));
+    pub fn restore(&self, state: &'static mut ThreadState) {
+        let known = state.has_exit_hook;
+        let inner = self.state.replace(Some(state));
         if inner.is_some() || !known {
-            self.settle(inner);
+            self.restore_slow(inner);
         }
     }
 
-    /// Tells what this thread has counted, on every level of its calls that is not running.
-    pub fn tell_all(&self) {
-        if let Some(local) = self.local.take() {
-            local.tell();
-            self.local.set(Some(local));
+    /// Flushes the counters of all states of this thread that are not in use.
+    pub fn flush_all(&self) {
+        if let Some(state) = self.state.take() {
+            state.flush();
+            self.state.set(Some(state));
         }
         let mut spare = self.spare.take();
         let mut level = spare.as_deref_mut();
         while let Some(one) = level {
-            one.tell();
-            level = one.below.as_deref_mut();
+            one.flush();
+            level = one.next_spare.as_deref_mut();
         }
         self.spare.set(spare);
     }
 
-    /// What rarely happens when something was given back: a call inside the call has given back something before, or it is
-    /// the first time, and from now on somebody notices the end of the thread. A thread that is ending already keeps nothing.
+    /// The rare cases of [`Thread::restore`]: a nested call has put its state back before, or the exit hook must be installed. A
+    /// thread that is ending keeps no state.
     #[cold]
     #[inline(never)]
-    fn settle(&self, inner: Option<&'static mut Local>) {
-        if let Some(local) = self.local.take() {
-            local.is_kept = local.is_kept || KEEPER.try_with(|_| ()).is_ok();
-            if local.is_kept {
-                self.local.set(Some(local));
+    fn restore_slow(&self, inner: Option<&'static mut ThreadState>) {
+        if let Some(state) = self.state.take() {
+            state.has_exit_hook = state.has_exit_hook || EXIT_HOOK.try_with(|_| ()).is_ok();
+            if state.has_exit_hook {
+                self.state.set(Some(state));
             } else {
-                leave(local);
+                release(state);
             }
         }
         if let Some(inner) = inner {
-            inner.below = self.spare.take();
+            inner.next_spare = self.spare.take();
             self.spare.set(Some(inner));
         }
     }
 }
 
-fn leave(local: &'static mut Local) {
-    *local = Local::default();
-    LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(local);
+fn release(state: &'static mut ThreadState) {
+    *state = ThreadState::default();
+    FREE_LIST.lock().unwrap_or_else(PoisonError::into_inner).push(state);
 }
 
-struct Keeper;
+struct ExitHook;
 
-impl Drop for Keeper {
+impl Drop for ExitHook {
     fn drop(&mut self) {
         with(|thread| {
-            if let Some(local) = thread.local.take() {
-                leave(local);
+            if let Some(state) = thread.state.take() {
+                release(state);
             }
             while let Some(spare) = thread.spare.take() {
-                thread.spare.set(spare.below.take());
-                leave(spare);
+                thread.spare.set(spare.next_spare.take());
+                release(spare);
             }
         });
     }

@@ -1,136 +1,135 @@
-//! What a thread remembers between calls: the state of the world it last saw, the last calls of each operation with their
-//! kernels, scratch memory.
+//! The thread state: the thread cache, the last snapshot seen, scratch memory and unflushed counters.
 //!
-//! A call is remembered whole, so that looking for it is a comparison of words and finding it settles everything: its cell,
-//! its guards and its scratch memory depend on nothing but the call and the state of the world. What depends on more (free
-//! memory, circuits that are not closed) is never remembered here.
+//! The thread cache is keyed by the whole call, so a lookup is a comparison of words and a hit needs no cell key, guard or
+//! workspace evaluation. Decisions that depend on anything but the call and the snapshot (free memory, circuits that are not
+//! closed) are never inserted.
 
 use std::sync::Arc;
 
 use super::operation_table::OperationTable;
 use super::publish::Published;
-use super::snapshot::World;
+use super::snapshot::Snapshot;
 use crate::compiled::CompiledKernel;
-use crate::selection::exact_cache::Settled;
+use crate::selection::exact_cache::CachedDecision;
 use crate::telemetry::Tally;
 use lz_core::context::{Context, Extent, MAX_WORDS};
 use lz_core::mode::ModeChange;
 use lz_core::plan::Transforms;
 use lz_core::run::Scratch;
 
-/// Calls that are remembered an operation.
-const WAYS: usize = 4;
-/// A call that comes twice in a row is remembered at once. Of calls that take turns only one in so many is: replacing a way
-/// on each call would cost more than it brings.
-const PATIENCE: u32 = 16;
-/// Hits of one thread between two looks at a clock.
-const HITS_BETWEEN_LOOKS: u32 = 1 << 16;
+/// Entries per operation.
+const ENTRIES: usize = 4;
+/// A call that misses twice in a row is inserted at once. Otherwise only one miss in this many is inserted: for working sets
+/// larger than the cache, replacing an entry on each call costs more than it saves.
+const INSERT_AFTER_MISSES: u32 = 16;
+/// Hits of one thread between two reads of a clock.
+const HITS_BETWEEN_CLOCK_READS: u32 = 1 << 16;
 
-/// What one level of calls of a thread remembers.
+/// The state of a thread for one nesting level of calls.
 #[derive(Default)]
-pub(crate) struct Local {
-    /// The number of the world.
+pub(crate) struct ThreadState {
+    /// The generation of `world`.
     pub generation: u64,
-    /// Hits since a clock was looked at, and how many there may be.
+    /// Hits since the last clock read, and the limit.
     pub hits: u32,
-    pub patience: u32,
-    /// Whether it has belonged to a thread before.
-    pub is_kept: bool,
-    pub recent: Recent,
+    pub hit_budget: u32,
+    /// Whether the thread's exit hook is installed.
+    pub has_exit_hook: bool,
+    pub thread_cache: ThreadCache,
     pub scratch: Scratch,
-    pub world: Option<Arc<World>>,
-    /// What was not yet told to telemetry.
+    pub snapshot: Option<Arc<Snapshot>>,
+    /// Counters not yet flushed to telemetry.
     pub tally: Tally,
-    /// The next one in a row of spare ones.
-    pub below: Option<&'static mut Local>,
+    /// The next one in the list of spare states.
+    pub next_spare: Option<&'static mut ThreadState>,
 }
 
-impl Local {
-    /// Sees to it that the remembered state of the world is the current one.
+impl ThreadState {
+    /// Loads the current snapshot if the held one is stale.
     #[inline]
-    pub fn refresh(&mut self, published: &Published<World>) {
+    pub fn refresh(&mut self, published: &Published<Snapshot>) {
         if self.generation != published.number() {
             self.reload(published);
         }
     }
 
     #[cold]
-    fn reload(&mut self, published: &Published<World>) {
-        self.tell();
-        let world = published.load();
-        self.generation = world.generation;
-        self.patience = world.watch.patience(HITS_BETWEEN_LOOKS);
-        self.world = Some(world);
+    fn reload(&mut self, published: &Published<Snapshot>) {
+        self.flush();
+        let snapshot = published.load();
+        self.generation = snapshot.generation;
+        self.hit_budget = snapshot.observe.hit_budget(HITS_BETWEEN_CLOCK_READS);
+        self.snapshot = Some(snapshot);
     }
 
-    /// Tells telemetry what this thread has counted by itself.
-    pub fn tell(&mut self) {
-        if let Some(world) = &self.world {
-            self.tally.tell(self.hits, &world.watching.telemetry);
+    /// Flushes this thread's counters to telemetry.
+    pub fn flush(&mut self) {
+        if let Some(snapshot) = &self.snapshot {
+            self.tally.flush(self.hits, &snapshot.observation.telemetry);
         }
     }
 
-    /// The way of the call that was made last, if it is this one and it is not time to look at a clock. Ways of a world in
-    /// which calls need leave or are watched do not exist, and ways of other worlds are not found.
+    /// The latest entry, if it is this call's and no clock read is due. Entries are only inserted for calls that need no permit
+    /// and are not observed; entries of other snapshots do not match.
     #[inline(always)]
-    pub fn recall(
+    pub fn lookup_latest(
         &mut self,
         slot: u32,
         generation: u64,
         change: ModeChange,
         context: &Context,
-    ) -> Option<(&Way, &CompiledKernel, &mut Scratch)> {
-        // Hits are told to the engine whose world this is.
-        if self.generation != generation || self.hits >= self.patience {
+    ) -> Option<(&ThreadCacheEntry, &CompiledKernel, &mut Scratch)> {
+        // Hits are counted for the engine of the held snapshot.
+        if self.generation != generation || self.hits >= self.hit_budget {
             return None;
         }
-        let way = self.recent.of(slot)?.latest(generation, change, context)?;
+        let entry = self.thread_cache.of(slot)?.latest(generation, change, context)?;
         self.hits += 1;
-        Some((way, way.kernel.as_deref()?, &mut self.scratch))
+        Some((entry, entry.kernel.as_deref()?, &mut self.scratch))
     }
 }
 
-impl Drop for Local {
+impl Drop for ThreadState {
     fn drop(&mut self) {
-        self.tell();
+        self.flush();
     }
 }
 
-/// The calls that a thread remembers, by operation slot.
+/// The per-thread decision cache, by operation slot.
 #[derive(Default)]
-pub(crate) struct Recent(Vec<Option<Box<Ways>>>);
+pub(crate) struct ThreadCache(Vec<Option<Box<ThreadCacheSet>>>);
 
-/// The calls of one operation, and which one is replaced next.
-pub(crate) struct Ways {
-    ways: [Way; WAYS],
-    /// The numbers of the calls, by which one is found quickly; the calls themselves are compared as well.
-    calls: [u64; WAYS],
-    /// The one that was found last, which is looked at first.
+/// The entries of one operation, replaced round-robin.
+pub(crate) struct ThreadCacheSet {
+    entries: [ThreadCacheEntry; ENTRIES],
+    /// Hashes of the calls, compared before the calls themselves.
+    calls: [u64; ENTRIES],
+    /// The entry hit last, which is compared first.
     latest: usize,
     next: usize,
-    /// Looks that ended in the shared table since a way was last replaced, and what the last of them was for.
-    passed: u32,
-    missed: u64,
+    /// Misses since the last insertion, and the hash of the last miss.
+    misses: u32,
+    last_miss: u64,
 }
 
-impl Ways {
-    const EMPTY: Ways = Ways {
-        ways: [const { Way::EMPTY }; WAYS],
-        calls: [0; WAYS],
+impl ThreadCacheSet {
+    const EMPTY: ThreadCacheSet = ThreadCacheSet {
+        entries: [const { ThreadCacheEntry::EMPTY }; ENTRIES],
+        calls: [0; ENTRIES],
         latest: 0,
         next: 0,
-        passed: 0,
-        missed: 0,
+        misses: 0,
+        last_miss: 0,
     };
 
-    /// The way that was found last, if it is this call's.
+    /// The entry hit last, if it is this call's.
     #[inline(always)]
-    fn latest(&self, generation: u64, change: ModeChange, context: &Context) -> Option<&Way> {
-        let way = &self.ways[self.latest % WAYS];
-        way.is_of(generation, change, context).then_some(way)
+    fn latest(&self, generation: u64, change: ModeChange, context: &Context) -> Option<&ThreadCacheEntry> {
+        let entry = &self.entries[self.latest % ENTRIES];
+        entry.matches(generation, change, context).then_some(entry)
     }
 
-    /// The way of a call, by its number.
+    /// The entry of a call, by its hash.
     #[inline(always)]
     pub fn find(
         &mut self,
@@ -138,106 +137,107 @@ impl Ways {
         generation: u64,
         change: ModeChange,
         context: &Context,
-    ) -> Option<&Way> {
+    ) -> Option<&ThreadCacheEntry> {
         let found = self.calls.iter().position(|known| *known == call)?;
-        let way = self.ways.get(found).filter(|way| way.is_of(generation, change, context))?;
+        let entry = self.entries.get(found).filter(|entry| entry.matches(generation, change, context))?;
         self.latest = found;
-        Some(way)
+        Some(entry)
     }
 
-    /// Whether a call that was found in the shared table is to be remembered.
+    /// Whether a call that missed is to be inserted.
     #[inline(always)]
-    pub fn wants(&mut self, call: u64) -> bool {
-        self.passed += 1;
-        let again = std::mem::replace(&mut self.missed, call) == call;
-        again || self.passed >= PATIENCE
+    pub fn should_insert(&mut self, call: u64) -> bool {
+        self.misses += 1;
+        let again = std::mem::replace(&mut self.last_miss, call) == call;
+        again || self.misses >= INSERT_AFTER_MISSES
     }
 }
 
-/// One call and its kernel. The thread's change of mode stands for the mode, whose ground comes with the world.
-pub(crate) struct Way {
-    /// The world's; 0 for an empty way.
+/// A call and its decision. Keyed by the thread's mode override; the base mode is in the snapshot.
+pub(crate) struct ThreadCacheEntry {
+    /// Of the snapshot; 0 for an empty entry.
     generation: u64,
     change: ModeChange,
     extent: Extent,
-    /// Whether numeric params are compared, too.
-    numbers_tell: bool,
-    /// What was decided, in the registry of its world.
-    pub settled: Settled,
+    /// Whether scalar params are part of the key.
+    keyed_on_scalars: bool,
+    /// The decision; its kernel index refers to the registry of the snapshot.
+    pub decision: CachedDecision,
     pub kernel: Option<Arc<CompiledKernel>>,
     words: [u64; MAX_WORDS],
 }
 
-impl Way {
-    const EMPTY: Way = Way {
+impl ThreadCacheEntry {
+    const EMPTY: ThreadCacheEntry = ThreadCacheEntry {
         generation: 0,
         change: ModeChange::NONE,
         extent: Extent::NONE,
-        numbers_tell: true,
-        settled: Settled { workspace: 0, kernel: 0, transforms: Transforms::NONE },
+        keyed_on_scalars: true,
+        decision: CachedDecision { workspace: 0, kernel: 0, transforms: Transforms::NONE },
         kernel: None,
         words: [0; MAX_WORDS],
     };
 
-    /// Whether it is this call. Word by word and leaving at the first difference: a wide comparison would have to wait for
-    /// the stores that have just made the context.
+    /// Compares word by word with early exit: a wide load would stall on store forwarding, because the context has just been
+    /// written.
     #[inline(always)]
-    fn is_of(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
-        let (sized, rest) = self.words.split_at(context.sized().len().min(MAX_WORDS));
-        sized.iter().zip(context.sized()).all(|(known, word)| known == word)
-            && (!self.numbers_tell || rest.iter().zip(context.numbers()).all(|(known, word)| known == word))
+    fn matches(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
+        let (sized, rest) = self.words.split_at(context.cell_words().len().min(MAX_WORDS));
+        sized.iter().zip(context.cell_words()).all(|(known, word)| known == word)
+            && (!self.keyed_on_scalars
+                || rest.iter().zip(context.scalars()).all(|(known, word)| known == word))
             && self.generation == generation
             && self.change == change
             && self.extent == context.extent()
     }
 }
 
-impl Recent {
-    /// The calls of an operation.
+impl ThreadCache {
+    /// The entries of an operation.
     #[inline(always)]
-    pub fn of(&mut self, slot: u32) -> Option<&mut Ways> {
+    pub fn of(&mut self, slot: u32) -> Option<&mut ThreadCacheSet> {
         self.0.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    /// Remembers a call whose decision hangs on nothing but the call.
+    /// Inserts a decision that depends on nothing but the call and the snapshot.
     #[inline(never)]
-    pub fn remember(
+    pub fn insert(
         &mut self,
-        world: &World,
+        snapshot: &Snapshot,
         table: &OperationTable,
         (call, context, change): (u64, &Context, ModeChange),
-        settled: Settled,
+        decision: CachedDecision,
     ) {
         let slot = table.info.slot() as usize;
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }
-        let Some(place) = self.0.get_mut(slot) else { return };
-        let ways = place.get_or_insert_with(|| Box::new(Ways::EMPTY));
-        let next = ways.next % WAYS;
-        (ways.next, ways.passed, ways.latest) = (next + 1, 0, next);
-        ways.calls[next] = call;
-        ways.ways[next].fill(world, table, (context, change), settled);
+        let Some(slot) = self.0.get_mut(slot) else { return };
+        let set = slot.get_or_insert_with(|| Box::new(ThreadCacheSet::EMPTY));
+        let next = set.next % ENTRIES;
+        (set.next, set.misses, set.latest) = (next + 1, 0, next);
+        set.calls[next] = call;
+        set.entries[next].fill(snapshot, table, (context, change), decision);
     }
 }
 
-impl Way {
+impl ThreadCacheEntry {
     fn fill(
         &mut self,
-        world: &World,
+        snapshot: &Snapshot,
         table: &OperationTable,
         (context, change): (&Context, ModeChange),
-        settled: Settled,
+        decision: CachedDecision,
     ) {
-        // The same kernel of the same world is not counted again: the count is shared by all threads.
-        if self.generation != world.generation || self.settled.kernel != settled.kernel {
-            self.kernel = world.registry.shared(settled.kernel);
+        // Avoids touching the reference count, which all threads share, if the kernel is the same.
+        if self.generation != snapshot.generation || self.decision.kernel != decision.kernel {
+            self.kernel = snapshot.registry.shared(decision.kernel);
         }
-        (self.generation, self.change) = (world.generation, change);
-        (self.extent, self.numbers_tell) = (context.extent(), table.numbers_tell);
-        self.settled = settled;
-        for (place, word) in self.words.iter_mut().zip(context.words()) {
-            *place = *word;
+        (self.generation, self.change) = (snapshot.generation, change);
+        (self.extent, self.keyed_on_scalars) = (context.extent(), table.keyed_on_scalars);
+        self.decision = decision;
+        for (slot, word) in self.words.iter_mut().zip(context.words()) {
+            *slot = *word;
         }
     }
 }

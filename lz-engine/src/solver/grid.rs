@@ -1,4 +1,4 @@
-//! The cells that a call and the sizes around it fall into.
+//! The cells of a call and of a range of sizes around it.
 
 use std::ops::RangeInclusive;
 
@@ -12,13 +12,13 @@ use lz_core::expression_names::{self, MAX_VALUES};
 use lz_core::operation::OperationInfo;
 use lz_core::tensor::Place;
 
-/// Larger than any size, and still exact in every reader of JSON.
+/// Larger than any size, and still exact in every JSON reader.
 const ANY_SIZE: i64 = (1 << 53) - 1;
 
-/// The most combinations of exact sizes that one work may have.
-const MOST_GRIDS: u64 = 4096;
+/// Maximum number of combinations of exact sizes per `Work`.
+const MAX_GRIDS: u64 = 4096;
 
-/// A call and the sizes around it that are to be decided.
+/// A call and the range of sizes around it that are to be decided.
 #[derive(Debug, Clone)]
 pub struct Work {
     pub(super) operation: &'static OperationInfo,
@@ -27,13 +27,13 @@ pub struct Work {
 }
 
 impl Work {
-    /// All calls like this one: the same dtypes, flags and exact axes, and any size of the bucketed ones up to the last bound of
-    /// the schema's buckets, or to its own size if that is larger.
+    /// All calls like this one: the same dtypes, flags and exact axes, and any size of the bucketed axes up to the last bucket bound of
+    /// the schema, or to its own size if that is larger.
     pub fn new(operation: &'static OperationInfo, context: Context) -> Work {
         Work { operation, context, ranges: Vec::new() }
     }
 
-    /// With sizes of an axis. Of an exact axis every size in the range is decided by itself.
+    /// Sets the range of an axis. For an exact axis every size in the range is decided separately.
     #[must_use]
     pub fn range(mut self, axis: &str, sizes: RangeInclusive<i64>) -> Work {
         self.ranges.retain(|(name, _)| name != axis);
@@ -42,29 +42,29 @@ impl Work {
     }
 
     /// The workloads of an operation's schema, as calls on this device.
-    pub fn of_workloads(operation: &'static OperationInfo, place: Place) -> Result<Vec<Work>, Error> {
-        let contexts = workload::contexts(operation, place)?;
+    pub fn of_workloads(operation: &'static OperationInfo, device: Place) -> Result<Vec<Work>, Error> {
+        let contexts = workload::contexts(operation, device)?;
         Ok(contexts.into_iter().map(|context| Work::new(operation, context)).collect())
     }
 }
 
-/// The cells of a work with one choice of exact sizes.
+/// The cells of a `Work` for one combination of exact sizes.
 #[derive(Debug, Clone)]
 pub(super) struct Grid {
     pub operation: &'static OperationInfo,
     pub context: Context,
-    /// Fields that have one value in all cells, and that value.
+    /// Fields with the same value in all cells, and that value.
     pub words: Vec<(String, String)>,
-    /// Axes that are cut, in the order of the fields.
+    /// Divided axes, in the order of the fields.
     pub sizes: Vec<Sizes>,
     axes: Vec<Axis>,
 }
 
-/// One axis that is cut.
+/// A divided axis.
 #[derive(Debug, Clone)]
 struct Axis {
     store: Store,
-    /// Upper bounds of cells and the size that is asked for.
+    /// Upper bounds of cells, each with the size that represents it.
     samples: Vec<(i64, i64)>,
 }
 
@@ -78,19 +78,19 @@ impl Grid {
         (self.operation.name.to_string(), self.words.clone(), self.sizes.clone())
     }
 
-    /// The call that stands for the cell with these upper bounds.
+    /// The call that represents the cell with these upper bounds.
     pub fn context_at(&self, at: &[i64]) -> Context {
         let mut context = self.context;
         for (axis, bound) in self.axes.iter().zip(at) {
             let sample = axis.samples.iter().find(|(upper, _)| upper == bound);
             let size = sample.map_or(*bound, |(_, size)| *size);
-            // Axes take any size.
+            // Axes accept any size.
             let _fits = context.replace(axis.store, size as u64);
         }
         context
     }
 
-    /// The calls that stand for all cells.
+    /// The calls that represent all cells.
     pub fn contexts(&self) -> Vec<Context> {
         let mut all = vec![self.context];
         for axis in &self.axes {
@@ -109,12 +109,12 @@ impl Grid {
     }
 }
 
-/// The grids of a work: one for each choice of exact sizes. `Err` says what is wrong with its ranges.
+/// The grids of a `Work`: one per combination of exact sizes. `Err` describes an invalid range.
 ///
-/// Numbers among the params are told apart exactly, if anything looks at them: a table must not answer for another number.
+/// Scalar params are distinguished exactly if anything reads them: a table must not answer for another value.
 pub(super) fn of(work: &Work, table: &OperationTable, registry: &Registry) -> Result<Vec<Grid>, String> {
     let operation = work.operation;
-    let read = table.numbers_read(registry);
+    let read = table.scalars_read(registry);
     for (axis, sizes) in &work.ranges {
         let known = operation.field(axis).is_some_and(|field| matches!(field.kind, FieldKind::Axis { .. }));
         if !known {
@@ -167,14 +167,14 @@ pub(super) fn of(work: &Work, table: &OperationTable, registry: &Registry) -> Re
     Ok(grids)
 }
 
-/// The cells of an axis: its lowest size, and an upper bound and a size to ask for of each. `None` when all sizes are alike.
+/// The cells of an axis: its lowest size, and an upper bound and a representative size of each. `None` if all sizes are alike.
 type Cut = (Option<i64>, Vec<(i64, i64)>);
 
 fn cut(cuts: &[i64], buckets: &[i64], own: i64, range: Option<&RangeInclusive<i64>>) -> Option<Cut> {
     let (lowest, highest) = match (range, buckets.last()) {
         (Some(range), _) => (Some(*range.start()), *range.end()),
         (None, Some(last)) => (Some(1.min(own)), own.max(*last)),
-        // No bucket tells sizes apart: any size is meant, and only limits may cut.
+        // No buckets: all sizes are covered, and only limits divide them.
         (None, None) => (None, ANY_SIZE),
     };
     let first = lowest.unwrap_or(0);
@@ -192,7 +192,7 @@ fn cut(cuts: &[i64], buckets: &[i64], own: i64, range: Option<&RangeInclusive<i6
     let mut samples = Vec::with_capacity(bounds.len());
     let mut low = first;
     for bound in bounds {
-        // The size of a real call is the best example; without an end the smallest is.
+        // The size of the real call represents its cell best; in an unbounded cell the smallest size does.
         let size = match bound {
             _ if (low..=bound).contains(&own) => own,
             ANY_SIZE => low,
@@ -204,7 +204,7 @@ fn cut(cuts: &[i64], buckets: &[i64], own: i64, range: Option<&RangeInclusive<i6
     Some((lowest, samples))
 }
 
-/// Every grid once for each size.
+/// Duplicates every grid for each size.
 fn exactly(
     grids: Vec<Grid>,
     axis: &str,
@@ -214,8 +214,8 @@ fn exactly(
     let span = sizes.end().saturating_sub(*sizes.start());
     let span = u64::try_from(span).unwrap_or(u64::MAX).saturating_add(1);
     let count = span.saturating_mul(grids.len() as u64);
-    if count > MOST_GRIDS {
-        let what = "each combination of exact sizes is decided by itself: narrow the ranges";
+    if count > MAX_GRIDS {
+        let what = "each combination of exact sizes is decided separately: narrow the ranges";
         return Err(format!("`{axis}` makes {count} combinations, and {what}"));
     }
     let mut all = Vec::new();

@@ -1,8 +1,7 @@
-//! Decides beforehand: asks for the decision in every cell of a grid and writes the answers as a dispatch table.
+//! Precomputes decisions: makes the decision for every cell of a grid and writes them as a dispatch table.
 //!
-//! The decisions are the engine's own, made as a call would make them but without other dispatch tables. Cells are cut at every limit, rule
-//! and bucket that selection knows, so that one answer holds for a whole cell; what cannot be cut is looked at again when the
-//! table is used.
+//! The decisions are the engine's own, without other dispatch tables. Cells are divided at every limit, rule and bucket that selection uses,
+//! so that one answer holds for a whole cell; conditions that cannot be divided are checked again when the table is used.
 
 mod grid;
 mod workload;
@@ -16,7 +15,7 @@ pub use grid::Work;
 use crate::engine::Engine;
 use crate::selection::call::Call;
 use crate::selection::decide;
-use crate::selection::snapshot::{Parts, World};
+use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use crate::selection::thread_scope;
 use crate::table::{Leaf, TableWriter, capabilities_hash, grow, under};
 use grid::Grid;
@@ -25,37 +24,37 @@ use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// Keys of what was compiled, by kernel, operation and bucket.
+/// Keys of compiled artifacts, by kernel, operation and bucket.
 type Artifacts = BTreeMap<(String, String, Vec<u64>), Vec<String>>;
 
-/// The most cells that one table may have.
-const MOST_CELLS: u64 = 1 << 20;
+/// Maximum number of cells of a table.
+const MAX_CELLS: u64 = 1 << 20;
 
-/// What is to be decided beforehand.
+/// What to precompute.
 #[derive(Debug, Clone, Default)]
 pub struct Problem {
-    /// What it is for: the name of a model.
+    /// The name of the model.
     pub model_id: String,
-    /// Calls and the sizes around them.
+    /// Calls and the ranges of sizes around them.
     pub works: Vec<Work>,
-    /// Whether a call outside the buckets shall be an error instead of being selected at run time.
+    /// Whether a call outside the buckets is an error instead of being selected at run time.
     pub outside_is_error: bool,
-    /// Whether kernels that compile on first use are compiled for every cell, so that they can be chosen.
+    /// Whether JIT kernels are compiled for every cell, so that they can be selected.
     pub compile: bool,
 }
 
-/// How far a solution is.
+/// Progress of solving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SolveProgress<'a> {
-    /// Cells that are decided.
+    /// Number of decided cells.
     pub done: u64,
-    /// All cells.
+    /// Number of all cells.
     pub total: u64,
-    /// The operation that is being decided.
+    /// The current operation.
     pub operation: &'a str,
 }
 
-/// A cell that nothing was decided for.
+/// A cell without a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hole {
     /// The operation.
@@ -66,23 +65,23 @@ pub struct Hole {
     pub why: String,
 }
 
-/// A table and what can be said about it.
+/// A table and its statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Solution {
     /// The table, as the text of its file.
     pub text: String,
-    /// Cells that were decided.
+    /// Number of decided cells.
     pub decided: u64,
-    /// Cells that nothing can run.
+    /// Cells without an eligible kernel.
     pub holes: Vec<Hole>,
-    /// Whether it was called off; the table has what was decided until then.
+    /// Whether it was cancelled; the table contains the decisions so far.
     pub cancelled: bool,
 }
 
-const CALLED_OFF: &str = "not solved: it was called off before";
+const CANCELLED: &str = "not solved: cancelled";
 
 impl Engine {
-    /// Decides beforehand. `progress` is told before each cell and may call the rest off: what is decided by then is kept.
+    /// Precomputes decisions. `progress` is called before each cell and may cancel the rest: earlier decisions are kept.
     pub fn solve(
         &self,
         problem: &Problem,
@@ -90,9 +89,9 @@ impl Engine {
     ) -> Result<Solution, Error> {
         let grids = self.grids(problem)?;
         let artifacts = if problem.compile { self.compile_all(&grids) } else { BTreeMap::new() };
-        let world = self.world_without_tables();
+        let snapshot = self.snapshot_without_tables();
         let mut solver = Solver {
-            world: &world,
+            snapshot: &snapshot,
             artifacts: &artifacts,
             progress,
             done: 0,
@@ -100,8 +99,8 @@ impl Engine {
             solution: Solution { text: String::new(), decided: 0, holes: Vec::new(), cancelled: false },
         };
         let operations = grids.iter().map(|grid| grid.operation.name.as_ref());
-        let hash = capabilities_hash(&world.registry, operations);
-        let signature = signature(&world, &grids)?;
+        let hash = capabilities_hash(&snapshot.registry, operations);
+        let signature = signature(&snapshot, &grids)?;
         let mut writer = TableWriter::new(&problem.model_id, &signature, &hash);
         if problem.outside_is_error {
             writer = writer.outside_is_error();
@@ -115,41 +114,41 @@ impl Engine {
         Ok(solution)
     }
 
-    fn world_without_tables(&self) -> World {
-        let parts = Parts { solved: Arc::default(), ..self.world().parts() };
-        World::new(parts, 0, None, 0)
+    fn snapshot_without_tables(&self) -> Snapshot {
+        let parts = SnapshotParts { solved: Arc::default(), ..self.snapshot().parts() };
+        Snapshot::new(parts, 0, None, 0)
     }
 
-    /// The grids of all works; two works with the same grid are one.
+    /// The grids of all works, without duplicates.
     fn grids(&self, problem: &Problem) -> Result<Vec<Grid>, Error> {
-        let refuse = |message: String| Error::Configuration {
+        let reject = |message: String| Error::Configuration {
             subject: problem.model_id.clone(),
             reasons: vec![Reason::new(ReasonCode::TableInvalid).message(message.clone())],
             message,
         };
-        let world = self.world_without_tables();
+        let snapshot = self.snapshot_without_tables();
         let mut grids: Vec<Grid> = Vec::new();
         let mut seen = HashSet::new();
         for work in &problem.works {
-            let Some(table) = world.table(work.operation) else {
+            let Some(table) = snapshot.table(work.operation) else {
                 let message = format!("{} has no kernels to decide between", work.operation.name);
-                return Err(refuse(message));
+                return Err(reject(message));
             };
-            for grid in grid::of(work, table, &world.registry).map_err(refuse)? {
+            for grid in grid::of(work, table, &snapshot.registry).map_err(reject)? {
                 if seen.insert(grid.key()) {
                     grids.push(grid);
                 }
             }
         }
         let cells = grids.iter().fold(0u64, |sum, grid| sum.saturating_add(grid.cells()));
-        if cells > MOST_CELLS {
-            let message = format!("{cells} cells are more than {MOST_CELLS}: narrow the ranges");
-            return Err(refuse(message));
+        if cells > MAX_CELLS {
+            let message = format!("{cells} cells exceed the maximum of {MAX_CELLS}: narrow the ranges");
+            return Err(reject(message));
         }
         Ok(grids)
     }
 
-    /// Compiles every cold kernel that could be chosen in some cell, and says what that left behind.
+    /// Compiles every cold kernel that could be selected in some cell, and returns the artifacts.
     fn compile_all(&self, grids: &[Grid]) -> Artifacts {
         let mut calls: Vec<(&'static OperationInfo, Context)> = Vec::new();
         for grid in grids {
@@ -165,15 +164,15 @@ impl Engine {
     }
 }
 
-/// The one kind of hardware that all works are for.
-fn signature(world: &World, grids: &[Grid]) -> Result<String, Error> {
+/// The hardware signature common to all works.
+fn signature(snapshot: &Snapshot, grids: &[Grid]) -> Result<String, Error> {
     let mut found: Option<String> = None;
     for grid in grids {
-        let place = crate::selection::devices::place_of(grid.operation);
-        let device = world.devices.of_call(place, &grid.context);
+        let device_field = crate::engine::device_store(grid.operation);
+        let device = snapshot.devices.of_call(device_field, &grid.context);
         let own = device.map(lz_core::device::DeviceSpec::hardware_signature).unwrap_or_default();
         match &found {
-            _ if own.is_empty() => return Err(not_there(grid.operation)),
+            _ if own.is_empty() => return Err(device_absent(grid.operation)),
             Some(other) if *other != own => {
                 let reason = Reason::new(ReasonCode::TableHardwareMismatch).required(other).found(own);
                 let operation = grid.operation.name.to_string();
@@ -184,18 +183,18 @@ fn signature(world: &World, grids: &[Grid]) -> Result<String, Error> {
     }
     found.ok_or_else(|| Error::Configuration {
         subject: "a dispatch table".to_owned(),
-        message: "there is nothing to decide".to_owned(),
+        message: "there are no calls to decide".to_owned(),
         reasons: vec![Reason::new(ReasonCode::TableInvalid)],
     })
 }
 
-fn not_there(operation: &OperationInfo) -> Error {
+fn device_absent(operation: &OperationInfo) -> Error {
     let reasons = vec![Reason::new(ReasonCode::DeviceAbsent)];
     Error::Validation { operation: operation.name.to_string(), reasons }
 }
 
 struct Solver<'a> {
-    world: &'a World,
+    snapshot: &'a Snapshot,
     artifacts: &'a Artifacts,
     progress: &'a mut dyn FnMut(&SolveProgress<'_>) -> ControlFlow<()>,
     done: u64,
@@ -209,15 +208,16 @@ impl Solver<'_> {
         let about = SolveProgress { done: self.done, total: self.total, operation: &grid.operation.name };
         if self.solution.cancelled || (self.progress)(&about).is_break() {
             self.solution.cancelled = true;
-            return Err(CALLED_OFF.to_owned());
+            return Err(CANCELLED.to_owned());
         }
         self.done += 1;
         let context = grid.context_at(at);
-        let Some(table) = self.world.table(grid.operation) else { return Err(CALLED_OFF.to_owned()) };
-        let call = Call::new(self.world, table, &context, thread_scope::of_thread().apply(self.world.mode));
-        let mut ids = decide::possible(&call).into_iter().filter_map(|ranked| {
+        let Some(table) = self.snapshot.table(grid.operation) else { return Err(CANCELLED.to_owned()) };
+        let call =
+            Call::new(self.snapshot, table, &context, thread_scope::of_thread().apply(self.snapshot.mode));
+        let mut ids = decide::eligible(&call).into_iter().filter_map(|ranked| {
             let candidate = table.candidates.get(usize::from(ranked.position))?;
-            Some(self.world.registry.compiled(candidate.kernel)?.spec().id.clone())
+            Some(self.snapshot.registry.compiled(candidate.kernel)?.spec().id.clone())
         });
         let Some(kernel) = ids.next() else {
             let why = "no kernel can run it".to_owned();

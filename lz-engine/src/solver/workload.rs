@@ -1,4 +1,4 @@
-//! The workloads of a schema as contexts: what selection would see of a dense call with these sizes.
+//! The workloads of a schema as contexts of dense calls with these sizes.
 
 use lz_schema::expr::Value;
 use lz_schema::model::{Operation, Workload};
@@ -9,15 +9,15 @@ use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::tensor::Place;
 
-/// One context a workload, as if its tensors were dense and on this device.
-pub(super) fn contexts(operation: &'static OperationInfo, place: Place) -> Result<Vec<Context>, Error> {
+/// One context per workload, as if its tensors were dense and on this device.
+pub(super) fn contexts(operation: &'static OperationInfo, device: Place) -> Result<Vec<Context>, Error> {
     let schema = operation.schema();
     schema
         .workloads
         .iter()
         .map(|workload| {
-            context(operation, schema, workload, place).ok_or_else(|| {
-                let message = format!("workload {} has no value for everything", workload.name);
+            context(operation, schema, workload, device).ok_or_else(|| {
+                let message = format!("workload {} does not define all values", workload.name);
                 let reason = Reason::new(ReasonCode::SchemaInvalid).message(message);
                 Error::Validation { operation: schema.name.clone(), reasons: vec![reason] }
             })
@@ -29,7 +29,7 @@ fn context(
     operation: &OperationInfo,
     schema: &Operation,
     workload: &Workload,
-    place: Place,
+    device: Place,
 ) -> Option<Context> {
     let values = workload.values(schema)?;
     let mut context = Context::of(&operation.fields);
@@ -41,7 +41,7 @@ fn context(
             (Some(Value::Enum(case)), _) => u64::from(*case),
             (None, FieldKind::DType) => dtype(schema, workload, field),
             (None, FieldKind::Strides) => strides(schema, workload, field),
-            (None, FieldKind::Place) => place_bits(place),
+            (None, FieldKind::Place) => place_bits(device),
             (None, _) => 0,
         };
         if !context.replace(field.store, raw) {
@@ -57,7 +57,7 @@ fn dtype(schema: &Operation, workload: &Workload, field: &Field) -> u64 {
     dtype.map_or(0, |dtype| dtype as u64)
 }
 
-/// Everything that is passed is dense and aligned.
+/// All given tensors are dense and aligned.
 fn strides(schema: &Operation, workload: &Workload, field: &Field) -> u64 {
     let name = field.name.strip_prefix("strides(").and_then(|name| name.strip_suffix(')'));
     let input = schema.inputs.iter().position(|input| Some(input.name.as_str()) == name);

@@ -1,13 +1,13 @@
-//! A hash of what there is to choose from for some operations: two engines with the same hash have the same candidates.
+//! A hash of the candidates of some operations: engines with the same hash have the same candidates.
 
 use sha2::{Digest, Sha256};
 
 use crate::registry::Registry;
 
-/// SHA-256 over the schemas of these operations and everything that their kernels say of themselves, sorted by id.
+/// SHA-256 over the schemas of these operations and the specs of their kernels, sorted by id.
 ///
-/// A spec is hashed by its debug form, which has every field: whoever adds one need not remember this place, and the price,
-/// another hash after an upgrade, is the careful side to err on.
+/// A spec is hashed by its debug form, which includes every field, so that a new field cannot be forgotten. The cost is a different hash
+/// after some upgrades, which is the safe side.
 pub(crate) fn capabilities_hash<'a>(
     registry: &Registry,
     operations: impl IntoIterator<Item = &'a str>,

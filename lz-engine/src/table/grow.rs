@@ -1,33 +1,32 @@
-//! Writes dispatch tables: a tree is grown by asking for the decision in every cell, and equal neighbours become one branch.
+//! Builds dispatch tables: a tree is grown by making a decision for every cell; equal neighbors are merged into one branch.
 
 use lz_core::contracts::dispatch_table_v1 as v1;
 
-/// What was decided in one cell.
+/// The decision of one cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
     /// The kernel.
     pub kernel: String,
-    /// What to try when it fails, in order.
+    /// Fallbacks, in order.
     pub fallbacks: Vec<String>,
-    /// Keys of what was compiled for it.
+    /// Keys of compiled artifacts.
     pub jit_artifacts: Vec<String>,
 }
 
-/// One size that a tree is grown over.
+/// An axis that a tree is grown over.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sizes {
     /// The axis.
     pub axis: String,
-    /// The smallest size that is decided; `None` means that the first cell reaches down to 0.
+    /// The smallest size that is decided; `None` means that the first cell starts at 0.
     pub lowest: Option<i64>,
     /// Ascending upper bounds of the cells.
     pub bounds: Vec<i64>,
 }
 
-/// Grows a tree over sizes: `decide` is asked once a cell with the cell's upper bounds, in the order of `axes`.
+/// Grows a tree: `decide` is called once per cell with the cell's upper bounds, in the order of `axes`.
 ///
-/// Where it knows no answer it says why, and so does the table: a hole that says nothing would hide that something could not
-/// be decided.
+/// An error is stored in the table as the reason why the cell is undecided.
 pub fn grow(axes: &[Sizes], decide: &mut dyn FnMut(&[i64]) -> Result<Leaf, String>) -> v1::TreeNode {
     branch(axes, &mut Vec::with_capacity(axes.len()), decide)
 }
@@ -54,7 +53,7 @@ fn branch(
         at.push(*bound);
         let inner = branch(rest, at, decide);
         at.pop();
-        // Equal neighbours are one branch that reaches to the higher bound.
+        // Equal neighbors are merged into one branch up to the higher bound.
         if node.branches.last() == Some(&inner) {
             node.bounds.pop();
         } else {
@@ -65,7 +64,7 @@ fn branch(
     node
 }
 
-/// A tree that decides only where fields have these values, by name.
+/// Restricts a tree to fields with these values, by name.
 pub fn under(words: &[(String, String)], tree: v1::TreeNode) -> v1::TreeNode {
     words.iter().rev().fold(tree, |tree, (field, value)| {
         let cases = std::iter::once((value.clone(), tree)).collect();
@@ -73,7 +72,7 @@ pub fn under(words: &[(String, String)], tree: v1::TreeNode) -> v1::TreeNode {
     })
 }
 
-/// A table that is being written.
+/// A table under construction.
 #[derive(Debug, Clone)]
 pub struct TableWriter {
     table: v1::DispatchTable,
@@ -104,7 +103,7 @@ impl TableWriter {
         self
     }
 
-    /// Adds a tree of an operation or alias. Trees of one operation are asked in the order in which they were added.
+    /// Adds a tree for an operation or alias. Trees of one operation are tried in the order in which they were added.
     pub fn operation(&mut self, operation: &str, axes: &[Sizes], root: v1::TreeNode) {
         for sizes in axes {
             let all = self.table.shape_buckets.entry(sizes.axis.clone()).or_default();
@@ -117,7 +116,7 @@ impl TableWriter {
 
     /// The file's text.
     pub fn text(&self) -> String {
-        // The type has string keys only, so that writing it cannot fail.
+        // All keys are strings, so serialization cannot fail.
         let mut text = serde_json::to_string_pretty(&self.table).unwrap_or_default();
         text.push('\n');
         text

@@ -1,7 +1,7 @@
-//! `layerzero.lock`: the decisions of a run as text that people review and machines compare.
+//! `layerzero.lock`: the decisions of a run as text for review and comparison.
 //!
-//! One decision a block, sorted, so that a change of one decision is a change of a few lines. The digest at the end covers all
-//! that stands above it: two machines that hold the same digest decide alike.
+//! One block per decision, sorted, so that a changed decision changes few lines. The digest at the end covers everything above it:
+//! machines with the same digest make the same decisions.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -23,7 +23,7 @@ const DECISION_KEYS: [&str; 6] = ["operation", "context", "schema", "kernel", "k
 /// The decisions of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lockfile {
-    /// The release that decided.
+    /// The LayerZero release.
     pub layerzero: String,
     /// Hardware signature.
     pub hardware: String,
@@ -40,7 +40,7 @@ pub struct Lockfile {
 pub struct LockedDecision {
     /// The operation.
     pub operation: String,
-    /// The context's bucket, for people: `T=bf16 rows<=16 hidden=4096`.
+    /// The cell, for display: `T=bf16 rows<=16 hidden=4096`.
     pub context: String,
     /// Digest of the operation's schema.
     pub schema: String,
@@ -48,18 +48,18 @@ pub struct LockedDecision {
     pub kernel: String,
     /// Its version.
     pub kernel_version: String,
-    /// What is tried next, in order.
+    /// Fallbacks, in order.
     pub fallbacks: Vec<String>,
 }
 
-/// One difference between two lockfiles.
+/// A difference between two lockfiles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
     /// `hardware`, or `norm.rms [T=bf16 rows<=16]: kernel`.
     pub what: String,
-    /// What the first says; `None` if it says nothing.
+    /// The expected value; `None` if it is missing.
     pub expected: Option<String>,
-    /// What the second says.
+    /// The value found.
     pub found: Option<String>,
 }
 
@@ -80,18 +80,18 @@ impl Mismatch {
     }
 }
 
-/// A lockfile that cannot be read.
+/// An invalid lockfile.
 #[derive(Debug, Clone)]
 pub struct LockfileError {
     /// The file.
     pub path: String,
-    /// Every mistake, with its place.
+    /// All problems, with spans.
     pub report: Report,
 }
 
 impl fmt::Display for LockfileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is not a lockfile\n{}", self.path, self.report)
+        write!(f, "{} is not a valid lockfile\n{}", self.path, self.report)
     }
 }
 
@@ -111,7 +111,7 @@ impl From<LockfileError> for Error {
 }
 
 impl Lockfile {
-    /// A lockfile without decisions, of this release.
+    /// An empty lockfile of this release.
     pub fn new(hardware: &str, policy: &str, capabilities: &str) -> Lockfile {
         Lockfile {
             layerzero: env!("CARGO_PKG_VERSION").to_owned(),
@@ -122,7 +122,7 @@ impl Lockfile {
         }
     }
 
-    /// Adds a decision; one for the same operation and context is replaced.
+    /// Adds a decision, replacing one for the same operation and context.
     pub fn add(&mut self, decision: LockedDecision) {
         self.decisions.insert((decision.operation.clone(), decision.context.clone()), decision);
     }
@@ -132,12 +132,12 @@ impl Lockfile {
         self.decisions.values()
     }
 
-    /// What was decided for an operation and context.
+    /// The decision for an operation and context.
     pub fn get(&self, operation: &str, context: &str) -> Option<&LockedDecision> {
         self.decisions.get(&(operation.to_owned(), context.to_owned()))
     }
 
-    /// SHA-256 of everything but itself.
+    /// SHA-256 of everything but the digest itself.
     pub fn digest(&self) -> String {
         hex(&Sha256::digest(self.body().as_bytes()))
     }
@@ -175,7 +175,7 @@ impl Lockfile {
         body
     }
 
-    /// Reads a lockfile; one whose digest is not that of its content is refused.
+    /// Reads a lockfile; a wrong digest is an error.
     pub fn read(path: &str, content: &str) -> Result<Lockfile, LockfileError> {
         let source = Arc::new(Source::new(path, content));
         let mut sink = Sink::new(Arc::clone(&source));
@@ -191,7 +191,7 @@ impl Lockfile {
         }
     }
 
-    /// Every difference between this, which is expected, and another that was found.
+    /// All differences between this, which is expected, and `found`.
     pub fn compare(&self, found: &Lockfile) -> Vec<Mismatch> {
         let mut all = Vec::new();
         let mut differ = |what: String, expected: Option<&str>, found: Option<&str>| {
@@ -213,7 +213,7 @@ impl Lockfile {
         keys.sort();
         keys.dedup();
         for key in keys {
-            let place = format!("{} [{}]", key.0, key.1);
+            let label = format!("{} [{}]", key.0, key.1);
             match (self.decisions.get(key), found.decisions.get(key)) {
                 (Some(ours), Some(theirs)) => {
                     let fields = [
@@ -223,11 +223,11 @@ impl Lockfile {
                         ("fallbacks", &ours.fallbacks.join(", "), &theirs.fallbacks.join(", ")),
                     ];
                     for (field, ours, theirs) in fields {
-                        differ(format!("{place}: {field}"), Some(ours), Some(theirs));
+                        differ(format!("{label}: {field}"), Some(ours), Some(theirs));
                     }
                 }
                 (ours, theirs) => differ(
-                    place,
+                    label,
                     ours.map(|decision| decision.kernel.as_str()),
                     theirs.map(|decision| decision.kernel.as_str()),
                 ),
@@ -236,7 +236,7 @@ impl Lockfile {
         all
     }
 
-    /// The differences as text, one a line with `-` for what is expected and `+` for what was found; empty when there are none.
+    /// The differences as text, one per line with `-` for expected and `+` for found; empty without any.
     pub fn diff(&self, found: &Lockfile) -> String {
         let mut text = String::new();
         for mismatch in self.compare(found) {
@@ -252,7 +252,7 @@ impl Lockfile {
     }
 }
 
-/// Quoted as JSON is, which YAML reads too.
+/// Quotes as JSON, which is valid YAML too.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -266,10 +266,10 @@ impl Reader<'_> {
         self.closed(root, "a lockfile", &KEYS);
         if let Some(version) = get(root, "version").filter(|version| text(version) != Some("1")) {
             let found = text(version).unwrap_or_default();
-            let message = format!("version `{found}` of lockfiles is not known");
+            let message = format!("unknown lockfile version `{found}`");
             self.sink
                 .error(Code::ContractVersion, version.span, message)
-                .note("this release reads version 1");
+                .note("this release supports version 1");
         }
         let mut lockfile = Lockfile {
             layerzero: self.text(root, "layerzero"),
@@ -278,7 +278,7 @@ impl Reader<'_> {
             capabilities: self.text(root, "capabilities"),
             decisions: BTreeMap::new(),
         };
-        let mut places: BTreeMap<(String, String), Span> = BTreeMap::new();
+        let mut spans: BTreeMap<(String, String), Span> = BTreeMap::new();
         for node in get(root, "decisions").map_or(&[][..], items) {
             self.closed(node, "a decision", &DECISION_KEYS);
             let fallbacks = get(node, "fallbacks").map_or(&[][..], items);
@@ -290,11 +290,11 @@ impl Reader<'_> {
                 kernel_version: self.text(node, "kernel_version"),
                 fallbacks: fallbacks.iter().filter_map(|item| text(item).map(str::to_owned)).collect(),
             };
-            let place = first_line(&self.sink.source, node.span);
+            let label = first_line(&self.sink.source, node.span);
             let key = (decision.operation.clone(), decision.context.clone());
-            if let Some(earlier) = places.insert(key, place) {
-                let message = format!("`{}` is decided twice for one context", decision.operation);
-                self.sink.error(Code::RepeatedItem, place, message).also(earlier, "first decided here");
+            if let Some(earlier) = spans.insert(key, label) {
+                let message = format!("`{}` has two decisions for one context", decision.operation);
+                self.sink.error(Code::RepeatedItem, label, message).also(earlier, "first decided here");
             }
             lockfile.add(decision);
         }
@@ -302,8 +302,8 @@ impl Reader<'_> {
         if self.sink.diagnostics.is_empty() && stated != lockfile.digest() {
             let span = get(root, "digest").map_or(root.span, |node| node.span);
             self.sink
-                .error(Code::DigestMismatch, span, "this is not the digest of the decisions above")
-                .note(format!("it is {}; the file was edited or cut", lockfile.digest()));
+                .error(Code::DigestMismatch, span, "the digest does not match the decisions above")
+                .note(format!("expected {}; the file was edited or truncated", lockfile.digest()));
         }
         lockfile
     }

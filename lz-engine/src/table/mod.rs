@@ -1,7 +1,7 @@
-//! Decisions that were made beforehand: dispatch tables for bucketed shapes, and the lockfile of a run.
+//! Precomputed decisions: dispatch tables for bucketed shapes, and the lockfile of a run.
 //!
-//! A table belongs to one kind of hardware and one set of capabilities; elsewhere it is refused, and outside its buckets it
-//! decides nothing. Nothing here checks that a decided kernel can run a call: whoever uses a table does.
+//! A table belongs to one hardware signature and one set of capabilities; elsewhere it is rejected, and outside its buckets it decides
+//! nothing. Nothing here checks that a decided kernel can run a call: the engine does.
 
 mod capabilities;
 mod grow;
@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use lz_schema::diagnostics::{Code, Report, Sink};
-use lz_schema::source::{Node as Place, Span};
+use lz_schema::source::{Node as SourceNode, Span};
 
 pub(crate) use capabilities::{capabilities_hash, hex};
 pub use grow::{Leaf, Sizes, TableWriter, grow, under};
 pub use lockfile::{LockedDecision, Lockfile, LockfileError, Mismatch};
 pub use node::Decision;
 
-/// The types of the file, as its contract states them.
+/// The types of the file, generated from its contract.
 pub use lz_core::contracts::dispatch_table_v1 as format;
 use node::Node;
 
@@ -34,14 +34,14 @@ use lz_core::reason::{Reason, ReasonCode};
 /// The contract, `schemas/contracts/dispatch_table.v1.schema.json`.
 pub(crate) const CONTRACT: &str = include_str!("../../../schemas/contracts/dispatch_table.v1.schema.json");
 
-/// A table that keeps its contract.
+/// A valid table.
 #[derive(Debug)]
 pub struct DispatchTable {
-    /// What was solved for.
+    /// The model that it was built for.
     pub model_id: String,
-    /// The hardware that it was solved on.
+    /// The hardware that it was built on.
     pub hardware_signature: String,
-    /// The capabilities that it was solved under.
+    /// The capabilities that it was built with.
     pub capabilities_hash: Option<String>,
     /// Whether a call outside the buckets is an error instead of being selected at run time.
     pub outside_is_error: bool,
@@ -49,31 +49,31 @@ pub struct DispatchTable {
     trees: BTreeMap<String, Vec<Node>>,
 }
 
-/// What a table says about a call.
+/// The answer of a table for a call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found<'a> {
-    /// Decided.
+pub enum TableAnswer<'a> {
+    /// A decision.
     Decision(&'a Decision),
-    /// The operation is in the table, this call is not.
+    /// The operation is in the table, but this call is not.
     Outside(Reason),
-    /// The table knows nothing of the operation.
+    /// The operation is not in the table.
     Unknown,
 }
 
-/// Why a table was not taken.
+/// Why a table was rejected.
 #[derive(Debug, Clone)]
 pub struct TableError {
     /// The file.
     pub path: String,
-    /// Every mistake, with its place; none when the file is right but for another machine.
+    /// All problems, with spans; `None` if the file is valid but for another machine.
     pub report: Option<Report>,
-    /// As reasons.
+    /// The reasons.
     pub reasons: Vec<Reason>,
 }
 
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: the dispatch table is not used", self.path)?;
+        write!(f, "{}: the dispatch table was rejected", self.path)?;
         match &self.report {
             Some(report) => write!(f, "\n{report}"),
             None => self.reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}")),
@@ -93,31 +93,31 @@ impl From<TableError> for Error {
     }
 }
 
-/// The most flat plans of one operation; each is compared with those before it.
+/// Maximum number of flat plans of one operation; each is compared with the earlier ones.
 const MAX_CELLS: usize = 10_000;
 
-/// The most lookups that flat plans of one operation may need to become a tree: combinations of buckets times plans. A file of a
-/// few lines can have more combinations than fit into memory.
+/// Maximum number of lookups to convert the flat plans of one operation to a tree: combinations of buckets times plans. A file of a few
+/// lines can have more combinations than fit into memory.
 const MAX_LOOKUPS: usize = 1 << 20;
 
 impl DispatchTable {
-    /// Reads a table; `path` names it in messages.
+    /// Reads a table; `path` is its name in messages.
     pub fn read(
         path: &str,
         text: &str,
         operations: &[&'static OperationInfo],
     ) -> Result<DispatchTable, TableError> {
         let (mut sink, checked) = contract::read(CONTRACT, path, text);
-        let Some(checked) = checked else { return Err(refuse(path, sink)) };
+        let Some(checked) = checked else { return Err(reject(path, sink)) };
         if !sink.diagnostics.is_empty() {
-            return Err(refuse(path, sink));
+            return Err(reject(path, sink));
         }
         let table: v1::DispatchTable = match serde_json::from_value(checked.json) {
             Ok(table) => table,
             Err(error) => {
-                let place = contract::first_line(&checked.source, checked.root.span);
-                sink.error(Code::WrongForm, place, error.to_string());
-                return Err(refuse(path, sink));
+                let span = contract::first_line(&checked.source, checked.root.span);
+                sink.error(Code::WrongForm, span, error.to_string());
+                return Err(reject(path, sink));
             }
         };
         let catalogue = Catalogue::new(operations.iter().map(|info| info.schema()));
@@ -126,7 +126,7 @@ impl DispatchTable {
         builder.plans(&table, &checked.root);
         builder.trees(&table, &checked.root);
         let trees = builder.trees;
-        // What is wrong with an alias is wrong with each operation behind it; people want to read it once.
+        // A problem of an alias is found once per operation behind it; report it once.
         let mut seen: HashSet<(Code, Span)> = HashSet::new();
         sink.diagnostics.retain(|diagnostic| {
             let key =
@@ -134,7 +134,7 @@ impl DispatchTable {
             seen.insert(key)
         });
         if !sink.diagnostics.is_empty() {
-            return Err(refuse(path, sink));
+            return Err(reject(path, sink));
         }
         Ok(DispatchTable {
             model_id: table.model_id,
@@ -145,7 +145,7 @@ impl DispatchTable {
         })
     }
 
-    /// Whether this machine may use it; `Err` says everything that differs.
+    /// Whether this machine may use it; `Err` lists all differences.
     pub fn verify(
         &self,
         path: &str,
@@ -175,38 +175,38 @@ impl DispatchTable {
         Err(TableError { path: path.to_owned(), report: None, reasons })
     }
 
-    /// What it says about a call.
-    pub fn lookup(&self, operation: &OperationInfo, context: &Context) -> Found<'_> {
-        let Some(trees) = self.trees.get(operation.name.as_ref()) else { return Found::Unknown };
+    /// The answer for a call.
+    pub fn lookup(&self, operation: &OperationInfo, context: &Context) -> TableAnswer<'_> {
+        let Some(trees) = self.trees.get(operation.name.as_ref()) else { return TableAnswer::Unknown };
         let mut outside = None;
         for tree in trees {
             match tree.find(context) {
-                Ok(decision) => return Found::Decision(decision),
+                Ok(decision) => return TableAnswer::Decision(decision),
                 Err(reason) => outside = outside.or(Some(reason)),
             }
         }
-        Found::Outside(outside.unwrap_or_else(|| Reason::new(ReasonCode::PlanBucketMiss)))
+        TableAnswer::Outside(outside.unwrap_or_else(|| Reason::new(ReasonCode::PlanBucketMiss)))
     }
 
-    /// Whether its answers for an operation depend on numbers.
-    pub(crate) fn reads_numbers(&self, operation: &OperationInfo) -> bool {
+    /// Whether its answers for an operation depend on scalars.
+    pub(crate) fn reads_scalars(&self, operation: &OperationInfo) -> bool {
         let trees = self.trees.get(operation.name.as_ref()).map_or(&[][..], Vec::as_slice);
-        trees.iter().any(node::Node::reads_numbers)
+        trees.iter().any(node::Node::reads_scalars)
     }
 
-    /// Where its answers for an operation change along each size.
-    pub(crate) fn cuts(&self, operation: &OperationInfo, tell: &mut dyn FnMut(Store, i64)) {
+    /// Sizes where its answers for an operation change.
+    pub(crate) fn cuts(&self, operation: &OperationInfo, visit: &mut dyn FnMut(Store, i64)) {
         let trees = self.trees.get(operation.name.as_ref()).map_or(&[][..], Vec::as_slice);
-        trees.iter().for_each(|tree| tree.cuts(tell));
+        trees.iter().for_each(|tree| tree.cuts(visit));
     }
 
-    /// The operations that it decides for.
+    /// The operations that it decides.
     pub fn operations(&self) -> impl Iterator<Item = &str> {
         self.trees.keys().map(String::as_str)
     }
 }
 
-fn refuse(path: &str, sink: Sink) -> TableError {
+fn reject(path: &str, sink: Sink) -> TableError {
     let report = contract::report(sink);
     let reasons = report.diagnostics.iter().map(|diagnostic| {
         let code = match diagnostic.code {
@@ -227,13 +227,13 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// The operations behind a name, each with the params that an alias fixes as conditions.
+    /// The operations with this name or alias, each with the params that the alias fixes as conditions.
     fn targets(&mut self, name: &str, span: Span) -> Vec<(&'static OperationInfo, Vec<node::Word>)> {
         let targets = self.catalogue.resolve(name);
         if targets.is_empty() {
             let near = self.sink.nearest(name, self.catalogue.names());
             self.sink
-                .error(Code::UnknownOperation, span, format!("no operation or alias is called `{name}`"))
+                .error(Code::UnknownOperation, span, format!("unknown operation or alias `{name}`"))
                 .suggest(near);
         }
         let find = |name: &str| self.operations.iter().copied().find(|info| info.name == name);
@@ -247,7 +247,7 @@ impl Builder<'_> {
                     Some(word) => words.push(word),
                     None => {
                         let message =
-                            format!("`{name}` fixes the number `{}`, which a table cannot tell", param.name);
+                            format!("`{name}` fixes the scalar `{}`, which a table cannot match", param.name);
                         self.sink.error(Code::BadTree, span, message);
                     }
                 }
@@ -257,36 +257,40 @@ impl Builder<'_> {
         found
     }
 
-    fn buckets(&mut self, root: &Place) {
+    fn buckets(&mut self, root: &SourceNode) {
         for (name, _, list) in get(root, "shape_buckets").map(contract::entries).into_iter().flatten() {
             self.ascending(name, list);
         }
     }
 
-    fn ascending(&mut self, name: &str, list: &Place) {
+    fn ascending(&mut self, name: &str, list: &SourceNode) {
         let bounds: Vec<i64> = items(list).iter().filter_map(|item| text(item)?.parse().ok()).collect();
         if !bounds.is_sorted() {
-            self.sink.error(Code::BucketOrder, list.span, format!("the bounds of `{name}` do not ascend"));
+            self.sink.error(
+                Code::BucketOrder,
+                list.span,
+                format!("the bounds of `{name}` are not in ascending order"),
+            );
         }
     }
 
-    /// Flat plans as a tree an operation: one split a size, missing cells undecided.
-    fn plans(&mut self, table: &v1::DispatchTable, root: &Place) {
+    /// Converts flat plans to one tree per operation: one split per size, missing cells undecided.
+    fn plans(&mut self, table: &v1::DispatchTable, root: &SourceNode) {
         let nodes = get(root, "plans").map_or(&[][..], items);
         let mut cells: BTreeMap<String, (&'static OperationInfo, Vec<node::Cell>)> = BTreeMap::new();
         for (plan, node) in table.plans.iter().zip(nodes) {
             self.bucket(table, plan, node);
             let ops = get(node, "ops").map_or(&[][..], items);
             for (planned, node) in plan.ops.iter().zip(ops) {
-                let place = get(node, "op").map_or(node.span, |node| node.span);
+                let span = get(node, "op").map_or(node.span, |node| node.span);
                 let kernel = get(node, "kernel_id").map_or(node.span, |node| node.span);
-                for (info, mut words) in self.targets(&planned.op, place) {
+                for (info, mut words) in self.targets(&planned.op, span) {
                     for (variable, dtype) in &planned.dtypes {
                         match node::Word::dtype(info, variable, dtype) {
                             Some(word) => words.push(word),
                             None => {
                                 let message = format!("`{variable}` of `{}` cannot be `{dtype}`", info.name);
-                                self.sink.error(Code::UnknownWord, place, message);
+                                self.sink.error(Code::UnknownWord, span, message);
                             }
                         }
                     }
@@ -307,17 +311,17 @@ impl Builder<'_> {
                     {
                         Some(other) if other.decision.kernel != cell.decision.kernel => {
                             let message = format!(
-                                "`{}` was decided as `{}` for the same bucket before",
+                                "`{}` is already decided as `{}` for the same bucket",
                                 info.name, other.decision.kernel
                             );
                             self.sink.error(Code::NotABucket, kernel, message).note(
-                                "a size that the operation does not have tells no buckets apart for it",
+                                "a size that the operation does not have does not distinguish its buckets",
                             );
                         }
                         Some(_) => {}
                         None if entry.1.len() == MAX_CELLS => {
                             let message = format!("`{}` has more than {MAX_CELLS} plans", info.name);
-                            self.sink.error(Code::BadNumber, place, message);
+                            self.sink.error(Code::BadNumber, span, message);
                             return;
                         }
                         None => entry.1.push(cell),
@@ -336,19 +340,18 @@ impl Builder<'_> {
                 buckets.iter().fold(1usize, |product, (_, bounds)| product.saturating_mul(bounds.len()));
             if combinations.saturating_mul(cells.len()) > MAX_LOOKUPS {
                 let span = get(root, "shape_buckets").map_or(root.span, |node| node.span);
-                let message =
-                    format!("`{name}` has {combinations} combinations of buckets, which are too many");
+                let message = format!("`{name}` has too many combinations of buckets: {combinations}");
                 self.sink
                     .error(Code::BadNumber, contract::first_line(&self.sink.source, span), message)
-                    .note("a tree decides without listing every combination");
+                    .note("use a tree, which need not list every combination");
                 continue;
             }
             self.trees.entry(name).or_default().extend(node::of_cells(info, &buckets, &cells));
         }
     }
 
-    /// A plan names one bound of every size, and nothing else.
-    fn bucket(&mut self, table: &v1::DispatchTable, plan: &v1::BucketPlan, node: &Place) {
+    /// Checks that a plan names one bound of every size, and nothing else.
+    fn bucket(&mut self, table: &v1::DispatchTable, plan: &v1::BucketPlan, node: &SourceNode) {
         let Some(bucket) = get(node, "bucket") else { return };
         for (name, span, value) in contract::entries(bucket) {
             let Some(bounds) = table.shape_buckets.get(name) else {
@@ -360,7 +363,7 @@ impl Builder<'_> {
                 continue;
             };
             if !plan.bucket.get(name).is_some_and(|bound| bounds.contains(bound)) {
-                let message = format!("{} is no bound of `{name}`", text(value).unwrap_or_default());
+                let message = format!("{} is not a bound of `{name}`", text(value).unwrap_or_default());
                 let bounds: Vec<String> = bounds.iter().map(i64::to_string).collect();
                 self.sink
                     .error(Code::NotABucket, value.span, message)
@@ -368,16 +371,16 @@ impl Builder<'_> {
             }
         }
         for name in table.shape_buckets.keys().filter(|name| !plan.bucket.contains_key(*name)) {
-            self.sink.error(Code::NotABucket, bucket.span, format!("the bucket does not say `{name}`"));
+            self.sink.error(Code::NotABucket, bucket.span, format!("the bucket has no bound for `{name}`"));
         }
     }
 
-    fn trees(&mut self, table: &v1::DispatchTable, root: &Place) {
+    fn trees(&mut self, table: &v1::DispatchTable, root: &SourceNode) {
         let nodes = get(root, "trees").map_or(&[][..], items);
         for (tree, node) in table.trees.iter().zip(nodes) {
-            let place = get(node, "op").map_or(node.span, |node| node.span);
+            let span = get(node, "op").map_or(node.span, |node| node.span);
             let Some(root) = get(node, "root") else { continue };
-            for (info, words) in self.targets(&tree.op, place) {
+            for (info, words) in self.targets(&tree.op, span) {
                 if let Some(built) = self.tree(info, &tree.root, root) {
                     self.trees.entry(info.name.to_string()).or_default().push(node::under(words, built));
                 }
@@ -385,8 +388,8 @@ impl Builder<'_> {
         }
     }
 
-    fn tree(&mut self, info: &'static OperationInfo, tree: &v1::TreeNode, place: &Place) -> Option<Node> {
-        let head = contract::first_line(&self.sink.source, place.span);
+    fn tree(&mut self, info: &'static OperationInfo, tree: &v1::TreeNode, span: &SourceNode) -> Option<Node> {
+        let head = contract::first_line(&self.sink.source, span.span);
         match (&tree.kernel_id, &tree.axis, &tree.field, &tree.undecided) {
             (None, None, None, Some(why)) => Some(Node::Undecided(why.to_string())),
             (Some(kernel), None, None, None) => Some(Node::Leaf(Decision {
@@ -394,10 +397,10 @@ impl Builder<'_> {
                 fallbacks: tree.fallbacks.clone(),
                 jit_artifacts: tree.jit_artifacts.clone(),
             })),
-            (None, Some(axis), None, None) => self.split(info, tree, axis, place),
+            (None, Some(axis), None, None) => self.split(info, tree, axis, span),
             (None, None, Some(field), None) => {
                 let mut cases = Vec::new();
-                for (name, span, node) in get(place, "cases").map(contract::entries).into_iter().flatten() {
+                for (name, span, node) in get(span, "cases").map(contract::entries).into_iter().flatten() {
                     let Some(inner) = tree.cases.get(name) else { continue };
                     match node::Word::named(info, field, name) {
                         Some(word) => cases.extend(self.tree(info, inner, node).map(|built| (word, built))),
@@ -410,7 +413,7 @@ impl Builder<'_> {
                 Some(Node::Cases { name: field.clone(), cases })
             }
             _ => {
-                self.sink.error(Code::BadTree, head, "this node is not exactly one of the four kinds").note(
+                self.sink.error(Code::BadTree, head, "this node must be exactly one of four kinds").note(
                     "it has `kernel_id`, `undecided`, `axis` with `bounds` and `branches`, or `field` with `cases`",
                 );
                 None
@@ -423,21 +426,24 @@ impl Builder<'_> {
         info: &'static OperationInfo,
         tree: &v1::TreeNode,
         axis: &str,
-        place: &Place,
+        span: &SourceNode,
     ) -> Option<Node> {
-        let branches = get(place, "branches").map_or(&[][..], items);
+        let branches = get(span, "branches").map_or(&[][..], items);
         if tree.bounds.len() != tree.branches.len() || tree.bounds.is_empty() {
-            let head = contract::first_line(&self.sink.source, place.span);
-            let message =
-                format!("{} bounds need as many branches, found {}", tree.bounds.len(), tree.branches.len());
+            let head = contract::first_line(&self.sink.source, span.span);
+            let message = format!(
+                "the number of bounds ({}) and of branches ({}) must be equal",
+                tree.bounds.len(),
+                tree.branches.len()
+            );
             self.sink.error(Code::BadTree, head, message);
             return None;
         }
-        if let Some(bounds) = get(place, "bounds") {
+        if let Some(bounds) = get(span, "bounds") {
             self.ascending(axis, bounds);
         }
         let Some(store) = node::size(info, axis) else {
-            let span = get(place, "axis").map_or(place.span, |node| node.span);
+            let span = get(span, "axis").map_or(span.span, |node| node.span);
             self.sink.error(Code::UndefinedAxis, span, format!("`{}` has no size `{axis}`", info.name));
             return None;
         };

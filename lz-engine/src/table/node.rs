@@ -9,14 +9,14 @@ use lz_core::expression_names::Names;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// What was decided.
+/// A decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// The kernel.
     pub kernel: String,
-    /// What to try when it fails, in order.
+    /// Fallbacks, in order.
     pub fallbacks: Vec<String>,
-    /// Keys of what was compiled for it.
+    /// Keys of compiled artifacts.
     pub jit_artifacts: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct Decision {
 #[derive(Debug)]
 pub(super) enum Node {
     Leaf(Decision),
-    /// By size: branch i is for sizes up to bound i that are above bound i - 1 and not below the lowest.
+    /// By size: branch i covers sizes above bound i - 1 up to bound i, and not below `lowest`.
     Split {
         name: String,
         store: Store,
@@ -32,16 +32,16 @@ pub(super) enum Node {
         bounds: Vec<i64>,
         branches: Vec<Node>,
     },
-    /// By a dtype, a bool, an enum, an exact size or an exact number.
+    /// By a dtype, a bool, an enum, an exact size or an exact scalar.
     Cases {
         name: String,
         cases: Vec<(Word, Node)>,
     },
-    /// Nothing was decided, and why.
+    /// Undecided, and why.
     Undecided(String),
 }
 
-/// A field that must have one value.
+/// A field with a required value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Word {
     pub store: Store,
@@ -50,7 +50,7 @@ pub(super) struct Word {
     pub text: String,
 }
 
-/// One entry of a flat list of plans.
+/// An entry of a flat list of plans.
 #[derive(Debug)]
 pub(super) struct Cell {
     pub words: Vec<Word>,
@@ -59,7 +59,7 @@ pub(super) struct Cell {
 }
 
 impl Word {
-    /// A dtype variable that has this dtype.
+    /// A dtype variable with this dtype.
     pub fn dtype(info: &OperationInfo, variable: &str, dtype: &str) -> Option<Word> {
         let field = info.field(variable).filter(|field| field.kind == FieldKind::DType)?;
         let dtype = DType::parse(dtype)?;
@@ -71,11 +71,11 @@ impl Word {
         })
     }
 
-    /// A dtype variable, a bool, an enum, a size or a number that has the value of this name.
+    /// A dtype variable, bool, enum, size or scalar with this value.
     pub fn named(info: &OperationInfo, name: &str, value: &str) -> Option<Word> {
         let field = info.field(name)?;
         let raw = match (&field.kind, value) {
-            // A variable that only absent inputs use.
+            // Only used by absent inputs.
             (FieldKind::DType, "none") => 0,
             (FieldKind::Axis { .. }, _) => value.parse::<i64>().ok()? as u64,
             (FieldKind::DType, _) => return Word::dtype(info, name, value),
@@ -109,7 +109,7 @@ impl Word {
     }
 }
 
-/// A number as contexts have it: a param of 32 bits is rounded to them before it is widened.
+/// A scalar as contexts store it: an f32 param is rounded before it is widened.
 fn float(info: &OperationInfo, name: &str, value: &str) -> Option<f64> {
     let param = info.schema().params.iter().find(|param| param.name == name)?;
     match param.ty {
@@ -118,7 +118,7 @@ fn float(info: &OperationInfo, name: &str, value: &str) -> Option<f64> {
     }
 }
 
-/// Where an operation has a size: an axis of its own, or one of the common names for it.
+/// The store of a size: an axis of the operation, or a synonym.
 pub(super) fn size(info: &OperationInfo, name: &str) -> Option<Store> {
     let names = Names::of_policy(info);
     let common = if name == "batch" { "batch_size" } else { name };
@@ -127,7 +127,7 @@ pub(super) fn size(info: &OperationInfo, name: &str) -> Option<Store> {
     matches!(field.kind, FieldKind::Axis { .. }).then_some(field.store)
 }
 
-/// A tree that decides only where all words hold.
+/// Restricts a tree to calls for which all words hold.
 pub(super) fn under(words: Vec<Word>, tree: Node) -> Node {
     words
         .into_iter()
@@ -135,7 +135,7 @@ pub(super) fn under(words: Vec<Word>, tree: Node) -> Node {
         .fold(tree, |tree, word| Node::Cases { name: word.name.clone(), cases: vec![(word, tree)] })
 }
 
-/// Trees of a flat list: one for each set of words, with one split a size.
+/// Converts a flat list to trees: one per set of words, with one split per size.
 pub(super) fn of_cells(info: &OperationInfo, buckets: &[(String, Vec<i64>)], cells: &[Cell]) -> Vec<Node> {
     let mut sets: Vec<&[Word]> = Vec::new();
     for cell in cells {
@@ -143,7 +143,7 @@ pub(super) fn of_cells(info: &OperationInfo, buckets: &[(String, Vec<i64>)], cel
             sets.push(&cell.words);
         }
     }
-    // Those that ask for more come first, so that a plan for one dtype beats a plan for any.
+    // More specific sets first, so that a plan for one dtype takes precedence over a plan for any.
     sets.sort_by_key(|words| std::cmp::Reverse(words.len()));
     sets.into_iter()
         .map(|words| {
@@ -220,36 +220,36 @@ impl Node {
         }
     }
 
-    /// Whether the answer depends on a number, which is not part of a cell of decisions.
-    pub fn reads_numbers(&self) -> bool {
+    /// Whether the answer depends on a scalar, which is not part of a cell.
+    pub fn reads_scalars(&self) -> bool {
         match self {
             Node::Leaf(_) | Node::Undecided(_) => false,
-            Node::Split { branches, .. } => branches.iter().any(Node::reads_numbers),
+            Node::Split { branches, .. } => branches.iter().any(Node::reads_scalars),
             Node::Cases { cases, .. } => cases
                 .iter()
-                .any(|(word, inner)| matches!(word.store, Store::Scalar(_)) || inner.reads_numbers()),
+                .any(|(word, inner)| matches!(word.store, Store::Scalar(_)) || inner.reads_scalars()),
         }
     }
 
-    /// Where the answer changes along each size: a cell of decisions must begin at each of these.
-    pub fn cuts(&self, tell: &mut dyn FnMut(Store, i64)) {
+    /// Sizes where the answer changes: a cell must start at each of these.
+    pub fn cuts(&self, visit: &mut dyn FnMut(Store, i64)) {
         match self {
             Node::Leaf(_) | Node::Undecided(_) => {}
             Node::Split { store, lowest, bounds, branches, .. } => {
                 if let Some(lowest) = lowest {
-                    tell(*store, *lowest);
+                    visit(*store, *lowest);
                 }
-                bounds.iter().filter_map(|bound| bound.checked_add(1)).for_each(|cut| tell(*store, cut));
-                branches.iter().for_each(|branch| branch.cuts(tell));
+                bounds.iter().filter_map(|bound| bound.checked_add(1)).for_each(|cut| visit(*store, cut));
+                branches.iter().for_each(|branch| branch.cuts(visit));
             }
             Node::Cases { cases, .. } => {
                 for (word, inner) in cases {
                     if matches!(word.store, Store::Axis(_)) {
                         let size = word.raw as i64;
-                        tell(word.store, size);
-                        tell(word.store, size.saturating_add(1));
+                        visit(word.store, size);
+                        visit(word.store, size.saturating_add(1));
                     }
-                    inner.cuts(tell);
+                    inner.cuts(visit);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What is counted and how long things take: atomics behind, plain data in front. Nothing here knows an engine.
+//! Counters and latency histograms: atomics inside, plain data for readers. Nothing here depends on the engine.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use lz_core::failure::Cause;
 
-/// Upper bounds of the cells of a histogram, in nanoseconds; what is longer falls into a last one without a bound.
+/// Upper bounds of the histogram buckets, in nanoseconds; the last bucket is unbounded.
 pub const BOUNDS_NS: [u64; 22] = [
     100,
     250,
@@ -35,7 +35,7 @@ pub const BOUNDS_NS: [u64; 22] = [
     10_000_000_000,
 ];
 
-/// How often which time was seen.
+/// A latency histogram.
 #[derive(Debug)]
 pub struct Histogram {
     cells: [AtomicU64; BOUNDS_NS.len() + 1],
@@ -49,7 +49,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one time.
+    /// Records one observation.
     pub fn observe(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let cell = BOUNDS_NS.partition_point(|bound| *bound < ns);
@@ -59,21 +59,21 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// As data.
+    /// The current values.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let cells: Vec<u64> = self.cells.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
         HistogramSnapshot { count: cells.iter().sum(), sum_ns: self.sum_ns.load(Ordering::Relaxed), cells }
     }
 }
 
-/// A histogram as data.
+/// The values of a histogram.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct HistogramSnapshot {
-    /// How many times were counted.
+    /// Number of observations.
     pub count: u64,
     /// Their sum.
     pub sum_ns: u64,
-    /// How many fell into each cell, by [`BOUNDS_NS`]; the last one has no bound.
+    /// Observations per bucket, see [`BOUNDS_NS`]; the last one is unbounded.
     pub cells: Vec<u64>,
 }
 
@@ -81,7 +81,7 @@ pub struct HistogramSnapshot {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub selections: AtomicU64,
-    pub remembered: AtomicU64,
+    pub thread_cache_hits: AtomicU64,
     pub misses: AtomicU64,
     pub refusals: AtomicU64,
     pub executions: AtomicU64,
@@ -95,21 +95,21 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Counts a run that failed.
+    /// Counts a failed run.
     pub fn failed(&self, cause: Cause) {
         if let Some(counter) = self.failures.get(cause as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Runs that failed, by cause.
+    /// Failed runs by cause.
     pub fn failures(&self) -> FailureCounts {
         let [caller, capacity, environment, kernel] =
             self.failures.each_ref().map(|counter| counter.load(Ordering::Relaxed));
         FailureCounts { caller, capacity, environment, kernel }
     }
 
-    /// Counts a fallback, and says whether it is the first of its operation and kernel.
+    /// Counts a fallback; returns whether it is the first of its operation and kernel.
     pub fn fallback(&self, operation: &str, from: &str) -> bool {
         let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
         let count = fallbacks.entry((operation.to_owned(), from.to_owned())).or_insert(0);
@@ -128,27 +128,27 @@ impl Metrics {
     }
 }
 
-/// How often other kernels did the work of one that failed.
+/// Number of fallbacks from a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FallbackCount {
     /// The operation.
     pub operation: String,
     /// The kernel that failed.
     pub kernel: String,
-    /// How often.
+    /// The count.
     pub count: u64,
 }
 
-/// Runs that failed, by cause.
+/// Failed runs by cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct FailureCounts {
-    /// The caller's fault.
+    /// Caused by the caller.
     pub caller: u64,
-    /// A limited resource was used up.
+    /// A limited resource was exhausted.
     pub capacity: u64,
-    /// Something that the kernel depends on failed.
+    /// A dependency of the kernel failed.
     pub environment: u64,
-    /// The kernel's fault: what circuits count.
+    /// Caused by the kernel; circuits count these.
     pub kernel: u64,
 }
 
@@ -159,45 +159,45 @@ impl FailureCounts {
     }
 }
 
-/// Everything that is counted, at one moment. What another thread's last calls remembered for themselves may be missing
-/// until it leaves the fast path or ends.
+/// All metrics at one moment. Thread-cache hits of other threads may be missing until those threads flush their
+/// counters.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Snapshot {
-    /// Calls for which a kernel was looked for.
+pub struct MetricsSnapshot {
+    /// Number of selections.
     pub selections: u64,
-    /// Of these, answered from a kept decision.
+    /// Selections answered from a cache.
     pub cache_hits: u64,
-    /// Of these, answered from what the thread itself remembers.
+    /// Cache hits in the thread cache.
     pub remembered_hits: u64,
-    /// Of all, decided afresh.
+    /// Selections that made a new decision.
     pub cache_misses: u64,
-    /// Of all, without any kernel that could run the call.
+    /// Selections without an eligible kernel.
     pub refusals: u64,
-    /// Runs of kernels.
+    /// Kernel runs.
     pub executions: u64,
-    /// Runs that failed.
+    /// Failed kernel runs.
     pub failures: u64,
-    /// The same by cause.
+    /// Failed kernel runs by cause.
     pub failures_by_cause: FailureCounts,
     /// Fallbacks by operation and failed kernel.
     pub fallbacks: Vec<FallbackCount>,
     /// Circuits that opened.
     pub circuit_openings: u64,
-    /// How long a look for a kernel takes, where it was timed.
+    /// Latency of selection, sampled.
     pub selection_latency: HistogramSnapshot,
-    /// How long a kernel runs, where it was timed. On a device this is the launch, unless calls are synchronised.
+    /// Latency of kernel runs, sampled. On a device this is the launch, unless calls are synchronized.
     pub execution_latency: HistogramSnapshot,
-    /// How long an exchange with a worker process takes.
+    /// Latency of round trips to worker processes.
     pub ipc_latency: HistogramSnapshot,
-    /// Kernels whose backend can be used.
+    /// Kernels whose backend is available.
     pub active_kernels: u64,
-    /// Decisions that are kept.
+    /// Decisions in the cache.
     pub cache_size: u64,
-    /// How far the engine has stepped back, from 0.
+    /// The degradation level, from 0.
     pub degradation_level: u64,
 }
 
-impl Snapshot {
+impl MetricsSnapshot {
     /// All fallbacks.
     pub fn fallbacks_total(&self) -> u64 {
         self.fallbacks.iter().map(|fallback| fallback.count).sum()
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_fall_into_the_cell_that_ends_at_them() {
+    fn bucket_bounds_are_inclusive() {
         let histogram = Histogram::default();
         for ns in [0, 100, 101, 10_000_000_000, 10_000_000_001] {
             histogram.observe(Duration::from_nanos(ns));

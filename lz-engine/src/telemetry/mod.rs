@@ -1,8 +1,8 @@
-//! Telemetry: what is counted, timed, traced and logged about selection and dispatch.
+//! Telemetry: counters, latencies, spans and logs of selection and dispatch.
 //!
-//! A call that finds what its thread remembers touches nothing here: the thread's own tally says how many there were, and is
-//! added up when the thread leaves that path. Spans, logs, timings of each call and synchronisation need the other path, so an
-//! engine that is asked for them takes it always. Nothing here decides anything.
+//! A thread-cache hit does not touch anything here: it increments a counter of the thread, which is flushed on the slow path. Spans,
+//! logs, per-call timing and synchronization require the slow path, so enabling them disables the fast path. Nothing here affects
+//! decisions.
 
 mod metrics;
 mod prometheus;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub(crate) use metrics::Metrics;
-pub use metrics::{BOUNDS_NS, FailureCounts, FallbackCount, Histogram, HistogramSnapshot, Snapshot};
+pub use metrics::{BOUNDS_NS, FailureCounts, FallbackCount, Histogram, HistogramSnapshot, MetricsSnapshot};
 pub use prometheus::render as prometheus_text;
 pub use rate_limit::RateLimiter;
 
@@ -23,92 +23,92 @@ use lz_core::error::Error;
 use lz_core::kernel::KernelError;
 use lz_core::operation::OperationInfo;
 
-/// Lines of the selection log a second, and at once.
-const LINES_A_SECOND: u32 = 10;
-const LINES_AT_ONCE: u32 = 50;
+/// Rate and burst of the selection log, in lines per second and lines.
+const LOG_LINES_PER_SECOND: u32 = 10;
+const LOG_BURST: u32 = 50;
 
-/// What an engine is asked to observe of each call.
+/// What is observed of each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Watch {
+pub struct ObserveOptions {
     /// A tracing span for each selection and each run.
     pub spans: bool,
-    /// A line in the log for each selection, at a limited rate.
+    /// A log line per selection, rate-limited.
     pub log: bool,
-    /// Every fallback is logged, not only the first of its operation and kernel.
+    /// Logs every fallback, not only the first per operation and kernel.
     pub verbose: bool,
-    /// The device is synchronised after each run, so that an error surfaces where it was made.
-    pub synchronise: bool,
-    /// One call in so many is timed; 0 for none.
+    /// Synchronizes the device after each run, so that errors surface at the call that caused them.
+    pub synchronize: bool,
+    /// Times one call in this many; 0 for none.
     pub time_every: u32,
 }
 
-impl Watch {
-    /// Both.
+impl ObserveOptions {
+    /// The union of both.
     #[must_use]
-    pub fn and(self, other: Watch) -> Watch {
+    pub fn and(self, other: ObserveOptions) -> ObserveOptions {
         let often = |every: u32| if every == 0 { u32::MAX } else { every };
         let every = often(self.time_every).min(often(other.time_every));
-        Watch {
+        ObserveOptions {
             spans: self.spans || other.spans,
             log: self.log || other.log,
             verbose: self.verbose || other.verbose,
-            synchronise: self.synchronise || other.synchronise,
+            synchronize: self.synchronize || other.synchronize,
             time_every: if every == u32::MAX { 0 } else { every },
         }
     }
 
-    /// Whether no call may take the short way.
+    /// Whether the fast path is disabled.
     pub(crate) fn every_call(self) -> bool {
-        self.spans || self.log || self.synchronise || self.time_every == 1
+        self.spans || self.log || self.synchronize || self.time_every == 1
     }
 
-    /// After how many calls on the short way one must take the other.
-    pub(crate) fn patience(self, most: u32) -> u32 {
-        if self.time_every == 0 { most } else { most.min(self.time_every - 1) }
+    /// Number of consecutive fast-path hits after which a call must take the slow path.
+    pub(crate) fn hit_budget(self, max: u32) -> u32 {
+        if self.time_every == 0 { max } else { max.min(self.time_every - 1) }
     }
 }
 
-/// Somebody who can wait for a device. Called after each run while `debug` is on.
-pub trait Synchronise: Send + Sync {
-    /// Waits until everything on the stream is done; an error is that of the call that was made last.
-    fn synchronise(&self, stream: usize) -> Result<(), KernelError>;
+/// Device synchronization. Called after each run while `debug` is on.
+pub trait Synchronize: Send + Sync {
+    /// Waits until all work on the stream is done; an error is attributed to the last call.
+    fn synchronize(&self, stream: usize) -> Result<(), KernelError>;
 }
 
-/// What one engine observes and with what.
+/// The observation of one engine.
 #[derive(Clone)]
-pub(crate) struct Watching {
-    /// The engine's own number, by which scopes know it.
+pub(crate) struct Observation {
+    /// The engine's id, which scopes refer to.
     pub engine: u64,
     pub telemetry: Arc<Telemetry>,
-    /// What settings ask for, and what calls ask for.
-    pub by_settings: Watch,
-    pub by_calls: Watch,
-    pub synchronise: Option<Arc<dyn Synchronise>>,
+    /// Observation enabled by settings, and by API calls.
+    pub by_settings: ObserveOptions,
+    pub by_calls: ObserveOptions,
+    pub synchronize: Option<Arc<dyn Synchronize>>,
 }
 
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(1);
 
-impl Default for Watching {
+impl Default for Observation {
     fn default() -> Self {
-        Watching {
+        Observation {
             engine: NEXT_ENGINE.fetch_add(1, Ordering::Relaxed),
             telemetry: Arc::default(),
-            by_settings: Watch::default(),
-            by_calls: Watch::default(),
-            synchronise: None,
+            by_settings: ObserveOptions::default(),
+            by_calls: ObserveOptions::default(),
+            synchronize: None,
         }
     }
 }
 
-impl Watching {
-    pub fn watch(&self) -> Watch {
+impl Observation {
+    pub fn options(&self) -> ObserveOptions {
         self.by_settings.and(self.by_calls)
     }
 }
 
-impl fmt::Debug for Watching {
+impl fmt::Debug for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watching").field("engine", &self.engine).finish_non_exhaustive()
+        f.debug_struct("Observation").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 
@@ -127,42 +127,42 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// With a clock of its own.
+    /// With this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Telemetry {
         Telemetry {
             metrics: Metrics::default(),
             clock,
-            selections: RateLimiter::new(LINES_A_SECOND, LINES_AT_ONCE),
+            selections: RateLimiter::new(LOG_LINES_PER_SECOND, LOG_BURST),
         }
     }
 
-    /// Counts the time of an exchange with a worker process.
+    /// Records the latency of a round trip to a worker process.
     pub fn observe_exchange(&self, time: Duration) {
         self.metrics.exchange.observe(time);
     }
 
-    /// Looks for a kernel as the watch says.
+    /// Runs a selection under observation.
     pub(crate) fn select<T>(
         &self,
-        watch: Watch,
+        options: ObserveOptions,
         operation: &OperationInfo,
-        look: impl FnOnce() -> Result<T, Error>,
+        select: impl FnOnce() -> Result<T, Error>,
         kernel: impl FnOnce(&T) -> String,
     ) -> Result<T, Error> {
-        let timed = (watch.time_every > 0).then(|| self.clock.elapsed());
-        let span = watch.spans.then(|| tracing::debug_span!("lz.select", operation = %operation.name));
+        let timed = (options.time_every > 0).then(|| self.clock.elapsed());
+        let span = options.spans.then(|| tracing::debug_span!("lz.select", operation = %operation.name));
         let outcome = match span {
-            Some(span) => span.in_scope(look),
-            None => look(),
+            Some(span) => span.in_scope(select),
+            None => select(),
         };
         if let Some(start) = timed {
             self.metrics.selection.observe(self.clock.elapsed().saturating_sub(start));
         }
         match &outcome {
-            Ok(found) if watch.log => {
-                if let Some(kept_back) = self.selections.admit(self.clock.elapsed()) {
+            Ok(found) if options.log => {
+                if let Some(suppressed) = self.selections.admit(self.clock.elapsed()) {
                     let kernel = kernel(found);
-                    tracing::info!(operation = %operation.name, kernel, kept_back, "selected");
+                    tracing::info!(operation = %operation.name, kernel, suppressed, "selected");
                 }
             }
             Err(_) => {
@@ -173,25 +173,25 @@ impl Telemetry {
         outcome
     }
 
-    /// Runs a kernel as the watch says.
+    /// Runs a kernel under observation.
     pub(crate) fn run(
         &self,
-        watching: &Watching,
-        watch: Watch,
+        observation: &Observation,
+        options: ObserveOptions,
         operation: &OperationInfo,
         kernel: &str,
         run: impl FnOnce() -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
-        let timed = (watch.time_every > 0).then(|| self.clock.elapsed());
+        let timed = (options.time_every > 0).then(|| self.clock.elapsed());
         let run = || {
             run()?;
-            match &watching.synchronise {
-                Some(device) if watch.synchronise => device.synchronise(lz_core::run::stream_of_thread()),
+            match &observation.synchronize {
+                Some(device) if options.synchronize => device.synchronize(lz_core::run::stream_of_thread()),
                 _ => Ok(()),
             }
         };
         let span =
-            watch.spans.then(|| tracing::debug_span!("lz.dispatch", operation = %operation.name, kernel));
+            options.spans.then(|| tracing::debug_span!("lz.dispatch", operation = %operation.name, kernel));
         let outcome = match span {
             Some(span) => span.in_scope(run),
             None => run(),
@@ -203,42 +203,42 @@ impl Telemetry {
     }
 }
 
-/// What a thread has counted by itself and not yet told.
+/// The unflushed counters of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Of the thread's short ways, those that were told.
-    told: u32,
+    /// Fast-path hits that have been flushed.
+    flushed: u32,
     pub selections: u32,
     pub executions: u32,
 }
 
-/// Selections on the long way after which a thread tells.
-const TELL_AFTER: u32 = 64;
+/// Slow-path selections after which a thread flushes.
+const FLUSH_AFTER: u32 = 64;
 
 impl Tally {
-    /// Whether it is time to tell.
+    /// Whether a flush is due.
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.selections >= TELL_AFTER
+        self.selections >= FLUSH_AFTER
     }
 
-    /// Tells, and starts anew. `short` is how many short ways there were since it was last set back to 0.
-    pub fn tell(&mut self, short: u32, telemetry: &Telemetry) {
-        let short_untold = u64::from(short.wrapping_sub(self.told));
+    /// Flushes and resets the counters. `hits` is the number of fast-path hits since it was last reset to 0.
+    pub fn flush(&mut self, hits: u32, telemetry: &Telemetry) {
+        let new_hits = u64::from(hits.wrapping_sub(self.flushed));
         let metrics = &telemetry.metrics;
         let add = |counter: &AtomicU64, count: u64| {
             if count > 0 {
                 counter.fetch_add(count, Ordering::Relaxed);
             }
         };
-        add(&metrics.remembered, short_untold);
-        add(&metrics.selections, short_untold + u64::from(self.selections));
-        add(&metrics.executions, short_untold + u64::from(self.executions));
-        *self = Tally { told: short, ..Tally::default() };
+        add(&metrics.thread_cache_hits, new_hits);
+        add(&metrics.selections, new_hits + u64::from(self.selections));
+        add(&metrics.executions, new_hits + u64::from(self.executions));
+        *self = Tally { flushed: hits, ..Tally::default() };
     }
 
-    /// Says that the count of short ways begins at 0 again; everything has been told.
+    /// The counter of fast-path hits restarts at 0; everything has been flushed.
     pub fn restart(&mut self) {
-        self.told = 0;
+        self.flushed = 0;
     }
 }

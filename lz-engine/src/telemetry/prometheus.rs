@@ -1,30 +1,30 @@
-//! A snapshot as the text that Prometheus reads. A pure function: whoever serves pages calls it.
+//! Renders metrics in the Prometheus text format. A pure function; the caller serves the text.
 
 use std::fmt::Write as _;
 
-use super::metrics::{BOUNDS_NS, FailureCounts, HistogramSnapshot, Snapshot};
+use super::metrics::{BOUNDS_NS, FailureCounts, HistogramSnapshot, MetricsSnapshot};
 
 /// The text exposition format, version 0.0.4.
-pub fn render(snapshot: &Snapshot) -> String {
+pub fn render(snapshot: &MetricsSnapshot) -> String {
     let mut text = Text(String::new());
-    text.counter("lz_selection_total", "Calls for which a kernel was looked for.", snapshot.selections);
-    text.counter("lz_cache_hits_total", "Selections answered from a kept decision.", snapshot.cache_hits);
+    text.counter("lz_selection_total", "Number of selections.", snapshot.selections);
+    text.counter("lz_cache_hits_total", "Selections answered from a cache.", snapshot.cache_hits);
     text.counter(
         "lz_remembered_hits_total",
-        "Selections answered from what the thread remembers.",
+        "Selections answered from the thread cache.",
         snapshot.remembered_hits,
     );
-    text.counter("lz_cache_misses_total", "Selections decided afresh.", snapshot.cache_misses);
-    text.counter("lz_refusals_total", "Selections that found no kernel.", snapshot.refusals);
-    text.counter("lz_execution_total", "Runs of kernels.", snapshot.executions);
-    text.head("lz_execution_failures_total", "Runs of kernels that failed, by cause.", "counter");
+    text.counter("lz_cache_misses_total", "Selections that made a new decision.", snapshot.cache_misses);
+    text.counter("lz_refusals_total", "Selections without an eligible kernel.", snapshot.refusals);
+    text.counter("lz_execution_total", "Kernel runs.", snapshot.executions);
+    text.head("lz_execution_failures_total", "Failed kernel runs, by cause.", "counter");
     let FailureCounts { caller, capacity, environment, kernel } = snapshot.failures_by_cause;
     let failures =
         [("caller", caller), ("capacity", capacity), ("environment", environment), ("kernel", kernel)];
     for (cause, count) in failures {
         text.line(&format!("lz_execution_failures_total{{cause=\"{cause}\"}} {count}"));
     }
-    text.head("lz_fallback_total", "Times another kernel did the work of one that failed.", "counter");
+    text.head("lz_fallback_total", "Calls run by a fallback kernel, by the kernel that failed.", "counter");
     for fallback in &snapshot.fallbacks {
         let (operation, kernel) = (escaped(&fallback.operation), escaped(&fallback.kernel));
         text.line(&format!(
@@ -35,18 +35,22 @@ pub fn render(snapshot: &Snapshot) -> String {
     text.counter("lz_circuit_breaker_opens_total", "Circuits that opened.", snapshot.circuit_openings);
     text.histogram(
         "lz_selection_latency_seconds",
-        "Time to find a kernel, sampled.",
+        "Latency of selection, sampled.",
         &snapshot.selection_latency,
     );
     text.histogram(
         "lz_execution_latency_seconds",
-        "Time to run a kernel, sampled.",
+        "Latency of kernel runs, sampled.",
         &snapshot.execution_latency,
     );
-    text.histogram("lz_ipc_latency_seconds", "Time of an exchange with a worker.", &snapshot.ipc_latency);
-    text.gauge("lz_active_kernels", "Kernels whose backend can be used.", snapshot.active_kernels);
-    text.gauge("lz_cache_size", "Decisions that are kept.", snapshot.cache_size);
-    text.gauge("lz_degradation_level", "How far the engine has stepped back.", snapshot.degradation_level);
+    text.histogram(
+        "lz_ipc_latency_seconds",
+        "Latency of round trips to worker processes.",
+        &snapshot.ipc_latency,
+    );
+    text.gauge("lz_active_kernels", "Kernels whose backend is available.", snapshot.active_kernels);
+    text.gauge("lz_cache_size", "Decisions in the cache.", snapshot.cache_size);
+    text.gauge("lz_degradation_level", "Degradation level of the engine.", snapshot.degradation_level);
     text.0
 }
 
@@ -86,7 +90,7 @@ impl Text {
     }
 }
 
-/// Nanoseconds as seconds, exactly.
+/// Converts nanoseconds to decimal seconds without rounding.
 fn seconds(ns: u64) -> String {
     let mut text = String::new();
     let (whole, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
@@ -110,7 +114,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn nanoseconds_become_seconds_exactly() {
+    fn nanoseconds_convert_exactly() {
         let of = [0, 1, 100, 1_500_000_000, 2_000_000_000].map(seconds);
         assert_eq!(of, ["0", "0.000000001", "0.0000001", "1.5", "2"]);
     }
@@ -122,7 +126,7 @@ mod tests {
         histogram.observe(Duration::from_micros(3));
         let fallback =
             FallbackCount { operation: "norm.rms".to_owned(), kernel: "odd\"one".to_owned(), count: 2 };
-        let snapshot = Snapshot {
+        let snapshot = MetricsSnapshot {
             selections: 10,
             cache_hits: 9,
             remembered_hits: 7,
@@ -136,7 +140,7 @@ mod tests {
             execution_latency: histogram.snapshot(),
             active_kernels: 5,
             cache_size: 3,
-            ..Snapshot::default()
+            ..MetricsSnapshot::default()
         };
         insta::assert_snapshot!(render(&snapshot));
     }

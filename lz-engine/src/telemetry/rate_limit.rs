@@ -1,9 +1,9 @@
-//! At most so many lines a second, with a burst, and how many were kept back. Time is handed in.
+//! A token-bucket rate limiter for log lines that counts suppressed lines. Time is passed in.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Lets lines through at a rate.
+/// A token-bucket rate limiter.
 #[derive(Debug)]
 pub struct RateLimiter {
     per_second: f64,
@@ -13,31 +13,31 @@ pub struct RateLimiter {
 
 #[derive(Debug)]
 struct State {
-    left: f64,
-    then: Duration,
-    kept_back: u64,
+    tokens: f64,
+    last: Duration,
+    suppressed: u64,
 }
 
 impl RateLimiter {
-    /// So many a second on the long run, so many at once.
+    /// A sustained rate and a burst size.
     pub fn new(per_second: u32, burst: u32) -> RateLimiter {
         let burst = f64::from(burst.max(1));
-        let state = State { left: burst, then: Duration::ZERO, kept_back: 0 };
+        let state = State { tokens: burst, last: Duration::ZERO, suppressed: 0 };
         RateLimiter { per_second: f64::from(per_second), burst, state: Mutex::new(state) }
     }
 
-    /// Whether a line may be written now; if so, how many were kept back since the last one.
+    /// Whether a line may be written now; if so, the number of lines suppressed since the last one.
     pub fn admit(&self, now: Duration) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = now.saturating_sub(state.then).as_secs_f64();
-        state.left = (state.left + passed * self.per_second).min(self.burst);
-        state.then = state.then.max(now);
-        if state.left < 1.0 {
-            state.kept_back += 1;
+        let elapsed = now.saturating_sub(state.last).as_secs_f64();
+        state.tokens = (state.tokens + elapsed * self.per_second).min(self.burst);
+        state.last = state.last.max(now);
+        if state.tokens < 1.0 {
+            state.suppressed += 1;
             return None;
         }
-        state.left -= 1.0;
-        Some(std::mem::take(&mut state.kept_back))
+        state.tokens -= 1.0;
+        Some(std::mem::take(&mut state.suppressed))
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_then_a_rate_and_nothing_is_lost_in_the_count() {
+    fn burst_then_rate_with_suppressed_count() {
         let limiter = RateLimiter::new(2, 3);
         let at = |milliseconds| limiter.admit(Duration::from_millis(milliseconds));
         assert_eq!([at(0), at(0), at(0), at(0), at(0)], [Some(0), Some(0), Some(0), None, None]);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_gives_nothing_for_free() {
+    fn backward_clock_adds_no_tokens() {
         let limiter = RateLimiter::new(1, 1);
         assert_eq!(limiter.admit(Duration::from_secs(10)), Some(0));
         assert_eq!(limiter.admit(Duration::from_secs(5)), None);

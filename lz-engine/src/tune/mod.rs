@@ -1,8 +1,8 @@
-//! Tuning: the kernels that could run a call are run in turn until their order is settled, and what was measured is kept.
+//! Tuning: measures the kernels that could run a call, interleaved, until their order is statistically settled, and stores the results.
 //!
-//! Candidates take turns, so that drift hits all alike, and a turn is long enough for what the kernel before it left behind (its data
-//! in the caches, its threads that wait awake for more) to be gone. A kernel that fails, or that takes the process down with it,
-//! is kept as a failure and not tried again. Nothing here knows what a call computes: the caller runs the kernel it is handed.
+//! Candidates are interleaved, so that drift affects all alike. A turn is long enough for the effects of the previous kernel (its data in
+//! the caches, its spinning threads) to be gone. A kernel that fails or crashes the process is recorded as failed and not tried again. The
+//! caller runs the kernels; nothing here depends on what a call computes.
 
 mod stopping;
 
@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::engine::measure::{Runner, Runners};
 use crate::evidence::dtypes_text;
 use crate::health::{Clock, SystemClock};
-use crate::telemetry::Synchronise;
+use crate::telemetry::Synchronize;
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError};
@@ -27,64 +27,64 @@ use lz_core::run::{Run, Scratch};
 use lz_perfdb::{Bucket, DropReason, EvidenceKey, Marks, Measurement, Setting, Timing};
 use stopping::{Samples, is_settled};
 
-/// What a turn counts: the time that this share of its samples stay below. What else the machine does only ever adds.
-const UNDISTURBED: f64 = 0.1;
-/// A turn of runs that are not much shorter than itself has so many, if they take no longer than so many turns.
-const FEWEST_RUNS: usize = 3;
-const LONGEST_TURN: u32 = 5;
-/// No turn has more samples, whatever its clock says.
-const MOST_IN_A_TURN: usize = 10_000;
-/// How long a nightly build's measurements count.
-const NIGHTLY_LIFE_SECONDS: u64 = 7 * 24 * 3600;
+/// The quantile of a turn's samples that counts: disturbances only ever add time.
+const SAMPLE_QUANTILE: f64 = 0.1;
+/// Minimum number of runs in a turn, if they fit into `MAX_TURN` turn times.
+const MIN_RUNS_PER_TURN: usize = 3;
+const MAX_TURN: u32 = 5;
+/// Maximum number of samples in a turn.
+const MAX_SAMPLES_PER_TURN: usize = 10_000;
+/// Expiry of measurements of nightly builds.
+const NIGHTLY_EXPIRY_SECONDS: u64 = 7 * 24 * 3600;
 
 /// How to measure.
 #[derive(Clone)]
 pub struct TuneOptions {
-    /// Runs of each kernel before it is timed.
+    /// Warm-up runs of each kernel before it is timed.
     pub warm_up: u32,
-    /// The fewest samples of each kernel, before which nothing is settled.
-    pub least_samples: u32,
-    /// The most samples of each kernel.
-    pub most_samples: u32,
-    /// How many deviations two neighbours must be apart to be settled.
+    /// Minimum number of samples of each kernel.
+    pub min_samples: u32,
+    /// Maximum number of samples of each kernel.
+    pub max_samples: u32,
+    /// How many standard deviations apart two neighbors must be to be settled.
     pub deviations: f64,
-    /// A sample is as many runs as take this long together, for kernels that are over before a clock has ticked.
+    /// A sample consists of as many runs as take this long, for kernels shorter than the clock resolution.
     pub sample_time: Duration,
-    /// How long a kernel runs in its turn, of which the undisturbed runs make the sample. One whose single run takes longer rests this
-    /// long before it instead: threads of the kernel before it may wait awake for as long, on the cores that it needs. Zero where
-    /// a sample is long and nobody waits so.
+    /// How long a kernel runs in its turn; a low quantile of the runs is the sample. A kernel whose single run takes longer sleeps this long
+    /// before it instead: threads of the previous kernel may spin on its cores for that long. Zero if samples are long and no threads
+    /// spin.
     pub turn_time: Duration,
-    /// After this long no further round begins, settled or not.
-    pub most_time: Duration,
+    /// No further round starts after this time, settled or not.
+    pub max_time: Duration,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Who waits for the device, so that runs are timed and not launches.
-    pub synchronise: Option<Arc<dyn Synchronise>>,
+    /// Device synchronization, so that runs are timed and not launches.
+    pub synchronize: Option<Arc<dyn Synchronize>>,
 }
 
 impl Default for TuneOptions {
     fn default() -> Self {
         TuneOptions {
             warm_up: 3,
-            least_samples: 5,
-            most_samples: 20,
+            min_samples: 5,
+            max_samples: 20,
             deviations: 3.0,
             sample_time: Duration::from_micros(20),
             turn_time: Duration::from_millis(20),
-            most_time: Duration::from_secs(10),
+            max_time: Duration::from_secs(10),
             clock: Arc::new(SystemClock::default()),
-            synchronise: None,
+            synchronize: None,
         }
     }
 }
 
 impl TuneOptions {
-    /// As an engine's settings say (`perfdb.tune_samples`).
+    /// From an engine's settings (`perfdb.tune_samples`).
     pub fn of(engine: &Engine) -> TuneOptions {
         let mut options = TuneOptions::default();
         if let Some(SettingValue::Int(samples)) = engine.setting("perfdb.tune_samples").map(|one| one.value) {
-            options.most_samples = u32::try_from(samples).unwrap_or(u32::MAX);
-            options.least_samples = options.least_samples.min(options.most_samples);
+            options.max_samples = u32::try_from(samples).unwrap_or(u32::MAX);
+            options.min_samples = options.min_samples.min(options.max_samples);
         }
         options
     }
@@ -92,18 +92,18 @@ impl TuneOptions {
 
 impl fmt::Debug for TuneOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TuneOptions").field("most_samples", &self.most_samples).finish_non_exhaustive()
+        f.debug_struct("TuneOptions").field("max_samples", &self.max_samples).finish_non_exhaustive()
     }
 }
 
-/// What is told while measuring. Breaking off keeps what was measured.
+/// Progress of tuning. Cancelling keeps what was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress<'a> {
-    /// Measuring begins.
+    /// Tuning starts.
     Begins {
         /// The operation.
         operation: &'a str,
-        /// How many kernels take part.
+        /// Number of candidates.
         candidates: usize,
     },
     /// A sample was taken.
@@ -112,12 +112,12 @@ pub enum Progress<'a> {
         kernel: &'a str,
         /// Its time, in nanoseconds.
         ns: f64,
-        /// How many samples there are of all kernels together.
+        /// Number of samples of all kernels so far.
         done: usize,
-        /// How many there will be at most.
-        most: usize,
+        /// Maximum number of samples.
+        max: usize,
     },
-    /// A kernel failed and takes no further part.
+    /// A kernel failed and is excluded.
     Failed {
         /// The kernel.
         kernel: &'a str,
@@ -128,29 +128,29 @@ pub enum Progress<'a> {
     Settled,
 }
 
-/// What became of one kernel.
+/// The result of one kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// It was measured.
     Measured(Timing),
-    /// It failed, and that is kept.
+    /// It failed; the failure is recorded.
     Failed(Reason),
-    /// It was not run, because it cannot run this call or has failed before.
+    /// It was skipped, because it cannot run this call or has failed before.
     Passed(Vec<Reason>),
-    /// Measuring was broken off before its turn.
+    /// Tuning was cancelled before its turn.
     Untouched,
 }
 
-/// What tuning found for one call.
+/// The result of tuning one call.
 #[derive(Debug, Clone)]
 pub struct Tuned {
-    /// Each kernel and what became of it: measured ones first, fastest first.
+    /// Each kernel with its result: measured ones first, fastest first.
     pub kernels: Vec<(String, Outcome)>,
-    /// Whether the order is settled, not only cut off at the most samples.
+    /// Whether the order is settled, and not only cut off at the maximum number of samples.
     pub settled: bool,
-    /// Whether it was broken off.
+    /// Whether it was cancelled.
     pub cancelled: bool,
-    /// Whether it was kept; `None` when there is no database.
+    /// Whether it was stored; `None` without a database.
     pub kept: Option<Result<(), DropReason>>,
 }
 
@@ -165,35 +165,35 @@ impl Tuned {
 }
 
 type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
-type Told<'t> = dyn FnMut(&Progress<'_>) -> ControlFlow<()> + 't;
+type OnProgress<'t> = dyn FnMut(&Progress<'_>) -> ControlFlow<()> + 't;
 
 struct Candidate {
     runner: Runner,
     samples: Samples,
     warm_up_ns: f64,
-    /// What a run takes, as far as warming up has shown.
+    /// Expected time of a run, from the warm-up.
     expected_ns: f64,
-    /// Runs that make one sample.
+    /// Runs per sample.
     runs: u32,
     failure: Option<Reason>,
     is_far_behind: bool,
 }
 
-/// Broken off by the caller.
+/// Cancelled by the caller.
 struct Cancelled;
 
 impl Engine {
-    /// Measures every kernel that could run a call: `run_one` is called with one kernel after the other, many times, and must
-    /// do the same each time. What is measured goes into the engine's database, and decisions follow it from then on.
+    /// Measures every kernel that could run a call: `run_one` is called with one kernel at a time, many times, and must do the same work
+    /// each time. Results are stored in the engine's database and affect decisions from then on.
     pub fn tune(
         &self,
         operation: &'static OperationInfo,
         context: &Context,
         options: &TuneOptions,
         run_one: &mut RunOne<'_>,
-        told: &mut Told<'_>,
+        on_progress: &mut OnProgress<'_>,
     ) -> Result<Tuned, Error> {
-        // Another process may have found out meanwhile that a kernel fails, or may have died of one.
+        // Another process may have recorded a failure or a crash of a kernel meanwhile.
         self.refresh_evidence();
         let mut runners = self.runners(operation, context)?;
         let db = self.perfdb();
@@ -214,14 +214,14 @@ impl Engine {
         let mut trial =
             Trial { engine: self, runners: &runners, options, marks: &marks, scratch: Scratch::default() };
         let mut settled = false;
-        let measured = trial.measure(operation, &mut candidates, run_one, told, &mut settled);
+        let measured = trial.measure(operation, &mut candidates, run_one, on_progress, &mut settled);
         for one in candidates.iter().filter(|one| one.failure.is_none() && one.samples.len() > 0) {
             self.succeeded_in_trial(&runners, &one.runner);
             if one.runner.cold {
                 self.mark_warm(&one.runner.entry().spec.id, operation, context);
             }
         }
-        // What is dropped is counted and logged by the database itself.
+        // The database counts and logs dropped writes.
         let _ = self.save_health();
         let now = options.clock.unix_seconds();
         let environment = lz_device::read_environment(&runners.device);
@@ -246,7 +246,7 @@ impl Engine {
                         },
                         timing,
                         expires_at: is_nightly(&spec.version)
-                            .then(|| now.saturating_add(NIGHTLY_LIFE_SECONDS)),
+                            .then(|| now.saturating_add(NIGHTLY_EXPIRY_SECONDS)),
                     });
                     Outcome::Measured(timing)
                 }
@@ -266,7 +266,7 @@ impl Engine {
 }
 
 impl Outcome {
-    /// In one word, for those who pass it on.
+    /// The name of the variant, for bindings.
     pub fn state(&self) -> &'static str {
         match self {
             Outcome::Measured(_) => "measured",
@@ -276,7 +276,7 @@ impl Outcome {
         }
     }
 
-    /// Measured ones by their median, the others after them.
+    /// Sort key: measured kernels by median, then the others.
     fn order(&self) -> f64 {
         match self {
             Outcome::Measured(timing) => timing.median_ns,
@@ -286,7 +286,7 @@ impl Outcome {
 }
 
 impl Candidate {
-    fn takes_part(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.failure.is_none() && !self.is_far_behind
     }
 
@@ -316,37 +316,37 @@ impl Trial<'_> {
         operation: &OperationInfo,
         candidates: &mut [Candidate],
         run_one: &mut RunOne<'_>,
-        told: &mut Told<'_>,
+        on_progress: &mut OnProgress<'_>,
         settled: &mut bool,
     ) -> Result<(), Cancelled> {
-        tell(told, &Progress::Begins { operation: &operation.name, candidates: candidates.len() })?;
+        report(on_progress, &Progress::Begins { operation: &operation.name, candidates: candidates.len() })?;
         for one in candidates.iter_mut() {
-            self.warm_up(one, run_one, told)?;
+            self.warm_up(one, run_one, on_progress)?;
         }
-        let most = candidates.iter().filter(|one| one.failure.is_none()).count()
-            * self.options.most_samples as usize;
+        let max =
+            candidates.iter().filter(|one| one.failure.is_none()).count() * self.options.max_samples as usize;
         let mut done = 0;
         let warm = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.expected_ns);
         let fastest = warm.fold(f64::INFINITY, f64::min);
-        // A short run may be disturbed by what ran before it, a long one is what it is.
-        let tells = |one: &Candidate| {
+        // A short run may be disturbed by the previous kernel; a long one is reliable.
+        let is_reliable = |one: &Candidate| {
             one.failure.is_none() && !self.options.turn_time.is_zero() && self.fills_a_turn(one)
         };
-        for one in candidates.iter_mut().filter(|one| tells(one)) {
+        for one in candidates.iter_mut().filter(|one| is_reliable(one)) {
             let warm = Samples::from([one.expected_ns]);
             if warm.is_far_behind(fastest, usize::MAX) {
                 (one.samples, one.is_far_behind) = (warm, true);
                 done += 1;
                 let (kernel, ns) = (&one.runner.entry().spec.id, one.expected_ns);
-                tell(told, &Progress::Sampled { kernel, ns, done, most })?;
+                report(on_progress, &Progress::Sampled { kernel, ns, done, max })?;
             }
         }
         let begin = self.options.clock.elapsed();
-        for round in 0..self.options.most_samples as usize {
-            // Each round begins with another kernel, so that none always runs on a cache that the same other one left.
+        for round in 0..self.options.max_samples as usize {
+            // Each round starts with another kernel, so that none always runs after the same one.
             let count = candidates.len().max(1);
             for turn in 0..candidates.len() {
-                let Some(one) = candidates.get_mut((turn + round) % count).filter(|one| one.takes_part())
+                let Some(one) = candidates.get_mut((turn + round) % count).filter(|one| one.is_active())
                 else {
                     continue;
                 };
@@ -355,36 +355,35 @@ impl Trial<'_> {
                         one.samples.push(ns);
                         done += 1;
                         let kernel = &one.runner.entry().spec.id;
-                        tell(told, &Progress::Sampled { kernel, ns, done, most })?;
+                        report(on_progress, &Progress::Sampled { kernel, ns, done, max })?;
                     }
-                    Err(error) => self.fail(one, &error, told)?,
+                    Err(error) => self.fail(one, &error, on_progress)?,
                 }
             }
-            leave_behind(candidates, self.options.least_samples as usize);
+            exclude_slow(candidates, self.options.min_samples as usize);
             let running: Vec<&Samples> =
-                candidates.iter().filter(|one| one.takes_part()).map(|one| &one.samples).collect();
-            if round + 1 >= self.options.least_samples as usize
-                && is_settled(&running, self.options.deviations)
+                candidates.iter().filter(|one| one.is_active()).map(|one| &one.samples).collect();
+            if round + 1 >= self.options.min_samples as usize && is_settled(&running, self.options.deviations)
             {
                 *settled = true;
-                if round + 1 < self.options.most_samples as usize {
-                    tell(told, &Progress::Settled)?;
+                if round + 1 < self.options.max_samples as usize {
+                    report(on_progress, &Progress::Settled)?;
                 }
                 return Ok(());
             }
-            if self.options.clock.elapsed().saturating_sub(begin) >= self.options.most_time {
+            if self.options.clock.elapsed().saturating_sub(begin) >= self.options.max_time {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// The first run is the one that may take the process down, so a mark says so while it lasts.
+    /// The first run may crash the process, so a mark is set during it.
     fn warm_up(
         &mut self,
         one: &mut Candidate,
         run_one: &mut RunOne<'_>,
-        told: &mut Told<'_>,
+        on_progress: &mut OnProgress<'_>,
     ) -> Result<(), Cancelled> {
         let spec = &one.runner.entry().spec;
         let mut mark = self.marks.begin(&spec.id, &spec.version, self.options.clock.unix_seconds());
@@ -393,15 +392,15 @@ impl Trial<'_> {
             self.marks.end(mark.take());
             let ns = match timed {
                 Ok(ns) => ns,
-                Err(error) => return self.fail(one, &error, told),
+                Err(error) => return self.fail(one, &error, on_progress),
             };
             one.expected_ns = ns;
             if run == 0 {
                 one.warm_up_ns = ns;
                 continue;
             }
-            let wanted = self.options.sample_time.as_nanos() as f64;
-            one.runs = (wanted / ns.max(1.0)).ceil().clamp(1.0, 10_000.0) as u32;
+            let target_ns = self.options.sample_time.as_nanos() as f64;
+            one.runs = (target_ns / ns.max(1.0)).ceil().clamp(1.0, 10_000.0) as u32;
             if self.fills_a_turn(one) {
                 break;
             }
@@ -409,12 +408,12 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Whether one run takes as long as a turn; then nothing is gained by more of them.
+    /// Whether one run takes as long as a turn, so that a single run suffices.
     fn fills_a_turn(&self, one: &Candidate) -> bool {
         one.expected_ns >= self.options.turn_time.as_nanos() as f64
     }
 
-    /// What a kernel's turn counts.
+    /// The sample of a kernel's turn.
     fn turn(&mut self, one: &Candidate, run_one: &mut RunOne<'_>) -> Result<f64, KernelError> {
         let turn_time = self.options.turn_time;
         if self.fills_a_turn(one) {
@@ -428,9 +427,9 @@ impl Trial<'_> {
             samples.push(self.time(one, run_one)?);
             let spent = self.options.clock.elapsed().saturating_sub(begin);
             let with_another = spent + spent / samples.len() as u32;
-            let too_few = samples.len() < FEWEST_RUNS && with_another <= LONGEST_TURN * turn_time;
-            if (spent >= turn_time && !too_few) || samples.len() >= MOST_IN_A_TURN {
-                return Ok(samples.quantile(UNDISTURBED));
+            let too_few = samples.len() < MIN_RUNS_PER_TURN && with_another <= MAX_TURN * turn_time;
+            if (spent >= turn_time && !too_few) || samples.len() >= MAX_SAMPLES_PER_TURN {
+                return Ok(samples.quantile(SAMPLE_QUANTILE));
             }
         }
     }
@@ -440,45 +439,45 @@ impl Trial<'_> {
         for _ in 0..one.runs {
             one.runner.run(&mut self.scratch, run_one)?;
         }
-        if let Some(device) = &self.options.synchronise {
-            device.synchronise(lz_core::run::stream_of_thread())?;
+        if let Some(device) = &self.options.synchronize {
+            device.synchronize(lz_core::run::stream_of_thread())?;
         }
-        let took = self.options.clock.elapsed().saturating_sub(start);
-        // A clock that did not move says that it was quicker than the clock can tell.
-        Ok((took.as_nanos() as f64 / f64::from(one.runs)).max(0.1))
+        let elapsed = self.options.clock.elapsed().saturating_sub(start);
+        // If the clock did not advance, the run was shorter than its resolution.
+        Ok((elapsed.as_nanos() as f64 / f64::from(one.runs)).max(0.1))
     }
 
     fn fail(
         &mut self,
         one: &mut Candidate,
         error: &KernelError,
-        told: &mut Told<'_>,
+        on_progress: &mut OnProgress<'_>,
     ) -> Result<(), Cancelled> {
         if error.reason.code == ReasonCode::CallInterrupted {
             return Err(Cancelled);
         }
         one.failure = Some(error.reason.clone());
         self.engine.failed_in_trial(self.runners, &one.runner, error);
-        tell(told, &Progress::Failed { kernel: &one.runner.entry().spec.id, reason: &error.reason })
+        report(on_progress, &Progress::Failed { kernel: &one.runner.entry().spec.id, reason: &error.reason })
     }
 }
 
-fn leave_behind(candidates: &mut [Candidate], least_samples: usize) {
+fn exclude_slow(candidates: &mut [Candidate], min_samples: usize) {
     let medians = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.samples.median());
     let fastest = medians.fold(f64::INFINITY, f64::min);
     for one in candidates {
-        one.is_far_behind = one.samples.is_far_behind(fastest, least_samples);
+        one.is_far_behind = one.samples.is_far_behind(fastest, min_samples);
     }
 }
 
-fn tell(told: &mut Told<'_>, progress: &Progress<'_>) -> Result<(), Cancelled> {
-    match told(progress) {
+fn report(on_progress: &mut OnProgress<'_>, progress: &Progress<'_>) -> Result<(), Cancelled> {
+    match on_progress(progress) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(Cancelled),
     }
 }
 
-/// A build whose version does not tell two days apart.
+/// Whether the version does not distinguish builds of different days.
 fn is_nightly(version: &str) -> bool {
     ["nightly", "dev", "git", "dirty"].iter().any(|word| version.contains(word))
 }

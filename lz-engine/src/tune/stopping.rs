@@ -1,12 +1,12 @@
-//! When the order of some kernels is settled, and who takes no further part: pure functions of their times.
+//! When the order of some kernels is settled, and which are excluded: pure functions of their times.
 
-/// A kernel that takes so many times as long as the fastest cannot win: the time is better spent on telling those apart that can.
-/// That is certain after the fewest samples;
-const FAR_BEHIND: f64 = 1.5;
-/// of one that takes so many times as long already after two;
-const HOPELESS: f64 = 4.0;
-/// and of one that takes so many times as long after any.
-const BEYOND_HOPE: f64 = 10.0;
+/// A kernel this many times slower than the fastest cannot win; the time is better spent on distinguishing the others. Applied after the
+/// minimum number of samples,
+const SLOW_FACTOR: f64 = 1.5;
+/// with this factor after two samples,
+const VERY_SLOW_FACTOR: f64 = 4.0;
+/// and with this factor after one.
+const EXTREMELY_SLOW_FACTOR: f64 = 10.0;
 
 /// The times of one kernel.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,20 +33,20 @@ impl Samples {
         self.times_ns.iter().sum::<f64>() / (self.times_ns.len().max(1)) as f64
     }
 
-    /// Of the population, as the database keeps it.
+    /// Population variance, as stored in the database.
     pub fn variance(&self) -> f64 {
         let mean = self.mean();
         let squares: f64 = self.times_ns.iter().map(|time| (time - mean).powi(2)).sum();
         squares / (self.times_ns.len().max(1)) as f64
     }
 
-    /// The time that a share of the runs stays below.
+    /// The quantile, interpolated.
     pub fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.times_ns.clone();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().saturating_sub(1) as f64;
         let (low, high) = ((last * share).floor(), (last * share).ceil());
-        let at = |place: f64| sorted.get(place as usize).copied().unwrap_or_default();
+        let at = |index: f64| sorted.get(index as usize).copied().unwrap_or_default();
         at(low) + (at(high) - at(low)) * (last * share - low)
     }
 
@@ -54,22 +54,22 @@ impl Samples {
         self.quantile(0.5)
     }
 
-    /// Whether it cannot win any more beside one whose median is `fastest`.
-    pub fn is_far_behind(&self, fastest: f64, least_samples: usize) -> bool {
+    /// Whether it can no longer win against a median of `fastest`.
+    pub fn is_far_behind(&self, fastest: f64, min_samples: usize) -> bool {
         let median = self.median();
-        median > BEYOND_HOPE * fastest
-            || (self.len() >= 2 && median > HOPELESS * fastest)
-            || (self.len() >= least_samples && median > FAR_BEHIND * fastest)
+        median > EXTREMELY_SLOW_FACTOR * fastest
+            || (self.len() >= 2 && median > VERY_SLOW_FACTOR * fastest)
+            || (self.len() >= min_samples && median > SLOW_FACTOR * fastest)
     }
 
-    /// The variance of the mean, by which two kernels are told apart: one outlier makes it large, and leaves the median where it is.
+    /// The variance of the mean, for distinguishing two kernels: an outlier increases it and leaves the median unchanged.
     fn uncertainty(&self) -> f64 {
         let count = self.times_ns.len() as f64;
         if count < 2.0 { f64::INFINITY } else { self.variance() / (count - 1.0) }
     }
 }
 
-/// Whether neighbours in the order of their medians, which decisions follow, are further apart than chance explains.
+/// Whether neighbors in the order of medians, which decisions use, are further apart than chance explains.
 pub(super) fn is_settled(all: &[&Samples], deviations: f64) -> bool {
     let mut ordered: Vec<&Samples> = all.to_vec();
     ordered.sort_by(|a, b| a.median().total_cmp(&b.median()));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_apart_is_settled_and_what_overlaps_is_not() {
+    fn distant_samples_are_settled_and_overlapping_ones_are_not() {
         let (fast, slow) = (samples(&[10.0, 11.0, 10.0, 9.0]), samples(&[100.0, 101.0, 99.0, 100.0]));
         assert!(is_settled(&[&slow, &fast], 3.0));
         let near = samples(&[10.0, 10.0, 10.0, 11.0]);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_does_not_turn_the_order_but_leaves_it_open() {
+    fn outlier_keeps_the_order_but_leaves_it_unsettled() {
         let fast = samples(&[10.0, 10.0, 10.0, 10.0, 90.0]);
         let slow = samples(&[20.0, 20.0, 20.0, 20.0, 20.0]);
         assert!(!is_settled(&[&fast, &slow], 3.0));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_win_is_known_the_sooner_the_slower_it_is() {
+    fn slower_kernels_are_excluded_earlier() {
         let times = |ns: f64, count: usize| samples(&vec![ns; count]);
         let behind = |ns, count| times(ns, count).is_far_behind(100.0, 5);
         assert_eq!([1, 2, 4, 5].map(|count| behind(1100.0, count)), [true; 4]);
@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_the_list_does_not_matter(
+        fn settled_is_independent_of_list_order(
             lists in proptest::collection::vec(proptest::collection::vec(1.0..1e6f64, 2..9), 1..5),
         ) {
             let all: Vec<Samples> = lists.iter().map(|list| samples(list)).collect();

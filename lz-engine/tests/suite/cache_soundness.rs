@@ -1,5 +1,4 @@
-//! Whatever is cached, the answer is the one that a fresh decision would give: for random kernels, policies and calls, with
-//! kernels that are registered in between.
+//! Cached decisions equal fresh ones: for random kernels, policies and calls, with kernels registered in between.
 
 use crate::engine_support::{Shape, attend, engine, entry, run, spec};
 use lz_core::spec::StrideNeeds;
@@ -14,7 +13,7 @@ use proptest::collection::vec as vec_of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Sizes around the places where something can change.
+/// Sizes around the bounds where a decision can change.
 fn size() -> impl Strategy<Value = i64> {
     prop_oneof![
         0i64..20,
@@ -22,7 +21,7 @@ fn size() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// A condition over the operation, of every shape that limits know.
+/// A condition over the operation, of every form that limits support.
 fn condition() -> impl Strategy<Value = String> {
     let axis = || select(vec!["batch", "seq", "heads", "head_dim", "pages"]);
     let comparison = || select(vec!["<", "<=", ">", ">=", "==", "!="]);
@@ -129,7 +128,7 @@ fn policy() -> impl Strategy<Value = Policy> {
         })
 }
 
-/// Calls that differ mostly in what a cell does not fix, so that many of them meet in one cell.
+/// Calls that differ mostly in what a cell does not fix, so that many of them share a cell.
 fn shape() -> impl Strategy<Value = Shape> {
     let sizes = (size(), size(), select(vec![6, 8]), size());
     let exact = prop_oneof![9 => Just(64i64), 1 => size()];
@@ -154,7 +153,7 @@ fn shape() -> impl Strategy<Value = Shape> {
     )
 }
 
-/// Numbers the ids, which are otherwise alike.
+/// Makes ids unique.
 fn numbered(kernels: Vec<KernelSpec>, first: usize) -> Vec<KernelSpec> {
     let number = |(position, mut kernel): (usize, KernelSpec)| {
         kernel.id = format!("{}.{}", kernel.id, first + position);
@@ -163,13 +162,13 @@ fn numbered(kernels: Vec<KernelSpec>, first: usize) -> Vec<KernelSpec> {
     kernels.into_iter().enumerate().map(number).collect()
 }
 
-/// The answer through every cache, held against a fresh one, which in turn is held against the filter.
+/// Compares the answer of every cache with a fresh decision, and that with the filter.
 fn agree(engine: &Engine, shape: &Shape) -> Result<(), TestCaseError> {
     let context = shape.context();
     let explanation = engine.explain(attend(), &context);
     let plan = engine.which(attend(), &context).ok();
     prop_assert_eq!(explanation.plan.as_ref(), plan.as_ref());
-    // A prepared context has no tensors that could be cut.
+    // A prepared context has no tensors to split.
     let fresh = plan.filter(|plan| plan.split.is_none()).map(|plan| plan.kernel);
     let shared = engine.decide(attend(), &context).ok();
     let dispatched = run(engine, shape).ok();
@@ -184,7 +183,7 @@ fn agree(engine: &Engine, shape: &Shape) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Something that can be laid over a policy for one thread, or said in the policy itself.
+/// Something that can be set in an overlay or in the policy itself.
 #[derive(Debug, Clone)]
 enum Said {
     Prefer(usize),
@@ -217,7 +216,7 @@ fn said() -> impl Strategy<Value = Said> {
     ]
 }
 
-/// The same in both forms; later ones are laid over earlier ones.
+/// Both forms of the same; later ones override earlier ones.
 fn both_forms(all: &[Said], ids: &[String]) -> (Overlay, Layer) {
     let (mut overlay, mut layer) = (Overlay::new(), Layer::new());
     for said in all {
@@ -250,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_scope_is_a_policy_for_a_while(
+    fn scope_equals_the_same_policy(
         kernels in vec_of(kernel(), 2..6),
         policy in policy(),
         scopes in vec_of(vec_of(said(), 1..4), 1..4),
@@ -285,7 +284,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_cached_is_what_would_be_decided(
+    fn cached_decisions_equal_fresh_decisions(
         first in vec_of(kernel(), 1..6),
         later in vec_of(kernel(), 0..4),
         policies in vec_of(policy(), 1..3),
@@ -299,13 +298,13 @@ proptest! {
             for shape in &shapes {
                 agree(&engine, shape)?;
             }
-            // All are in the caches now; a second look must find the same.
+        // All are cached now; a second lookup must return the same.
             let _mode = mode::scope(ModeChange::NONE.set(Ask::Deterministic, deterministic));
             for shape in &shapes {
                 agree(&engine, shape)?;
             }
         }
-        // A plugin with any limit on any axis makes no cached answer wrong.
+        // A plugin with any limit on any axis does not make a cached answer stale.
         for kernel in numbered(later, count) {
             engine.register([entry(kernel)]).expect("drawn kernels fit");
             for shape in &shapes {
@@ -315,7 +314,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_registration_does_not_matter(
+    fn decisions_are_independent_of_registration_order(
         kernels in vec_of(kernel(), 1..8),
         policy in policy(),
         shapes in vec_of(shape(), 1..8),

@@ -1,4 +1,4 @@
-//! Many threads select while registry, policy and health change under them.
+//! Concurrent selection while registry, policy and health change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,7 +56,7 @@ fn no_decision_is_stale_while_the_policy_changes() {
 }
 
 #[test]
-fn nothing_breaks_while_everything_changes() {
+fn concurrent_changes_are_safe() {
     let engine = engine([spec("reference.x")]);
     let flaky = Arc::new(AtomicU64::new(0));
     let stop = AtomicBool::new(false);
@@ -109,7 +109,7 @@ impl Evidence for Counted {
 }
 
 #[test]
-fn threads_that_miss_together_decide_once() {
+fn concurrent_misses_decide_once() {
     let engine = engine([spec("a.x"), spec("b.x")]);
     let counted = Arc::new(Counted(AtomicU64::new(0)));
     engine.set_evidence(Some(counted.clone()));
@@ -121,9 +121,9 @@ fn threads_that_miss_together_decide_once() {
     assert_eq!(counted.0.load(Ordering::SeqCst), 1);
 }
 
-/// Whoever is asked for evidence may ask the engine in turn without waiting for itself.
+/// A source of evidence may call the engine without a deadlock.
 #[test]
-fn evidence_that_asks_the_engine_does_not_hang() {
+fn evidence_may_call_the_engine_without_deadlock() {
     struct Asks(Engine, AtomicU64);
     impl Evidence for Asks {
         fn findings(&self, question: &Question<'_>, _: &mut dyn FnMut(&Finding<'_>)) {
@@ -139,7 +139,7 @@ fn evidence_that_asks_the_engine_does_not_hang() {
 }
 
 #[test]
-fn the_cache_is_bounded_and_grows_up_to_its_bound() {
+fn cache_grows_up_to_its_bound() {
     let engine = engine([spec("a.x")]);
     let cache = CacheConfig { max_entries: 1000, ..CacheConfig::default() };
     engine.set_policy(Policy { cache: Sourced::new(cache, "test"), ..Policy::default() });
@@ -148,7 +148,7 @@ fn the_cache_is_bounded_and_grows_up_to_its_bound() {
         assert!(call(head_dim));
         assert!(engine.cached_decisions() <= 1000);
     }
-    // What fits is kept: the same calls again move nothing.
+    // All fit: repeating the calls inserts nothing.
     (0..900).for_each(|head_dim| assert!(call(head_dim)));
     (0..900).for_each(|head_dim| assert!(call(head_dim)));
     let generation = engine.generation();

@@ -1,4 +1,4 @@
-//! Tables that the engine solves and then decides by: inside the buckets as it would have, outside at run time.
+//! Solved dispatch tables: inside the buckets they decide as the engine would, outside the engine decides at run time.
 
 use std::ops::ControlFlow;
 
@@ -35,7 +35,7 @@ fn solve(engine: &Engine, works: Vec<Work>) -> String {
     solution.text
 }
 
-/// The same table with another kernel wherever `from` was decided: shows that the table decides.
+/// The same table with another kernel wherever `from` was decided, to show that the table decides.
 fn rewritten(text: &str, from: &str, to: &str) -> String {
     text.replace(&format!("\"kernel_id\": \"{from}\""), &format!("\"kernel_id\": \"{to}\""))
 }
@@ -54,12 +54,12 @@ fn cells_are_cut_at_limits_and_equal_ones_grow_together() {
             ControlFlow::Continue(())
         })
         .expect("it can be solved");
-    // Buckets of the schema at 128 and 2048, limits at 100 and 512, and the end; batch at 1, 4 and the end.
+    // Bucket bounds of the schema at 128 and 2048, limits at 100 and 512, and the end; batch at 1, 4 and the end.
     assert_eq!(solution.decided, 15);
     assert_eq!(told.first(), Some(&(0, 15)));
     assert_eq!(told.last(), Some(&(14, 15)));
     assert!(solution.holes.is_empty());
-    // Hardware and hash are this machine's.
+    // Hardware signature and hash are machine-specific.
     let lines = solution.text.lines().filter(|line| {
         !["hardware_signature", "capabilities_hash", "layerzero_version"].iter().any(|key| line.contains(key))
     });
@@ -67,7 +67,7 @@ fn cells_are_cut_at_limits_and_equal_ones_grow_together() {
 }
 
 #[test]
-fn a_table_decides_inside_its_buckets_and_not_outside() {
+fn table_decides_only_inside_its_buckets() {
     let engine = engine(kernels());
     let text = rewritten(&solve(&engine, vec![work()]), "small.attend", "reference.attend");
     let state = engine.use_dispatch_table("demo.json", &text).expect("it is this machine's");
@@ -81,7 +81,7 @@ fn a_table_decides_inside_its_buckets_and_not_outside() {
     let table = inside.table.as_ref().expect("a table acts");
     assert!(table.acts && table.what == "chose reference.attend", "{table:?}");
     assert!(inside.to_string().contains("; table demo.json of demo chose reference.attend"), "{inside}");
-    // Above the range, below it, and with another exact size or flag: as if there were no table.
+    // Above the range, below it, and with another exact size or flag: as without a table.
     let outside = [
         shape(4097),
         Shape { seq: 64, batch: 9, ..Shape::default() },
@@ -105,9 +105,9 @@ fn a_table_decides_inside_its_buckets_and_not_outside() {
 }
 
 #[test]
-fn a_tabled_kernel_passes_the_filter_afresh() {
+fn tabled_kernel_is_filtered_per_call() {
     let engine = engine(kernels());
-    // The table says `small` for every size, also where it cannot run: then what it says next, or selection, decides.
+    // The table chooses `small` for every size, also where it cannot run: then its fallbacks, or selection, decide.
     let text = rewritten(&solve(&engine, vec![work()]), "large.attend", "small.attend");
     engine.use_dispatch_table("demo.json", &text).unwrap();
     assert_eq!(run(&engine, &shape(512)).unwrap(), "small.attend");
@@ -115,7 +115,7 @@ fn a_tabled_kernel_passes_the_filter_afresh() {
 }
 
 #[test]
-fn outside_may_be_an_error() {
+fn calls_outside_the_table_may_be_errors() {
     let engine = engine(kernels());
     let problem = Problem { outside_is_error: true, ..problem(vec![work()]) };
     let solution = engine.solve(&problem, &mut |_| ControlFlow::Continue(())).unwrap();
@@ -123,7 +123,7 @@ fn outside_may_be_an_error() {
     assert_eq!(run(&engine, &shape(64)).unwrap(), "small.attend");
     let error = run(&engine, &shape(5000)).unwrap_err();
     assert!(matches!(&error, Error::NoKernel { .. }) && error.has(ReasonCode::PlanBucketMiss), "{error}");
-    // A lock is the operator's word: it beats the table.
+    // A lock overrules the table.
     engine.set_policy(locked("large.attend"));
     assert_eq!(run(&engine, &shape(5000)).unwrap(), "large.attend");
 }
@@ -139,7 +139,7 @@ fn locked(kernel: &str) -> Policy {
 }
 
 #[test]
-fn policy_beats_the_table() {
+fn policy_overrules_the_table() {
     let engine = engine(kernels());
     let text = solve(&engine, vec![work()]);
     engine.use_dispatch_table("demo.json", &text).unwrap();
@@ -162,7 +162,7 @@ fn policy_beats_the_table() {
 }
 
 #[test]
-fn a_rule_that_cannot_be_cut_is_looked_at_on_every_hit() {
+fn varying_rule_is_checked_on_every_hit() {
     let engine = engine(kernels());
     engine.use_dispatch_table("demo.json", &solve(&engine, vec![work()])).unwrap();
     let rule = Rule {
@@ -180,7 +180,7 @@ fn a_rule_that_cannot_be_cut_is_looked_at_on_every_hit() {
 }
 
 #[test]
-fn another_machine_or_other_kernels_are_refused_with_what_differs() {
+fn table_of_another_machine_or_kernels_is_rejected_with_differences() {
     let engine = engine(kernels());
     let text = solve(&engine, vec![work()]);
     let elsewhere = engine.with_device(lz_device::preset("h100").expect("there is such a preset"));
@@ -198,7 +198,7 @@ fn another_machine_or_other_kernels_are_refused_with_what_differs() {
 }
 
 #[test]
-fn a_table_goes_stale_when_kernels_come_and_comes_back_when_they_go() {
+fn table_becomes_stale_and_valid_with_the_registry() {
     let engine = engine(kernels());
     let text = rewritten(&solve(&engine, vec![work()]), "small.attend", "reference.attend");
     engine.use_dispatch_table("demo.json", &text).unwrap();
@@ -215,7 +215,7 @@ fn a_table_goes_stale_when_kernels_come_and_comes_back_when_they_go() {
 }
 
 #[test]
-fn called_off_it_keeps_what_it_has() {
+fn cancelled_solve_keeps_its_decisions() {
     let engine = engine(kernels());
     let solution = engine
         .solve(&problem(vec![work()]), &mut |progress| {
@@ -235,7 +235,7 @@ fn called_off_it_keeps_what_it_has() {
 }
 
 #[test]
-fn what_nothing_can_run_is_a_hole_that_says_so() {
+fn cell_without_a_kernel_is_a_hole_with_a_reason() {
     let engine = engine(vec![spec("small.attend").limit("seq <= 512", ReasonCode::AxisLimit)]);
     let solution = engine.solve(&problem(vec![work()]), &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(solution.holes.len(), 6, "{:?}", solution.holes);
@@ -246,7 +246,7 @@ fn what_nothing_can_run_is_a_hole_that_says_so() {
 }
 
 #[test]
-fn when_degraded_the_table_decides_until_priorities_alone_do() {
+fn degraded_engine_uses_tables_until_priorities_only() {
     for (level, expected) in [
         (DegradationLevel::Full, "reference.attend"),
         (DegradationLevel::CachedOnly, "reference.attend"),
@@ -264,7 +264,7 @@ fn when_degraded_the_table_decides_until_priorities_alone_do() {
 }
 
 #[test]
-fn a_tabled_kernel_that_fails_is_followed_by_the_others() {
+fn failing_tabled_kernel_falls_back() {
     let engine = Engine::new();
     let fails =
         failing(spec("small.attend").priority(50), || Err(lz_core::KernelError::failed("it does not work")));
@@ -279,7 +279,7 @@ fn a_tabled_kernel_that_fails_is_followed_by_the_others() {
 }
 
 #[test]
-fn the_workloads_of_a_schema_can_be_solved() {
+fn schema_workloads_can_be_solved() {
     let engine = engine(kernels());
     let works = Work::of_workloads(attend(), lz_core::tensor::Place::HOST).expect("they are checked");
     let text = solve(&engine, works);
@@ -312,10 +312,10 @@ fn drawn_kernel() -> impl Strategy<Value = KernelSpec> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
-    /// Whatever the kernels: with the table the same kernel runs as without it wherever limits can be cut, what runs is always
-    /// possible, and what is cached is what would be decided.
+    /// For any kernels: with the table the same kernel runs as without it wherever limits can be divided, it is always eligible, and
+    /// cached decisions equal fresh ones.
     #[test]
-    fn a_solved_table_decides_as_the_engine_would(
+    fn solved_table_matches_the_engine(
         kernels in vec_of(drawn_kernel(), 1..6),
         calls in vec_of((1i64..70, 1i64..4200, select(vec![6i64, 8]), 0i64..3), 1..20),
     ) {
@@ -350,7 +350,7 @@ proptest! {
     }
 }
 
-/// Kernels that look at numbers, which no cell of decisions tells apart.
+/// Kernels that read scalars, which are not part of a cell.
 fn numeric() -> impl Strategy<Value = Vec<KernelSpec>> {
     let limits = select(vec![
         "window == 0",
@@ -372,10 +372,10 @@ fn numeric() -> impl Strategy<Value = Vec<KernelSpec>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever numbers a table was solved for: it answers for no other, also when its answers are cached, so that an engine
-    /// with it decides every call as the engine without it does.
+    /// For any scalars that a table was solved for: it does not answer for others, also not from the cache, so that an engine with it
+    /// decides every call as the engine without it does.
     #[test]
-    fn a_table_answers_for_no_other_number(
+    fn table_does_not_answer_for_other_scalars(
         kernels in numeric(),
         solved in vec_of((select(vec![0i64, 4, 7, 16, 100]), select(vec![0.1f32, 1.0, 1.5, 2.0])), 1..4),
         calls in vec_of(
@@ -399,7 +399,7 @@ proptest! {
             prop_assert_eq!(run(&with, &shape).ok(), Some(expected.clone()), "{:?}", shape);
             let explanation = with.explain(attend(), &shape.context());
             prop_assert_eq!(explanation.chosen(), Some(expected.as_str()));
-            // What looks at neither number may be tabled for all of them.
+        // If no kernel reads a scalar, a table may answer for all values.
             let acts = explanation.table.is_some_and(|table| table.acts);
             let reads = |name: &str| text.contains(&format!("\"field\": \"{name}\""));
             let same = |(known, factor): &(i64, f32)| {
@@ -411,7 +411,7 @@ proptest! {
 }
 
 #[test]
-fn numbers_come_back_from_a_table_bit_for_bit() {
+fn scalars_round_trip_bitwise_through_a_table() {
     let kernels = || {
         let narrow = spec("narrow.attend").priority(60).limit("scale < 0.2", ReasonCode::ScaleUnsupported);
         [narrow, spec("reference.attend"), spec("other.attend").priority(50)]

@@ -1,4 +1,4 @@
-//! An engine as its operator set it up: what is in force, where it came from, and what a mistake does.
+//! Opening an engine from file, environment and calls: effective values, their sources, and errors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use lz_engine::reload::Outcome;
 use lz_engine::{Engine, EngineBuilder};
 use lz_test_support::Folder;
 
-/// Without a database, unless a test brings one.
+/// Without a database, unless a test provides one.
 fn builder(folder: &Folder) -> EngineBuilder {
     let path = folder.database().display().to_string();
     Engine::builder().operations([attend()]).set("perfdb.path", Given::Text(path))
@@ -30,7 +30,7 @@ fn shown(engine: &Engine, key: &str) -> (String, String) {
 }
 
 #[test]
-fn later_beats_earlier_and_each_value_says_where_it_came_from() {
+fn later_layers_win_and_values_have_sources() {
     let folder = Folder::new();
     let path = folder.write(
         "policy.yaml",
@@ -64,7 +64,7 @@ fn later_beats_earlier_and_each_value_says_where_it_came_from() {
 }
 
 #[test]
-fn what_is_wrong_is_an_error_and_no_engine() {
+fn invalid_configuration_is_an_error() {
     let folder = Folder::new();
     let message = |builder: EngineBuilder| match builder.open() {
         Ok(_) => panic!("it opened"),
@@ -77,14 +77,14 @@ fn what_is_wrong_is_an_error_and_no_engine() {
     assert!(message(builder(&folder).config(&bad)).contains("did you mean `deterministic`"));
     assert!(message(builder(&folder).config(folder.file("none.yaml"))).contains("cannot be read"));
     let switch = variables(&[("LAYERZERO_DEBUG", "perhaps")]);
-    assert!(message(builder(&folder).variables(switch)).contains("is a switch"));
+    assert!(message(builder(&folder).variables(switch)).contains("must be 1 or 0"));
     let profile = variables(&[("LAYERZERO_PROFILE", "poduction")]);
-    assert!(message(builder(&folder).variables(profile)).contains("there is no profile `poduction`"));
+    assert!(message(builder(&folder).variables(profile)).contains("unknown profile `poduction`"));
     assert!(message(builder(&folder).set("cache.max_size", Given::Int(0))).contains("cache.max_size"));
 }
 
 #[test]
-fn calls_change_it_while_it_runs_and_a_bad_one_changes_nothing() {
+fn configure_at_run_time_is_all_or_nothing() {
     let folder = Folder::new();
     let engine = builder(&folder).open().unwrap();
     engine.register([entry(spec("a.x").priority(50)), entry(spec("b.x"))]).unwrap();
@@ -108,7 +108,7 @@ fn calls_change_it_while_it_runs_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
-fn a_watched_file_is_followed_and_a_bad_one_changes_nothing() {
+fn watched_file_is_applied_and_an_invalid_one_ignored() {
     let folder = Folder::new();
     let path = folder.write("layerzero.yaml", "locks:\n  demo.attend: b.x\n");
     let engine = builder(&folder).config(&path).open().unwrap();
@@ -132,7 +132,7 @@ fn a_watched_file_is_followed_and_a_bad_one_changes_nothing() {
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x");
 }
 
-/// Runs something that must not wait for anybody: a pipe has no writer here, so that opening one would never return.
+/// Runs something that must not block: a pipe has no writer here, so opening one would never return.
 fn at_once<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || drop(sender.send(act())));
@@ -162,24 +162,24 @@ fn only_regular_files_of_bounded_size_are_read() {
     }
     let large = folder.write("large.yaml", "# comment\n".repeat(200_000));
     let error = builder(&folder).config(&large).open().unwrap_err().to_string();
-    assert!(error.contains("has more than 1048576 bytes"), "{error}");
+    assert!(error.contains("is larger than 1048576 bytes"), "{error}");
 }
 
 #[test]
-fn a_manifest_of_shapes_does_not_take_over_another_file() {
+fn shape_manifest_does_not_overwrite_another_file() {
     let folder = Folder::new();
     for (name, bytes) in [("notes.txt", b"{ not JSON".as_slice()), ("model.bin", b"\xff\xfe")] {
         let path = folder.file(name);
         fs::write(&path, bytes).unwrap();
         let (manifest, why) = lz_engine::jit::Manifest::load(&path, "m", Duration::MAX);
-        assert!(why.unwrap().contains("is left alone"));
+        assert!(why.unwrap().contains("is not modified"));
         assert!(manifest.save(&path).is_err());
         assert_eq!(fs::read(&path).unwrap(), bytes);
     }
 }
 
 #[test]
-fn programs_and_plugins_are_named_only_by_files_that_nobody_else_can_write() {
+fn programs_and_plugins_are_accepted_only_from_trusted_files() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let with_mode = |text: &str, mode: u32| {
@@ -208,7 +208,7 @@ fn programs_and_plugins_are_named_only_by_files_that_nobody_else_can_write() {
 }
 
 #[test]
-fn a_report_of_many_mistakes_is_bounded() {
+fn report_of_many_errors_is_bounded() {
     let folder = Folder::new();
     let keys: String = (0..8000).map(|at| format!("determinstic_{at}: true\n")).collect();
     let error = builder(&folder).config(folder.write("a.yaml", &keys)).open().unwrap_err().to_string();
@@ -226,7 +226,7 @@ fn a_report_of_many_mistakes_is_bounded() {
 }
 
 #[test]
-fn variables_that_are_not_understood_are_refused_or_warned_about() {
+fn unknown_variables_are_rejected_or_warned_about() {
     use std::sync::Mutex;
     static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let folder = Folder::new();
@@ -253,7 +253,7 @@ fn variables_that_are_not_understood_are_refused_or_warned_about() {
         ("LAYERZERO_BACKEND_ISOLATON", "LAYERZERO_BACKEND_ISOLATION"),
     ] {
         let warnings = open(name, "1").expect(name);
-        let text = format!("nothing reads the environment variable `{name}`; did you mean `{meant}`?");
+        let text = format!("unknown environment variable `{name}`; did you mean `{meant}`?");
         assert_eq!(warnings, [text]);
     }
     for (name, value) in [("LAYERZERO_THREADS", "2"), ("LAYERZERO_BACKENDS", "none"), ("LAYERS", "3")] {
@@ -262,7 +262,7 @@ fn variables_that_are_not_understood_are_refused_or_warned_about() {
 }
 
 #[test]
-fn circuits_follow_settings() {
+fn settings_configure_circuit_breakers() {
     let folder = Folder::new();
     let engine = builder(&folder)
         .set("circuit_breaker.failure_threshold", Given::Int(2))
@@ -283,7 +283,7 @@ fn circuits_follow_settings() {
 }
 
 #[test]
-fn health_outlives_the_process() {
+fn health_is_persisted_across_processes() {
     let folder = Folder::new();
     let open = || {
         let engine = builder(&folder).set("circuit_breaker.failure_threshold", Given::Int(1)).open().unwrap();
@@ -301,13 +301,13 @@ fn health_outlives_the_process() {
     let why = &explanation.candidate("bad.x").unwrap().reasons[0];
     assert_eq!(why.code, "CIRCUIT_OPEN");
     drop(second);
-    // Switched off, the database says nothing.
+    // A disabled database reports nothing.
     let off = builder(&folder).set("perfdb.enabled", Given::Bool(false)).open().unwrap();
     assert!(off.perfdb().is_none());
 }
 
 #[test]
-fn an_engine_without_a_home_goes_on() {
+fn engine_works_without_a_home_directory() {
     let folder = Folder::new();
     let blocked = folder.write("file", "");
     let path = blocked.join("under/a/file.sqlite").display().to_string();

@@ -1,4 +1,4 @@
-//! An operation, kernels and contexts to select from.
+//! An operation, kernels and contexts for selection tests.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ workloads:
   small: { batch: 1, seq: 16, heads: 2, head_dim: 8, T: f32 }
 "#;
 
-/// The operation that all tests select kernels of.
+/// The operation of all tests.
 pub fn attend() -> &'static OperationInfo {
     static OPERATION: OnceLock<&'static OperationInfo> = OnceLock::new();
     OPERATION.get_or_init(|| match dynamic::read_operation("demo/attend.yaml", SCHEMA) {
@@ -54,7 +54,7 @@ pub fn attend() -> &'static OperationInfo {
     })
 }
 
-/// A call, by what differs from a plain one.
+/// A call, described by its differences to a default one.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub batch: i64,
@@ -117,7 +117,7 @@ impl Shape {
     }
 }
 
-/// A kernel that does what a closure says.
+/// A kernel that runs a closure.
 pub struct Does(pub Box<dyn Fn() -> Result<(), KernelError> + Send + Sync>);
 
 impl Kernel for Does {
@@ -156,7 +156,7 @@ pub fn engine(specs: impl IntoIterator<Item = KernelSpec>) -> Engine {
     }
 }
 
-/// Runs a call and says which kernel did it.
+/// Runs a call and returns the kernel that ran it.
 pub fn run(engine: &Engine, shape: &Shape) -> Result<String, Error> {
     let mut who = String::new();
     engine.dispatch(attend(), &shape.context(), &mut |entry, run| {

@@ -1,4 +1,4 @@
-//! Explanations as people and machines see them.
+//! Explanations as text and as JSON.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn house() -> Engine {
     engine.with_device(lz_device::preset("h200").expect("a preset"))
 }
 
-/// Times and generations differ from run to run.
+/// Masks times and generations, which differ between runs.
 fn steady(text: &str) -> String {
     text.lines()
         .map(|line| {
@@ -103,19 +103,19 @@ fn json_says_the_same() {
 }
 
 #[test]
-fn an_operation_without_kernels_is_explained_too() {
+fn operation_without_kernels_is_explained() {
     let text = Engine::new().explain(attend(), &Shape::default().context()).to_string();
     assert!(text.contains("no kernel is registered"), "{text}");
     assert!(run(&Engine::new(), &Shape::default()).is_err());
 }
 
 #[test]
-fn params_are_shown_as_they_were_written() {
+fn params_are_shown_as_written() {
     let shown = |scale: f64| {
         let explanation = house().explain(attend(), &Shape { scale, ..Shape::default() }.context());
         explanation.call.iter().find(|one| one.name == "scale").expect("it is a param").value.clone()
     };
-    // An f32 arrives widened; what is not an f32 keeps all its digits.
+    // An f32 is passed as f64; a value that is not an f32 keeps all its digits.
     assert_eq!(shown(f64::from(1e-6_f32)), "1e-6");
     assert_eq!(shown(f64::from(0.088_388_346_f32)), "0.088388346");
     assert_eq!(shown(1.0), "1.0");

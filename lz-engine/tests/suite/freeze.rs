@@ -1,4 +1,4 @@
-//! The lockfile of a run: the same bytes in every process, and exactly what differs where it does.
+//! The lockfile of a run: identical bytes in every process, and exact differences.
 
 use std::process::Command;
 
@@ -33,7 +33,7 @@ fn shapes() -> Vec<Shape> {
     seqs.into_iter().chain(others).collect()
 }
 
-/// Runs the calls and freezes what was decided.
+/// Runs the calls and freezes the decisions.
 fn frozen(engine: &Engine, shapes: &[Shape]) -> Lockfile {
     engine.record_decisions(true);
     for shape in shapes {
@@ -42,7 +42,7 @@ fn frozen(engine: &Engine, shapes: &[Shape]) -> Lockfile {
     engine.freeze()
 }
 
-/// The text without what is this machine's.
+/// The text without machine-specific values.
 fn portable(lockfile: &Lockfile) -> String {
     let text = lockfile.text();
     let lines = text.lines().filter(|line| {
@@ -65,7 +65,7 @@ fn decisions_of_a_run_are_text_for_people() {
 }
 
 #[test]
-fn neither_order_nor_repetition_matters() {
+fn lockfile_is_independent_of_order_and_repetition() {
     let forwards = frozen(&engine(kernels()), &shapes());
     let mut all = shapes();
     all.extend(shapes());
@@ -78,7 +78,7 @@ fn neither_order_nor_repetition_matters() {
 }
 
 #[test]
-fn nothing_is_noted_unless_it_is_asked_for() {
+fn nothing_is_recorded_unless_enabled() {
     let engine = engine(kernels());
     run(&engine, &Shape::default()).unwrap();
     assert_eq!(engine.freeze().decisions().count(), 0);
@@ -93,7 +93,7 @@ fn nothing_is_noted_unless_it_is_asked_for() {
 }
 
 #[test]
-fn modes_are_told_apart() {
+fn modes_have_separate_decisions() {
     let engine = engine(kernels());
     engine.record_decisions(true);
     run(&engine, &Shape::default()).unwrap();
@@ -107,13 +107,13 @@ fn modes_are_told_apart() {
 }
 
 #[test]
-fn what_differs_is_named_with_the_reason() {
+fn differences_are_reported_with_reasons() {
     let expected = frozen(&engine(kernels()), &shapes());
     let what = |verification: &lz_engine::freeze::Verification| {
         verification.differing.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
 
-    // A kernel is gone.
+    // A removed kernel.
     let other = engine(kernels().into_iter().take(2));
     frozen(&other, &shapes());
     let verification = other.verify_lockfile(&expected);
@@ -140,9 +140,9 @@ fn what_differs_is_named_with_the_reason() {
     other.register([entry(spec("new.attend").priority(90))]).unwrap();
     let verification = other.verify_calls(&expected, &calls).unwrap();
     let text = what(&verification);
-    assert!(text.contains("could run it; it scores 50.0 and new.attend scores 90.0"), "{text}");
+    assert!(text.contains("can run it, but scores 50.0 while new.attend scores 90.0"), "{text}");
 
-    // Fewer calls than were locked, and more, are no difference in decisions.
+    // Fewer or more calls than were locked are not differences.
     let same = engine(kernels());
     frozen(&same, &shapes()[..2]);
     let verification = same.verify_lockfile(&expected);
@@ -151,7 +151,7 @@ fn what_differs_is_named_with_the_reason() {
 }
 
 #[test]
-fn a_file_is_compared_and_a_wrong_one_refused() {
+fn lockfile_is_compared_and_an_invalid_one_rejected() {
     let folder = Folder::new();
     let path = folder.file("layerzero.lock");
     let engine = engine(kernels());
@@ -166,7 +166,7 @@ fn a_file_is_compared_and_a_wrong_one_refused() {
 const CHILD: &str = "LZ_FREEZE_CHILD";
 
 #[test]
-fn two_processes_write_the_same_bytes() {
+fn lockfile_is_identical_across_processes() {
     let here = frozen(&engine(kernels()), &shapes()).text();
     if std::env::var_os(CHILD).is_some() {
         println!("{here}<<<end");
@@ -176,7 +176,7 @@ fn two_processes_write_the_same_bytes() {
         let output = Command::new(std::env::current_exe().expect("tests know where they are"))
             .args([
                 "--exact",
-                "freeze::two_processes_write_the_same_bytes",
+                "freeze::lockfile_is_identical_across_processes",
                 "--nocapture",
                 "--test-threads=1",
             ])
@@ -194,9 +194,9 @@ fn two_processes_write_the_same_bytes() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Whatever the limits: in whichever order calls come, the same bytes come out.
+    /// For any limits: the lockfile is the same in whichever order calls are made.
     #[test]
-    fn the_digest_does_not_depend_on_the_order_of_calls(
+    fn digest_is_independent_of_call_order(
         limits in vec_of((0u8..9, vec_of(select(vec![
             "seq % 8 == 0", "seq % 16 == 0", "batch * seq <= 4000", "seq <= 300", "batch > 2", "window < 2",
         ]), 0..3)), 1..5),

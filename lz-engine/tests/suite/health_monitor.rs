@@ -1,4 +1,4 @@
-//! Health as selection uses it: admission, scope, weight, time, change notices, restarts and many threads. No test sleeps.
+//! Health as selection uses it: admission, scope, penalties, time, notifications, restarts and concurrency. No test sleeps.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lz_core::{Cause, Severity};
 use lz_engine::health::{
-    Change, CircuitConfig, DegradationLevel, Failure, Health, HealthConfig, ManualClock, Population,
-    RefusalScope, Standing, Subject,
+    Change, CircuitConfig, CircuitStatus, DegradationLevel, Failure, Health, HealthConfig, ManualClock,
+    Population, RefusalScope, Subject,
 };
 use lz_perfdb::{HealthScope, HealthState, PerfDb};
 use lz_test_support::Folder;
@@ -46,9 +46,9 @@ fn open(health: &Health, subject: Subject<'_>) {
 }
 
 #[test]
-fn one_bad_shape_does_not_condemn_a_kernel() {
+fn circuits_are_per_bucket() {
     let (clock, health) = health();
-    assert!(health.all_closed() && health.is_spotless());
+    assert!(health.all_closed() && health.has_no_records());
     open(&health, subject("k", &[1]));
     assert!(!health.all_closed());
     let refusal = health.admit(subject("k", &[1])).unwrap_err();
@@ -58,17 +58,17 @@ fn one_bad_shape_does_not_condemn_a_kernel() {
         refusal.to_string(),
         "the circuit of kernel k is open after 5 failures (boom); the next probe is in 30.0 s"
     );
-    assert_eq!(health.standing(&subject("k", &[1])), Standing::Refused(refusal));
-    assert_eq!(health.standing(&subject("k", &[2])), Standing::Closed);
+    assert_eq!(health.circuit_status(&subject("k", &[1])), CircuitStatus::Refused(refusal));
+    assert_eq!(health.circuit_status(&subject("k", &[2])), CircuitStatus::Closed);
     health.admit(subject("k", &[2])).unwrap().succeeded();
     let newer = Subject { kernel_version: "2.0", ..subject("k", &[1]) };
-    assert_eq!(health.standing(&newer), Standing::Closed, "a new version starts clean");
+    assert_eq!(health.circuit_status(&newer), CircuitStatus::Closed, "a new version starts clean");
     clock.advance(Duration::from_secs(29));
     assert!(!health.poll_due() && health.admit(subject("k", &[1])).is_err());
 }
 
 #[test]
-fn what_a_kernel_said_on_other_calls_is_told_as_such() {
+fn last_failure_in_other_buckets_is_labeled() {
     let (_, health) = health();
     fail(&health, subject("k", &[1]), KERNEL);
     assert_eq!(health.last_failure(&subject("k", &[1])).as_deref(), Some("boom"));
@@ -85,7 +85,7 @@ fn what_a_kernel_said_on_other_calls_is_told_as_such() {
 }
 
 #[test]
-fn probes_decide_and_back_off_grows() {
+fn probes_decide_and_backoff_grows() {
     let (clock, health) = health();
     let bad = subject("k", &[1]);
     open(&health, bad);
@@ -93,7 +93,7 @@ fn probes_decide_and_back_off_grows() {
         clock.advance(Duration::from_secs(wait) - Duration::from_nanos(1));
         assert!(health.admit(bad).is_err(), "{wait}");
         clock.advance(Duration::from_nanos(1));
-        assert_eq!(health.standing(&bad), Standing::Probing);
+        assert_eq!(health.circuit_status(&bad), CircuitStatus::Probing);
         let permit = health.admit(bad).unwrap();
         assert!(permit.is_probe());
         permit.failed(Failure::of_kernel("still"));
@@ -108,18 +108,18 @@ fn probes_decide_and_back_off_grows() {
     permits.for_each(|permit| permit.succeeded());
     assert!(!health.all_closed());
     again.succeeded();
-    assert!(health.all_closed() && !health.is_spotless());
+    assert!(health.all_closed() && !health.has_no_records());
     assert_eq!(health.reliability_penalty(&bad), 20.0, "four openings are remembered");
     for _ in 0..20 {
         health.admit(bad).unwrap().succeeded();
     }
-    assert!(health.is_spotless());
+    assert!(health.has_no_records());
     let counters = health.summary().counters;
     assert_eq!((counters.openings, counters.closings, counters.probes, counters.refusals), (4, 1, 7, 4));
 }
 
 #[test]
-fn a_fatal_failure_takes_the_backend_and_leaves_the_others() {
+fn fatal_failure_opens_only_its_backend() {
     let (clock, health) = health();
     fail(&health, subject("k", &[1]), BACKEND_LOST);
     let refusal = health.admit(subject("another", &[9])).unwrap_err();
@@ -129,14 +129,14 @@ fn a_fatal_failure_takes_the_backend_and_leaves_the_others() {
     clock.advance(Duration::from_secs(30));
     let probe = health.admit(subject("another", &[9])).unwrap();
     assert!(probe.is_probe() && health.admit(subject("third", &[9])).is_err(), "one probe for a backend");
-    // An ordinary failure of the kernel says nothing about the backend.
+    // A failure of the kernel says nothing about the backend.
     probe.failed(Failure::of_kernel("shape"));
     health.admit(subject("third", &[9])).unwrap().succeeded();
     assert!(health.all_closed());
 }
 
 #[test]
-fn a_lost_device_says_so_and_never_comes_back_by_itself() {
+fn lost_device_never_recovers_by_itself() {
     let (clock, health) = health();
     health.set_population(Population { kernels: 32, backends: 4, devices: 1 });
     fail(&health, subject("k", &[1]), DEVICE_LOST);
@@ -146,7 +146,7 @@ fn a_lost_device_says_so_and_never_comes_back_by_itself() {
     assert_eq!((refusal.scope, refusal.retry_in), (RefusalScope::Device, None));
     assert_eq!(
         refusal.to_string(),
-        "the context of device GPU-1 is lost (boom): nothing can run on it until the process is restarted"
+        "the context of device GPU-1 is lost (boom): restart the process to use it again"
     );
     let second = Subject { device: "GPU-2", ..subject("other", &[7]) };
     health.admit(second).unwrap().succeeded();
@@ -167,7 +167,7 @@ fn only_failures_of_the_kernel_count_against_it() {
         for _ in 0..100 {
             fail(&health, k, (cause, Severity::Call));
         }
-        assert!(health.is_spotless(), "{cause}");
+        assert!(health.has_no_records(), "{cause}");
         assert_eq!((health.generation(), health.export("GPU-1").len()), (0, 0), "{cause}");
         let counters = health.summary().counters;
         let counted = [counters.caller_failures, counters.capacity_failures, counters.environment_failures];
@@ -178,15 +178,15 @@ fn only_failures_of_the_kernel_count_against_it() {
         for _ in 0..10 {
             fail(&health, k, (cause, Severity::Call));
         }
-        assert_eq!(health.standing(&k), Standing::Probing, "{cause}: probes are given back");
+        assert_eq!(health.circuit_status(&k), CircuitStatus::Probing, "{cause}: probes are given back");
     }
 }
 
 #[test]
-fn a_lost_environment_opens_the_backend_and_no_kernel() {
+fn environment_failure_opens_the_backend_only() {
     let (_, health) = health();
     fail(&health, subject("k", &[1]), (Cause::Capacity, Severity::Backend));
-    assert!(health.is_spotless());
+    assert!(health.has_no_records());
     fail(&health, subject("k", &[1]), (Cause::Environment, Severity::Backend));
     let refusal = health.admit(subject("k", &[1])).unwrap_err();
     assert_eq!((refusal.scope, refusal.failures), (RefusalScope::Backend, 1));
@@ -194,7 +194,7 @@ fn a_lost_environment_opens_the_backend_and_no_kernel() {
 }
 
 #[test]
-fn a_failure_in_a_trial_opens_at_once_and_counts_once() {
+fn trial_failure_opens_immediately() {
     let (_, health) = health();
     let k = subject("k", &[1]);
     health.admit(k).unwrap().failed(Failure::of_kernel("crashed").in_trial());
@@ -206,11 +206,11 @@ fn a_failure_in_a_trial_opens_at_once_and_counts_once() {
     let (_, health) = self::health();
     let failure = Failure { cause: Cause::Capacity, ..Failure::of_kernel("no memory") };
     health.admit(k).unwrap().failed(failure.in_trial());
-    assert!(health.is_spotless());
+    assert!(health.has_no_records());
 }
 
 #[test]
-fn failures_weigh_in_the_score_until_they_are_forgiven() {
+fn failures_lower_the_score_until_forgiven() {
     let (_, health) = health();
     let k = subject("k", &[1]);
     assert_eq!(health.reliability_penalty(&k), 0.0);
@@ -224,12 +224,12 @@ fn failures_weigh_in_the_score_until_they_are_forgiven() {
     for bucket in 10..40 {
         open(&health, subject("k", &[bucket]));
     }
-    assert_eq!(health.reliability_penalty(&k), 30.0, "bad neighbours weigh, up to a limit");
+    assert_eq!(health.reliability_penalty(&k), 30.0, "other failing buckets count, up to the maximum");
     assert_eq!(health.reliability_penalty(&subject("other", &[1])), 0.0);
 }
 
 #[test]
-fn the_generation_moves_with_every_visible_change_and_only_then() {
+fn generation_changes_with_every_visible_change_only() {
     let (clock, health) = health();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();
@@ -266,7 +266,7 @@ fn the_generation_moves_with_every_visible_change_and_only_then() {
 }
 
 #[test]
-fn health_survives_a_restart_through_the_database() {
+fn health_round_trips_through_the_database() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     let (clock, before) = health();
@@ -293,7 +293,7 @@ fn health_survives_a_restart_through_the_database() {
     assert_eq!(refusal.retry_in, Some(Duration::from_secs(15)));
     assert_eq!(refusal.last_error, "boom");
     assert!(after.admit(Subject { backend: "broken", ..subject("y", &[1]) }).is_err());
-    assert_eq!(after.standing(&subject("shaky", &[1])), Standing::Closed);
+    assert_eq!(after.circuit_status(&subject("shaky", &[1])), CircuitStatus::Closed);
 
     clock.advance(Duration::from_secs(15));
     for _ in 0..3 {
@@ -309,7 +309,7 @@ fn health_survives_a_restart_through_the_database() {
 }
 
 #[test]
-fn a_calendar_that_jumped_does_not_lock_a_kernel_away() {
+fn calendar_jump_does_not_disable_a_kernel() {
     let (_, before) = health();
     open(&before, subject("k", &[1]));
     let mut rows = before.export("GPU-1");
@@ -322,7 +322,7 @@ fn a_calendar_that_jumped_does_not_lock_a_kernel_away() {
 }
 
 #[test]
-fn the_table_is_bounded() {
+fn number_of_circuits_is_bounded() {
     let clock = Arc::new(ManualClock::default());
     let health = Health::new(HealthConfig { max_circuits: 10, ..HealthConfig::default() }, clock.clone());
     for bucket in 0..100 {
@@ -337,11 +337,11 @@ fn the_table_is_bounded() {
     let summary = health.summary();
     assert_eq!((summary.tracked, summary.blocking, summary.counters.untracked), (10, 10, 1));
     health.reset_kernel("k");
-    assert!(health.is_spotless());
+    assert!(health.has_no_records());
 }
 
 #[test]
-fn the_engine_steps_back_and_recovers_by_time_alone() {
+fn engine_degrades_and_recovers_by_time() {
     let (clock, health) = health();
     health.set_population(Population { kernels: 10, backends: 2, devices: 1 });
     assert_eq!(health.level(), DegradationLevel::Full);
@@ -364,11 +364,11 @@ fn the_engine_steps_back_and_recovers_by_time_alone() {
 }
 
 #[test]
-fn many_threads_never_get_more_probes_than_there_are() {
+fn concurrent_probes_are_bounded() {
     let (clock, health) = health();
     let bad = subject("k", &[1]);
     for _ in 0..50 {
-        while health.standing(&bad) == Standing::Closed {
+        while health.circuit_status(&bad) == CircuitStatus::Closed {
             if let Ok(permit) = health.admit(bad) {
                 permit.failed(Failure::of_kernel("boom"));
             }
@@ -381,7 +381,7 @@ fn many_threads_never_get_more_probes_than_there_are() {
                     health.poll();
                     if let Ok(permit) = health.admit(bad) {
                         granted.fetch_add(1, Ordering::SeqCst);
-                        // The probe is lost with its thread; time gives it up.
+                        // The probe is lost with its thread and times out.
                         std::mem::forget(permit);
                     }
                 });
@@ -390,7 +390,7 @@ fn many_threads_never_get_more_probes_than_there_are() {
         assert_eq!(granted.load(Ordering::SeqCst), 3);
         clock.advance(Duration::from_secs(60));
         assert!(health.poll(), "probes that never return are given up");
-        assert!(matches!(health.standing(&bad), Standing::Refused(_)));
+        assert!(matches!(health.circuit_status(&bad), CircuitStatus::Refused(_)));
         clock.advance(Duration::from_secs(1800));
         for _ in 0..3 {
             health.admit(bad).unwrap().succeeded();
@@ -400,7 +400,7 @@ fn many_threads_never_get_more_probes_than_there_are() {
 }
 
 #[test]
-fn threads_that_fail_succeed_and_ask_at_once_leave_a_consistent_whole() {
+fn concurrent_outcomes_keep_state_consistent() {
     let (clock, health) = health();
     let changes = Arc::new(AtomicU64::new(0));
     let counted = changes.clone();
@@ -436,5 +436,5 @@ fn threads_that_fail_succeed_and_ask_at_once_leave_a_consistent_whole() {
     assert_eq!(health.summary().blocking as usize, blocking);
     health.reset_kernel("a");
     health.reset_kernel("b");
-    assert!(health.is_spotless() && health.all_closed());
+    assert!(health.has_no_records() && health.all_closed());
 }

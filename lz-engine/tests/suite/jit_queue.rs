@@ -1,4 +1,4 @@
-//! Kernels that compile on first use: never inside a call, in the background and beforehand, and what is learnt is kept.
+//! JIT kernels: never compiled inside a call, but in the background or ahead of time; results are persisted.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ fn compiled_by(
     engine
 }
 
-/// An engine whose compiler counts.
+/// An engine whose compiler counts its calls.
 fn counting() -> (Engine, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -45,7 +45,7 @@ fn shape(seq: i64) -> Shape {
 }
 
 #[test]
-fn a_cold_kernel_is_compiled_behind_the_call_and_promoted() {
+fn cold_kernel_is_compiled_in_the_background_and_promoted() {
     let (engine, count) = counting();
     let queue = JitQueue::start(&engine, "demo", JitConfig::default());
     assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend", "the first call does not wait");
@@ -62,7 +62,7 @@ fn a_cold_kernel_is_compiled_behind_the_call_and_promoted() {
 }
 
 #[test]
-fn a_kernel_that_cannot_run_the_call_is_not_compiled_for_it() {
+fn ineligible_kernel_is_not_compiled() {
     let engine = Engine::new();
     let mut elsewhere = spec("jit.elsewhere").priority(90);
     (elsewhere.jit, elsewhere.platform) = (true, lz_core::device::Platform::Cuda);
@@ -73,12 +73,12 @@ fn a_kernel_that_cannot_run_the_call_is_not_compiled_for_it() {
     assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend");
     assert!(queue.wait_until_idle(LONG));
     assert_eq!((queue.counters().wanted, queue.counters().failed), (0, 0));
-    assert!(engine.health().is_spotless());
+    assert!(engine.health().has_no_records());
     queue.stop();
 }
 
 #[test]
-fn a_call_never_compiles_even_while_the_compiler_hangs() {
+fn call_never_waits_for_a_hanging_compiler() {
     let (release, gate): (Sender<()>, Receiver<()>) = channel();
     let gate = Mutex::new(gate);
     let engine = compiled_by(move |_| {
@@ -96,7 +96,7 @@ fn a_call_never_compiles_even_while_the_compiler_hangs() {
 }
 
 #[test]
-fn a_full_queue_drops_the_oldest_and_counts() {
+fn full_queue_drops_and_counts_the_oldest() {
     let (release, gate): (Sender<()>, Receiver<()>) = channel();
     let gate = Mutex::new(gate);
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -110,7 +110,7 @@ fn a_full_queue_drops_the_oldest_and_counts() {
     let queue = JitQueue::start(&engine, "demo", JitConfig { queue: 2, ..JitConfig::default() });
     let want = |heads| run(&engine, &Shape { heads, ..Shape::default() }).unwrap();
     want(1);
-    // The worker holds the first; of the next four only the last two have room.
+    // The worker runs the first; of the next four only the last two fit into the queue.
     while queue.waiting() > 0 {
         std::thread::yield_now();
     }
@@ -124,14 +124,14 @@ fn a_full_queue_drops_the_oldest_and_counts() {
     drop(release);
     assert!(queue.wait_until_idle(LONG));
     assert_eq!(*seen.lock().unwrap(), ["1", "4", "5"]);
-    // What was dropped is wanted again when it is met again.
+    // A dropped request is made again when its shape occurs again.
     want(2);
     assert!(queue.wait_until_idle(LONG));
     assert_eq!(want(2), "jit.attend");
 }
 
 #[test]
-fn a_failure_is_remembered_by_health_and_tried_again_after_a_rest() {
+fn failed_compilation_is_recorded_and_retried_after_backoff() {
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&tries);
     let engine = compiled_by(move |_| match counted.fetch_add(1, Ordering::SeqCst) {
@@ -147,12 +147,12 @@ fn a_failure_is_remembered_by_health_and_tried_again_after_a_rest() {
     }
     assert_eq!(tries.load(Ordering::SeqCst), 3);
     assert_eq!(queue.counters().failed, 2);
-    assert!(!engine.health().is_spotless(), "health knows of the failures");
+    assert!(!engine.health().has_no_records(), "health knows of the failures");
     assert_eq!(run(&engine, &shape(64)).unwrap(), "jit.attend");
 }
 
 #[test]
-fn while_it_rests_it_is_not_tried() {
+fn no_compilation_during_backoff() {
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&tries);
     let engine = compiled_by(move |_| {
@@ -170,7 +170,7 @@ fn while_it_rests_it_is_not_tried() {
 }
 
 #[test]
-fn a_degraded_engine_compiles_nothing_in_the_background() {
+fn degraded_engine_does_not_compile_in_the_background() {
     let (engine, count) = counting();
     let queue = JitQueue::start(&engine, "demo", JitConfig::default());
     while engine.health().level().allows_background() {
@@ -179,14 +179,14 @@ fn a_degraded_engine_compiles_nothing_in_the_background() {
     assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend");
     assert!(!queue.wait_until_idle(Duration::from_millis(120)) || queue.counters().wanted == 0);
     assert_eq!(count.load(Ordering::SeqCst), 0);
-    // Somebody who waits for it may still have it compiled.
+    // An explicit warm-up still compiles.
     let items = engine.cold_kernels(&[(attend(), shape(64).context())]);
     let report = engine.warmup(&items, &mut |_| ControlFlow::Continue(()));
     assert_eq!((report.compiled.len(), count.load(Ordering::SeqCst)), (1, 1));
 }
 
 #[test]
-fn without_a_compiler_it_stays_cold_and_says_so() {
+fn kernel_without_a_compiler_stays_cold_with_a_reason() {
     let engine = Engine::new();
     let mut slow = spec("jit.attend").priority(90);
     slow.jit = true;
@@ -200,7 +200,7 @@ fn without_a_compiler_it_stays_cold_and_says_so() {
 }
 
 #[test]
-fn a_warm_up_tells_its_progress_and_can_be_called_off() {
+fn warm_up_reports_progress_and_can_be_cancelled() {
     let (engine, count) = counting();
     let calls: Vec<_> = [16, 1000, 4000].map(|seq| (attend(), shape(seq).context())).into();
     let items = engine.cold_kernels(&calls);
@@ -221,7 +221,7 @@ fn a_warm_up_tells_its_progress_and_can_be_called_off() {
 }
 
 #[test]
-fn a_manifest_survives_a_restart_and_warms_the_next_run_up() {
+fn manifest_warms_up_the_next_run() {
     let folder = Folder::new();
     let config = JitConfig { manifest: Some(folder.file("shapes.json")), ..JitConfig::default() };
     let (engine, _) = counting();
@@ -250,7 +250,7 @@ fn a_manifest_survives_a_restart_and_warms_the_next_run_up() {
 }
 
 #[test]
-fn a_manifest_that_cannot_be_used_is_put_aside_with_a_warning() {
+fn unusable_manifest_is_renamed_with_a_warning() {
     let folder = Folder::new();
     let load = || Manifest::load(&folder.file("shapes.json"), "demo", LONG);
     assert_eq!(load(), (Manifest::new("demo"), None), "none is no mistake");
@@ -264,7 +264,7 @@ fn a_manifest_that_cannot_be_used_is_put_aside_with_a_warning() {
         let (empty, warning) = load();
         assert_eq!(empty.entries().count(), 0);
         assert!(warning.is_some_and(|warning| warning.contains("is damaged")), "{cut}");
-        assert!(!folder.file("shapes.json").exists(), "it was put aside");
+        assert!(!folder.file("shapes.json").exists(), "it was renamed");
     }
 
     fs::write(folder.file("shapes.json"), text.replace("\"version\": 1,", "\"version\": 2,")).unwrap();
@@ -278,7 +278,7 @@ fn a_manifest_that_cannot_be_used_is_put_aside_with_a_warning() {
 
     fs::write(folder.file("shapes.json"), &text).unwrap();
     let (_, warning) = Manifest::load(&folder.file("shapes.json"), "another", LONG);
-    assert!(warning.is_some_and(|warning| warning.contains("is of model `demo`")));
+    assert!(warning.is_some_and(|warning| warning.contains("is for model `demo`")));
     let old = text.lines().map(|line| match line.trim_start().starts_with("\"written_at\"") {
         true => "\"written_at\": 1000000000,".to_owned(),
         false => line.to_owned(),
@@ -286,11 +286,11 @@ fn a_manifest_that_cannot_be_used_is_put_aside_with_a_warning() {
     fs::write(folder.file("shapes.json"), old.collect::<Vec<_>>().join("\n")).unwrap();
     let (stale, warning) = load();
     assert_eq!(stale.entries().count(), 0);
-    assert!(warning.is_some_and(|warning| warning.contains("days old and not trusted")));
+    assert!(warning.is_some_and(|warning| warning.contains("days old and is ignored")));
 }
 
 #[test]
-fn two_processes_may_write_one_manifest() {
+fn concurrent_manifest_writers_are_merged() {
     let folder = Folder::new();
     let note = |kernel: &str| {
         let mut manifest = Manifest::new("demo");
@@ -305,7 +305,7 @@ fn two_processes_may_write_one_manifest() {
 }
 
 #[test]
-fn an_unwritable_place_costs_a_warning_and_nothing_else() {
+fn unwritable_manifest_path_only_warns() {
     let folder = Folder::new();
     fs::write(folder.file("file"), "").unwrap();
     let config = JitConfig { manifest: Some(folder.file("file/shapes.json")), ..JitConfig::default() };
@@ -318,7 +318,7 @@ fn an_unwritable_place_costs_a_warning_and_nothing_else() {
 }
 
 #[test]
-fn the_settings_of_the_policy_are_taken() {
+fn policy_settings_configure_jit() {
     let engine = Engine::new();
     let config = JitConfig::of(|key| engine.settings().value(key));
     assert!(config.background && config.queue == 1000);
@@ -327,7 +327,7 @@ fn the_settings_of_the_policy_are_taken() {
 }
 
 #[test]
-fn what_is_solved_with_compilation_has_its_artifacts() {
+fn solved_table_contains_jit_artifacts() {
     let (engine, count) = counting();
     let work = lz_engine::solver::Work::new(attend(), shape(64).context()).range("batch", 1..=4);
     let problem = lz_engine::solver::Problem {

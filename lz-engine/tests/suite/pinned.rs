@@ -1,4 +1,4 @@
-//! Decisions that a caller keeps: the same kernel until the caller asks again, refused where it may not run, never replaced.
+//! Pinned decisions: the same kernel until it is pinned again; rejected if it may not run, never replaced.
 
 use crate::engine_support::{Shape, attend, engine, entry, failing, spec};
 use lz_core::spec::StrideNeeds;
@@ -29,7 +29,7 @@ fn codes(outcome: Result<String, Error>) -> Vec<ReasonCode> {
 }
 
 #[test]
-fn it_stays_with_its_kernel_when_a_better_one_comes() {
+fn pinned_kernel_stays_when_a_better_one_is_registered() {
     let engine = engine([spec("a.x").priority(50)]);
     let shape = Shape::default();
     let pinned = pin(&engine, &shape);
@@ -42,7 +42,7 @@ fn it_stays_with_its_kernel_when_a_better_one_comes() {
 }
 
 #[test]
-fn a_call_that_looks_different_is_refused_with_all_that_differs() {
+fn different_call_is_rejected_with_all_differences() {
     let engine = engine([spec("a.x")]);
     let pinned = pin(&engine, &Shape::default());
     let other = Shape { batch: 3, dtype: DType::F32, causal: true, scale: 2.0, ..Shape::default() };
@@ -65,13 +65,13 @@ fn a_call_that_looks_different_is_refused_with_all_that_differs() {
         line("T", "bfloat16", "float32"),
     ];
     assert_eq!(found, wanted);
-    // Where memory lies is no difference, as long as the kernel takes it.
+    // Other strides are allowed if the kernel supports them.
     let elsewhere = Shape { strides: (false, true, 4), ..Shape::default() };
     assert_eq!(run(&engine, &pinned, &elsewhere).unwrap(), "a.x");
 }
 
 #[test]
-fn memory_that_the_kernel_cannot_take_is_refused() {
+fn unsupported_strides_are_rejected() {
     let mut needy = spec("a.x").priority(90);
     needy.strides = StrideNeeds::Contiguous;
     let engine = engine([needy, spec("b.x").priority(1)]);
@@ -84,7 +84,7 @@ fn memory_that_the_kernel_cannot_take_is_refused() {
 }
 
 #[test]
-fn what_may_not_run_any_more_is_refused_and_may_come_back() {
+fn denied_pinned_kernel_is_rejected_until_allowed() {
     let engine = engine([spec("a.x").priority(90), spec("b.x")]);
     let shape = Shape::default();
     let pinned = pin(&engine, &shape);
@@ -106,7 +106,7 @@ fn what_may_not_run_any_more_is_refused_and_may_come_back() {
 }
 
 #[test]
-fn a_failure_is_told_and_nothing_else_runs() {
+fn pinned_failure_is_reported_without_fallback() {
     let engine = engine([spec("b.x")]);
     engine.register([failing(spec("a.x").priority(90), || Err(KernelError::failed("no luck")))]).unwrap();
     let shape = Shape::default();
@@ -119,7 +119,7 @@ fn a_failure_is_told_and_nothing_else_runs() {
 }
 
 #[test]
-fn whoever_accepts_hears_the_next_one() {
+fn rejected_kernel_offers_the_next() {
     let engine = engine([spec("a.x").priority(90), spec("b.x").priority(50), spec("c.x").priority(10)]);
     let context = Shape::default().context();
     let mut heard = Vec::new();

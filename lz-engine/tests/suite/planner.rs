@@ -1,4 +1,4 @@
-//! Blocks of operations: kernels that are chosen together cost no more than those that are chosen one by one.
+//! Blocks of operations: kernels that are selected jointly cost no more than those that are selected one by one.
 
 use std::sync::OnceLock;
 
@@ -44,7 +44,7 @@ fn attention() -> Step {
     Step::new(attend(), Shape::default().context())
 }
 
-fn normalised() -> Step {
+fn normalized() -> Step {
     let mut context = Context::of(&norm().fields);
     for field in norm().fields.iter() {
         let raw = match field.name.as_ref() {
@@ -67,7 +67,7 @@ fn engine(specs: impl IntoIterator<Item = KernelSpec>) -> Engine {
     engine
 }
 
-/// A kernel of attention that works in one layout.
+/// An attention kernel that supports one layout.
 fn works_in(id: &str, layout: &str, priority: u8, cost: u32) -> KernelSpec {
     let mut kernel = spec(id).priority(priority);
     kernel.layouts = vec![layout.to_owned()];
@@ -82,7 +82,7 @@ fn norm_kernel(id: &str) -> KernelSpec {
 
 #[test]
 fn what_one_makes_saves_the_next_ones_conversion() {
-    // Alone `a` wins by two points. In a row of three, `b` converts once at each end only.
+    // Alone `a` wins by two points. In a row of three, `b` converts only once at each end.
     let mut a = works_in("a.attend", "BSHD", 30, 5);
     a.produces_layout = Some("BHSD".to_owned());
     let b = works_in("b.attend", "BHSD", 33, 5);
@@ -98,7 +98,7 @@ fn what_one_makes_saves_the_next_ones_conversion() {
 }
 
 #[test]
-fn a_block_of_one_is_the_engines_own_choice() {
+fn block_of_one_equals_single_selection() {
     let engine = engine([works_in("a.attend", "BSHD", 30, 5), works_in("b.attend", "BHSD", 33, 1)]);
     let plan = engine.plan_block(&[attention()]).unwrap();
     let alone = engine.which(attend(), &Shape::default().context()).unwrap();
@@ -112,14 +112,14 @@ fn fused_kernels_are_longer_edges() {
     let mut fused = spec("fused.attend_norm").priority(20);
     fused.fuses = vec!["demo.norm".to_owned()];
     let engine = engine([spec("a.attend").priority(25), fused, norm_kernel("n.norm")]);
-    let plan = engine.plan_block(&[normalised(), attention(), normalised()]).unwrap();
+    let plan = engine.plan_block(&[normalized(), attention(), normalized()]).unwrap();
     let steps: Vec<(&str, usize)> =
         plan.joint.steps.iter().map(|step| (step.kernel.as_str(), step.operations.len())).collect();
     assert_eq!(steps, [("fused.attend_norm", 2), ("n.norm", 1)], "{plan}");
     assert_eq!(plan.joint.total, 5.0 - 10.0);
     assert_eq!(plan.differences.len(), 2);
     assert!(plan.differences[1].why.contains("does demo.norm and demo.attend in one"), "{plan}");
-    // A lock on the neighbour is kept: it would not run if the neighbour were fused away.
+    // A lock on the neighbor prevents fusing it.
     let lock = Lock {
         operation: Pattern::new("demo.norm"),
         kernel: "n.norm".to_owned(),
@@ -127,12 +127,12 @@ fn fused_kernels_are_longer_edges() {
         source: Provenance::new("test"),
     };
     engine.set_policy(Policy { locks: vec![lock], ..Policy::default() });
-    let plan = engine.plan_block(&[attention(), normalised()]).unwrap();
+    let plan = engine.plan_block(&[attention(), normalized()]).unwrap();
     assert_eq!(plan.joint.steps.len(), 2, "{plan}");
 }
 
 #[test]
-fn other_element_types_are_used_only_where_they_are_allowed() {
+fn other_dtypes_are_used_only_if_allowed() {
     let half = spec("half.attend").priority(60).dtype("T", &[DType::F16]);
     let mut half = half;
     half.adapts = vec![TransformKind::Dtype];
@@ -149,7 +149,7 @@ fn other_element_types_are_used_only_where_they_are_allowed() {
 }
 
 #[test]
-fn strict_blocks_convert_nothing_on_the_way_in() {
+fn strict_blocks_do_not_convert_inputs() {
     let engine = engine([works_in("a.attend", "BSHD", 10, 1), works_in("b.attend", "BHSD", 50, 1)]);
     let _strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
     let plan = engine.plan_block(&[attention(), attention()]).unwrap();
@@ -157,9 +157,9 @@ fn strict_blocks_convert_nothing_on_the_way_in() {
 }
 
 #[test]
-fn what_nothing_can_run_is_an_error_of_its_step() {
+fn step_without_a_kernel_is_an_error() {
     let engine = engine([spec("a.attend").limit("seq > 1000", ReasonCode::AxisLimit), norm_kernel("n.norm")]);
-    let error = engine.plan_block(&[normalised(), attention()]).unwrap_err();
+    let error = engine.plan_block(&[normalized(), attention()]).unwrap_err();
     assert!(error.has(ReasonCode::AxisLimit) && error.to_string().starts_with("demo.attend"), "{error}");
 }
 
@@ -195,10 +195,10 @@ fn drawn() -> impl Strategy<Value = KernelSpec> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever the kernels: a plan covers every operation once, in order, adds up, costs no more than choosing step by step
-    /// does, and is the same however the kernels were registered.
+    /// For any kernels: a plan covers every operation once, in order, its costs add up, it costs no more than selecting step by step, and
+    /// it is independent of the registration order.
     #[test]
-    fn choosing_together_is_never_worse(
+    fn joint_selection_is_never_worse(
         kernels in vec_of(drawn(), 0..7),
         steps in vec_of(any::<bool>(), 1..6),
     ) {
@@ -208,7 +208,7 @@ proptest! {
             kernel
         }).chain(always).collect();
         let block: Vec<Step> =
-            steps.iter().map(|attends| if *attends { attention() } else { normalised() }).collect();
+            steps.iter().map(|attends| if *attends { attention() } else { normalized() }).collect();
         let plan = engine(kernels.clone()).plan_block(&block).expect("there are kernels for both");
         let again = engine(kernels.into_iter().rev()).plan_block(&block).expect("as before");
         prop_assert_eq!(&plan, &again);

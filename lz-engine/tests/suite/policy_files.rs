@@ -1,4 +1,4 @@
-//! Policies: every wrong file gives its exact text, and right ones become what selection reads.
+//! Policies: every invalid file has its exact diagnostic, and valid ones become what selection reads.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +33,7 @@ fn stack(text: &str) -> PolicyStack {
 }
 
 #[test]
-fn each_wrong_policy_gives_its_text() {
+fn each_invalid_policy_has_its_diagnostic() {
     let vocabulary = vocabulary();
     let count = hold(FAIL, |name, text| {
         let report = if name.ends_with(".env") {
@@ -47,7 +47,7 @@ fn each_wrong_policy_gives_its_text() {
 }
 
 #[test]
-fn each_code_of_policies_has_a_fixture() {
+fn each_policy_diagnostic_has_a_fixture() {
     let names: Vec<String> = fixtures(FAIL).into_iter().map(|(_, name, _)| name).collect();
     for code in Code::ALL.iter().filter(|code| (Code::PolicyVersion..Code::JsonSyntax).contains(code)) {
         assert!(
@@ -58,7 +58,7 @@ fn each_code_of_policies_has_a_fixture() {
 }
 
 #[test]
-fn the_policies_of_the_seeds_are_right() {
+fn example_policies_are_valid() {
     for (_, name, text) in fixtures(PASS) {
         if let Err(report) = Document::read(&name, &text, &vocabulary()) {
             panic!("{report}");
@@ -67,7 +67,7 @@ fn the_policies_of_the_seeds_are_right() {
 }
 
 #[test]
-fn both_forms_of_a_rule_become_one() {
+fn both_rule_syntaxes_are_equivalent() {
     let policy = stack(
         "rules:
   - match: { operation: attention.*, sm: '>=90', dtype: [float16, bfloat16], causal: true }
@@ -92,7 +92,7 @@ fn both_forms_of_a_rule_become_one() {
 }
 
 #[test]
-fn every_action_arrives() {
+fn every_action_is_converted() {
     let policy = stack(
         "rules:
   - condition: sm >= 80
@@ -133,7 +133,7 @@ fn describe(action: &Action) -> String {
 }
 
 #[test]
-fn later_beats_earlier_and_says_where_it_came_from() {
+fn later_layers_win_with_their_source() {
     let stack =
         stack("deterministic: false\ncache: { max_size: 7 }\nprefer_sources: [a]\navoid_sources: [b, c]\n");
     let shown = |key: &str| {
@@ -166,7 +166,7 @@ fn later_beats_earlier_and_says_where_it_came_from() {
 }
 
 #[test]
-fn the_environment_is_read_whole() {
+fn all_environment_variables_are_read() {
     let environment = variables(
         "PATH=/bin\nLAYERZERO_DISABLED=yes\nLAYERZERO_VERBOSE=0\nLAYERZERO_DEBUG=on\nLAYERZERO_AVOID=xformers\n\
          LAYERZERO_CONFIG=/etc/layerzero.yaml\nLAYERZERO_PROFILE=production\nLAYERZERO_PREFFER=x\nLAYERZERO_LOCK_ATTENTION=a.b\n",
@@ -183,7 +183,7 @@ fn the_environment_is_read_whole() {
 }
 
 #[test]
-fn a_profile_lies_between_its_file_and_the_environment() {
+fn profile_is_between_file_and_environment() {
     let text = "log_selections: false\nprofile: canary\nprofiles:\n  canary:\n    log_selections: true\n    deterministic: true\n";
     let stack = stack(text);
     let value = stack.value("log_selections").unwrap();
@@ -205,7 +205,7 @@ fn experimental_kernels_are_denied_unless_allowed() {
 }
 
 #[test]
-fn calls_are_taken_whole_or_not_at_all() {
+fn configure_is_all_or_nothing() {
     let stack = stack("enabled: true\n");
     let wrong =
         [("deterministic".to_owned(), Given::Bool(true)), ("memory_headroom_mb".to_owned(), Given::Int(-3))];
@@ -214,7 +214,7 @@ fn calls_are_taken_whole_or_not_at_all() {
     assert!(!stack.policy().deterministic.value);
     let error =
         stack.configure([("determinstic".to_owned(), Given::Bool(true))], "lz.configure").unwrap_err();
-    assert_eq!(error.to_string(), "there is no setting `determinstic`; did you mean `deterministic`?");
+    assert_eq!(error.to_string(), "unknown setting `determinstic`; did you mean `deterministic`?");
 }
 
 #[test]
@@ -234,14 +234,14 @@ fn every_change_is_published() {
 }
 
 #[test]
-fn the_first_preference_is_the_strongest() {
+fn first_preference_is_the_strongest() {
     let policy = stack("prefer_sources: [a, b, c]\n").policy();
     let boosts: Vec<String> = policy.rules.iter().flat_map(|rule| &rule.actions).map(describe).collect();
     assert_eq!(boosts, ["boost a by 2", "boost b by 1"]);
 }
 
 #[test]
-fn equal_policies_have_equal_digests_wherever_they_were_said() {
+fn digest_is_independent_of_sources() {
     let one = stack("# a comment\ndeterministic: true\n");
     let other = stack("enabled: true\n");
     assert_ne!(one.digest(), other.digest());
@@ -250,7 +250,7 @@ fn equal_policies_have_equal_digests_wherever_they_were_said() {
 }
 
 #[test]
-fn defaults_are_those_of_the_engine() {
+fn policy_defaults_match_setting_defaults() {
     let mut policy = Layer::new().policy();
     policy.deny.clear();
     assert_eq!(policy, Policy::default());

@@ -1,4 +1,4 @@
-//! What is worked out before a call comes gives what looking at every candidate by itself would give.
+//! Precomputed selection data gives the same results as examining every candidate.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use lz_perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
 use lz_test_support::Folder;
 use proptest::prelude::*;
 
-/// More kernels and rules than a set has members.
+/// More kernels and rules than the prefilter's bitset is wide.
 fn crowd() -> Engine {
     let kernels = (0..300u32).map(|number| {
         let kernel = spec(&format!("b{}.k{number:03}", number % 7)).priority((number % 41) as u8);
@@ -86,7 +86,7 @@ fn row(spec: &KernelSpec, shape: &Shape, median_ns: f64, expires_at: Option<u64>
     }
 }
 
-/// The same measurements, which are not sorted beforehand.
+/// The same measurements, queried instead of prepared.
 struct Asked(Arc<StoredEvidence>);
 
 impl Evidence for Asked {
@@ -99,7 +99,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_crowd_is_ranked_as_one_by_one(shapes in prop::collection::vec(shape(), 1..6)) {
+    fn prefilter_beyond_its_width_matches_the_filter(shapes in prop::collection::vec(shape(), 1..6)) {
         let engine = crowd();
         for shape in &shapes {
             let fresh = engine.which(attend(), &shape.context()).ok().map(|plan| plan.kernel);
@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn measurements_that_were_sorted_say_what_those_that_are_asked_say(
+    fn prepared_measurements_match_queried_ones(
         medians in prop::collection::vec((0usize..4, 0usize..3, 900.0f64..1100.0, any::<bool>()), 1..12),
         shapes in prop::collection::vec(shape(), 3),
     ) {
@@ -117,7 +117,7 @@ proptest! {
             (0..4).map(|number| spec(&format!("b.k{number}")).priority(50 + 3 * number)).collect();
         let folder = Folder::new();
         let database = PerfDb::open(folder.file("perf.db")).db;
-        // One in two counts for a second only, so that some of what was worked out expires.
+        // One in two expires after a second, so that some of the prepared points expire.
         let rows: Vec<Measurement> = medians
             .iter()
             .map(|(kernel, at, median, short)| {

@@ -1,4 +1,4 @@
-//! The publishing of new states, explored in every order that the memory model allows. The file under test is the real one.
+//! Model-checks the publishing of snapshots in every order that the memory model allows. The file under test is the real one.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use loom::model::Builder;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-/// What `lz-engine/src/selection/sync.rs` gives to the engine, for the explorer.
+/// The replacement of `lz-engine/src/selection/sync.rs` for the model checker.
 mod sync {
     pub(crate) use std::sync::Arc;
 
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 
     #[derive(Debug)]
-    pub(crate) struct Place<T>(loom::sync::Mutex<Arc<T>>);
+    pub(crate) struct ArcCell<T>(loom::sync::Mutex<Arc<T>>);
 
-    impl<T> Place<T> {
-        pub fn new(first: Arc<T>) -> Place<T> {
-            Place(loom::sync::Mutex::new(first))
+    impl<T> ArcCell<T> {
+        pub fn new(first: Arc<T>) -> ArcCell<T> {
+            ArcCell(loom::sync::Mutex::new(first))
         }
 
         pub fn load_full(&self) -> Arc<T> {
@@ -41,7 +41,7 @@ mod publish;
 
 use publish::{Numbered, Published};
 
-/// A state that knows its number twice: as a number, and as what decisions under it would say.
+/// A value that contains its number twice: as its number, and as the content that decisions would use.
 #[derive(Debug)]
 struct State {
     number: u64,
@@ -58,7 +58,7 @@ fn state(number: u64) -> Arc<State> {
     Arc::new(State { number, answer: 100 + number })
 }
 
-/// What a thread does before it uses the state that it holds: the same three lines as in `engine/inline.rs`.
+/// What a thread does before it uses its held snapshot: the same three lines as in `engine/inline.rs`.
 fn refresh(published: &Published<State>, held: &mut Option<Arc<State>>) {
     if held.as_ref().is_none_or(|state| state.number != published.number()) {
         *held = Some(published.load());
@@ -71,9 +71,9 @@ fn explore(check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// Once a change is over, nobody decides by an older state, however long they have held one.
+/// After a change has been published, no thread decides under an older value, however long it has held one.
 #[test]
-fn no_decision_outlives_a_change() {
+fn no_decision_is_stale_after_a_change() {
     explore(|| {
         let published = Arc::new(Published::new(state(1)));
         let over = Arc::new(AtomicU64::new(1));
@@ -99,9 +99,9 @@ fn no_decision_outlives_a_change() {
     });
 }
 
-/// What is announced is in place: whoever sees the number finds that state or a later one.
+/// The value is stored before its number: a reader that sees the number loads that value or a later one.
 #[test]
-fn the_number_is_never_ahead_of_the_state() {
+fn published_number_is_never_ahead_of_the_value() {
     explore(|| {
         let published = Arc::new(Published::new(state(1)));
         let writer = {
@@ -115,9 +115,9 @@ fn the_number_is_never_ahead_of_the_state() {
     });
 }
 
-/// States never go back: two looks of one thread see numbers that do not fall.
+/// Values never go back: two reads of one thread see non-decreasing numbers.
 #[test]
-fn a_thread_never_sees_the_past() {
+fn published_values_never_go_back() {
     explore(|| {
         let published = Arc::new(Published::new(state(1)));
         let writers = Arc::new(loom::sync::Mutex::new(2u64));
@@ -125,7 +125,7 @@ fn a_thread_never_sees_the_past() {
             .map(|_| {
                 let (published, writers) = (Arc::clone(&published), Arc::clone(&writers));
                 thread::spawn(move || {
-                    // As the engine does: one at a time, numbers in the order of taking the lock.
+                    // As in the engine: one writer at a time, numbers in lock order.
                     let mut next = writers.lock().expect("nobody panics with the lock");
                     published.replace(state(*next));
                     *next += 1;

@@ -1,4 +1,4 @@
-//! Reasons that hang on how an operation uses its dtypes, and on what flows between operations.
+//! Reasons that depend on how an operation uses its dtypes, and on what flows between operations.
 
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ use lz_engine::mode::{self, Ask, ModeChange};
 use lz_engine::planner::BlockCall;
 use lz_engine::policy::{Policy, Sourced};
 
-/// Caches of an element type of their own, and outputs of another.
+/// Caches with their own dtype, and outputs with another.
 const CACHED: &str = r#"
 operation: demo.cached
 version: 1
@@ -101,7 +101,7 @@ fn context(cache: DType, narrow: bool) -> Context {
 }
 
 #[test]
-fn a_dtype_that_only_caches_or_only_outputs_have_is_told_as_theirs() {
+fn dtypes_of_caches_and_outputs_have_their_own_reasons() {
     let reason = |variable: &str, context: &Context| {
         let engine = kernel(cached(), |spec| spec.dtype(variable, &[DType::F32]));
         let error = engine.which(cached(), context).unwrap_err();
@@ -124,7 +124,7 @@ fn a_dtype_that_only_caches_or_only_outputs_have_is_told_as_theirs() {
 }
 
 #[test]
-fn what_is_not_a_tensor_cannot_flow_into_the_next_operation() {
+fn non_tensor_cannot_flow_into_the_next_operation() {
     struct Spells;
     impl Kernel for Spells {
         fn as_any(&self) -> &dyn std::any::Any {
@@ -157,7 +157,7 @@ fn what_is_not_a_tensor_cannot_flow_into_the_next_operation() {
 }
 
 #[test]
-fn a_kernel_that_says_nothing_about_captures_is_taken_as_the_setting_says() {
+fn undeclared_graph_safety_follows_the_setting() {
     let mut unsafe_one = spec("unsafe.x").priority(90);
     unsafe_one.cuda_graph_unsafe = true;
     let engine = engine([unsafe_one, spec("silent.x").priority(50)]);
@@ -178,7 +178,7 @@ fn a_kernel_that_says_nothing_about_captures_is_taken_as_the_setting_says() {
 }
 
 #[test]
-fn a_result_that_must_be_copied_into_a_given_output_costs_points_and_is_shown() {
+fn output_copy_costs_points_and_is_shown() {
     let mut copies = spec("copies.x").priority(50);
     copies.writes_into_output = false;
     let engine = engine([copies, spec("writes.x").priority(50)]);
@@ -190,7 +190,7 @@ fn a_result_that_must_be_copied_into_a_given_output_costs_points_and_is_shown() 
     };
     let given = FRESH_OUTPUT & 0b111 | 6 << 3;
     for _ in 0..2 {
-        // Ties are broken by id. A result that is allocated for the call is made where it stays; a given place, however good, costs a copy.
+        // Ties are broken by id. An allocated output needs no copy; a given output costs a copy.
         assert_eq!(engine.decide(attend(), &with(FRESH_OUTPUT)).unwrap(), "copies.x");
         assert_eq!(engine.decide(attend(), &with(given)).unwrap(), "writes.x");
     }
@@ -201,7 +201,7 @@ fn a_result_that_must_be_copied_into_a_given_output_costs_points_and_is_shown() 
     assert!(explanation.to_string().contains("output"), "{explanation}");
     let fresh = engine.explain(attend(), &with(FRESH_OUTPUT));
     assert!(fresh.candidate("copies.x").unwrap().transforms.is_empty());
-    // A copy changes no value, so that strictness allows it.
+    // A copy changes no value, so strict mode allows it.
     let _strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
     assert!(engine.explain(attend(), &with(given)).candidate("copies.x").unwrap().reasons.is_empty());
 }

@@ -1,5 +1,5 @@
-//! The reference of a call is the one of the platform that its tensors are on: what runs where optimization is disabled or the
-//! engine is degraded.
+//! The reference of a call is that of the platform of its tensors. It runs if optimization is disabled or the engine is
+//! degraded.
 
 use crate::engine_support::{Shape, attend, engine, entry, run, spec};
 use lz_core::device::Platform;
@@ -8,7 +8,7 @@ use lz_engine::health::DegradationLevel;
 use lz_engine::mode::{self, Ask, ModeChange};
 use lz_engine::policy::{Policy, Sourced};
 
-/// A host's kernels and a GPU's, each with a reference.
+/// Kernels of a host and of a GPU, each with a reference.
 fn both_platforms() -> Engine {
     let on_gpu = |id: &str, reference: bool, priority: u8| {
         let mut spec = spec(id).priority(priority);
@@ -30,7 +30,7 @@ fn chosen(engine: &Engine) -> Option<String> {
 }
 
 #[test]
-fn disabled_takes_the_reference_of_the_device() {
+fn disabled_selects_the_reference_of_the_device() {
     let host = both_platforms();
     let gpu = host.with_device(lz_device::preset("h200").unwrap());
     assert_eq!(chosen(&gpu).as_deref(), Some("gpu.fast"));
@@ -47,7 +47,7 @@ fn deterministic_calls_fall_back_to_the_reference_of_the_device() {
 }
 
 #[test]
-fn a_degraded_engine_takes_the_reference_of_the_device() {
+fn degraded_engine_selects_the_reference_of_the_device() {
     let gpu = both_platforms().with_device(lz_device::preset("h200").unwrap());
     while gpu.health().level() < DegradationLevel::ReferencesOnly {
         gpu.health().record_engine_fault("a test");
@@ -55,9 +55,9 @@ fn a_degraded_engine_takes_the_reference_of_the_device() {
     assert_eq!(chosen(&gpu).as_deref(), Some("gpu.composed"));
 }
 
-/// A name alone makes no reference.
+/// The name of a backend does not make a reference.
 #[test]
-fn a_backend_that_calls_itself_reference_is_none() {
+fn backend_named_reference_is_not_a_reference() {
     let mut pretender = spec("reference.pretender");
     pretender.reference = false;
     let engine = Engine::new();

@@ -1,4 +1,4 @@
-//! Hot reload over real files. Nothing here asserts how fast: each step waits for its outcome, up to a generous deadline.
+//! Hot reload with real files. No test asserts speed: each step waits for its outcome, up to a generous deadline.
 
 use std::fs;
 use std::sync::mpsc::{self, Receiver};
@@ -9,7 +9,7 @@ use lz_engine::policy::stack::PolicyStack;
 use lz_engine::reload::{Outcome, watch};
 use lz_test_support::Folder;
 
-/// Waits for an outcome that fits; others may come before it, because a system may report one change several times.
+/// Waits for a matching outcome; others may come first, because a system may report one change several times.
 fn wait(outcomes: &Receiver<Outcome>, fits: impl Fn(&Outcome) -> bool) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -22,7 +22,7 @@ fn wait(outcomes: &Receiver<Outcome>, fits: impl Fn(&Outcome) -> bool) -> Outcom
 }
 
 #[test]
-fn a_right_file_is_applied_and_a_wrong_one_changes_nothing() {
+fn valid_file_is_applied_and_an_invalid_one_ignored() {
     let folder = Folder::new();
     let path = folder.file("layerzero.yaml");
     fs::write(&path, "deterministic: true\n").unwrap();
@@ -58,12 +58,12 @@ fn a_right_file_is_applied_and_a_wrong_one_changes_nothing() {
     assert!(!stack.policy().strict_mode.value);
 
     drop(reload);
-    // The callback went with the watcher, so the channel ends once it is empty.
+    // The callback is dropped with the watcher, so the channel ends once it is empty.
     while outcomes.recv().is_ok() {}
 }
 
 #[test]
-fn what_cannot_be_watched_is_an_error() {
+fn unwatchable_path_is_an_error() {
     let path = std::env::temp_dir().join("lz-no-such-folder/layerzero.yaml");
     let stack = PolicyStack::new(|_| {});
     let error = watch(&path, Duration::from_millis(1), stack, Vocabulary::default(), |_| {}).unwrap_err();

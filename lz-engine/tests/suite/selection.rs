@@ -1,4 +1,4 @@
-//! Selection from registry to dispatch: every reason, every addend, every way a call can go on after a failure.
+//! Selection from registry to dispatch: reasons, score terms, and behavior after a failure.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +44,7 @@ fn rule(condition: &str, action: Action) -> Rule {
 }
 
 #[test]
-fn the_highest_priority_that_fits_wins_and_ties_go_by_id() {
+fn highest_priority_wins_and_ties_go_by_id() {
     let engine = engine([
         spec("b.x").priority(50),
         spec("a.x").priority(50),
@@ -57,7 +57,7 @@ fn the_highest_priority_that_fits_wins_and_ties_go_by_id() {
 }
 
 #[test]
-fn a_kernel_says_all_its_reasons() {
+fn all_reasons_of_a_kernel_are_reported() {
     let mut wrong =
         spec("cuda.x").dtype("T", &[DType::F16]).limit("head_dim <= 32", ReasonCode::HeadDimTooLarge);
     wrong = wrong.limit("heads % 3 == 0 and seq < 100", ReasonCode::AxisLimit);
@@ -83,7 +83,7 @@ fn a_kernel_says_all_its_reasons() {
 }
 
 #[test]
-fn modes_come_from_policy_and_thread() {
+fn mode_comes_from_policy_and_thread() {
     let engine = engine([spec("fast.x").priority(90), {
         let mut safe = spec("safe.x").priority(10);
         (safe.deterministic, safe.cuda_graph_safe) = (true, true);
@@ -120,7 +120,7 @@ fn kv_strategies_and_tensor_parallel_invariance_are_limits() {
 }
 
 #[test]
-fn adapters_convert_at_a_price_unless_strict() {
+fn adapters_convert_with_a_penalty_unless_strict() {
     let mut adapting = spec("adapting.x").priority(50);
     adapting.layouts = vec!["BSHD".to_owned()];
     adapting.adapts = vec![TransformKind::Layout];
@@ -140,7 +140,7 @@ fn adapters_convert_at_a_price_unless_strict() {
 }
 
 #[test]
-fn locks_bind_or_fail_loudly() {
+fn locks_apply_or_return_an_error() {
     let engine = engine([spec("a.x").priority(90), spec("b.x").limit("seq <= 100", ReasonCode::SeqTooLong)]);
     let lock = |operation: &str, kernel: &str| Policy {
         locks: vec![Lock {
@@ -164,14 +164,14 @@ fn locks_bind_or_fail_loudly() {
     let error = run(&engine, &short).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::KernelUnknown], "{error}");
 
-    // An alias fixes params, and its lock acts where they have those values.
+    // An alias fixes params, and its lock applies where they have those values.
     engine.set_policy(lock("demo.attend_causal", "b.x"));
     assert_eq!(run(&engine, &short).unwrap(), "a.x");
     assert_eq!(run(&engine, &Shape { causal: true, ..short }).unwrap(), "b.x");
 }
 
 #[test]
-fn lists_and_rules_weigh_and_exclude() {
+fn lists_and_rules_score_and_exclude() {
     let engine = engine([spec("a.x").priority(50), spec("b.x").priority(45), spec("c.x").priority(1)]);
     let shape = Shape::default();
     engine.set_policy(Policy { prefer: vec![listed("b")], ..Policy::default() });
@@ -199,14 +199,14 @@ fn lists_and_rules_weigh_and_exclude() {
 }
 
 #[test]
-fn a_disabled_engine_runs_references_only() {
+fn disabled_engine_runs_references_only() {
     let engine = engine([spec("fast.x").priority(90), spec("reference.x")]);
     engine.set_policy(Policy { enabled: Sourced::new(false, "LAYERZERO_DISABLED"), ..Policy::default() });
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "reference.x");
 }
 
 #[test]
-fn a_disabled_backend_keeps_its_reason() {
+fn disabled_backend_keeps_its_reason() {
     let engine = engine([spec("a.x")]);
     let reason = Reason::new(ReasonCode::BackendImportFailed).message("undefined symbol; run `lz doctor a`");
     engine.disable_backend("a", reason);
@@ -217,7 +217,7 @@ fn a_disabled_backend_keeps_its_reason() {
 }
 
 #[test]
-fn scratch_memory_is_held_against_headroom_and_free_memory_on_every_call() {
+fn workspace_is_checked_against_headroom_and_free_memory_per_call() {
     struct Free(AtomicU32);
     impl MemoryProbe for Free {
         fn free_bytes(&self, _: &DeviceSpec) -> Option<u64> {
@@ -241,7 +241,7 @@ fn scratch_memory_is_held_against_headroom_and_free_memory_on_every_call() {
 }
 
 #[test]
-fn a_launch_must_fit_the_device() {
+fn launch_must_fit_the_device() {
     let mut tiled = spec("cuda.tiled");
     tiled.platform = Platform::Cuda;
     tiled.grid = Some(["seq".to_owned(), "batch * heads".to_owned(), "1".to_owned()]);
@@ -252,7 +252,7 @@ fn a_launch_must_fit_the_device() {
     let large = || Shape { batch: 1 << 14, ..Shape::default() };
     let split = ask(large()).unwrap().split.expect("as a whole it cannot be launched");
     assert_eq!((split.axis.as_str(), split.part), ("batch", 1 << 12));
-    // Whoever wants nothing implicit gets the reason.
+    // A strict call gets the reason.
     let strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
     let error = ask(large()).unwrap_err();
     drop(strict);
@@ -263,12 +263,12 @@ fn a_launch_must_fit_the_device() {
     ");
     let error = ask(Shape { head_dim: 256, ..Shape::default() }).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::CudaBlockLimitExceeded], "{error}");
-    // It can be asked, not run.
+    // It can be explained, but not run.
     assert_eq!(codes(&run(&engine, &Shape::default()).unwrap_err()), [ReasonCode::DeviceAbsent]);
 }
 
 #[test]
-fn devices_that_are_not_there_can_be_asked_about() {
+fn simulated_devices_can_be_explained() {
     let on = |id: &str, platform, change: &dyn Fn(&mut KernelSpec)| {
         let mut spec = spec(id).priority(50);
         spec.platform = platform;
@@ -318,7 +318,7 @@ fn devices_that_are_not_there_can_be_asked_about() {
 }
 
 #[test]
-fn what_is_on_a_device_does_not_cross_to_a_worker() {
+fn device_tensors_cannot_be_passed_to_a_worker() {
     let on_cuda = |id: &str| {
         let mut spec = spec(id);
         spec.platform = Platform::Cuda;
@@ -329,7 +329,8 @@ fn what_is_on_a_device_does_not_cross_to_a_worker() {
     let alone = engine([far.clone()]).with_device(lz_device::preset("h100").unwrap());
     let error = alone.which(attend(), &Shape::default().context()).unwrap_err();
     assert!(
-        error.has(ReasonCode::PlatformMismatch) && error.to_string().contains("does not cross"),
+        error.has(ReasonCode::PlatformMismatch)
+            && error.to_string().contains("cannot be passed to another process"),
         "{error}"
     );
     let both = engine([far, on_cuda("cuda.near")]).with_device(lz_device::preset("h100").unwrap());
@@ -337,7 +338,7 @@ fn what_is_on_a_device_does_not_cross_to_a_worker() {
 }
 
 #[test]
-fn a_cold_kernel_is_asked_for_and_passed_over() {
+fn cold_kernel_is_requested_and_skipped() {
     let mut jit = spec("jit.x").priority(90);
     jit.jit = true;
     let engine = engine([jit, spec("ready.x")]);
@@ -351,7 +352,7 @@ fn a_cold_kernel_is_asked_for_and_passed_over() {
 }
 
 #[test]
-fn measurements_move_the_choice_by_their_confidence() {
+fn measurements_affect_selection_by_confidence() {
     struct Known {
         slower_ns: f64,
         confidence: f64,
@@ -399,25 +400,25 @@ fn failures_fall_back_and_open_the_circuit() {
         last.has(ReasonCode::KernelFailed) && !last.has(ReasonCode::CircuitOpen),
         "nothing else is left: {last}"
     );
-    // Another shape has a record of its own.
+    // Another bucket has its own circuit.
     let error = run(&engine, &Shape { head_dim: 32, ..shape }).unwrap_err();
     assert!(matches!(error, Error::KernelExecution { .. }) && error.has(ReasonCode::KernelFailed), "{error}");
 }
 
 #[test]
-fn an_interrupted_call_is_not_tried_again() {
+fn interrupted_call_does_not_fall_back() {
     let engine = with_failing(|| Err(KernelError::interrupted("Ctrl-C")));
     for _ in 0..10 {
         let error = run(&engine, &Shape::default()).unwrap_err();
         let codes: Vec<ReasonCode> = error.reasons().iter().map(|reason| reason.code).collect();
         assert_eq!(codes, [ReasonCode::CallInterrupted]);
     }
-    assert!(engine.health().is_spotless());
+    assert!(engine.health().has_no_records());
     assert_eq!(engine.health().summary().counters.caller_failures, 10);
 }
 
 #[test]
-fn the_reference_answers_although_its_circuit_is_open() {
+fn reference_runs_although_its_circuit_is_open() {
     let broken = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let breaks = Arc::clone(&broken);
     let fails = move || match breaks.load(std::sync::atomic::Ordering::Relaxed) {
@@ -439,11 +440,11 @@ fn the_reference_answers_although_its_circuit_is_open() {
 }
 
 #[test]
-fn a_failed_call_falls_back_to_a_kernel_whose_circuit_is_open_before_it_gives_up() {
+fn open_circuit_kernel_is_the_last_fallback() {
     let engine = with_failing(|| Err(KernelError::failed("no luck")));
     let health = engine.health();
     let uuid = lz_device::detect_cpu().uuid;
-    // Five failures of the fallback, seen by nobody but health.
+    // Five failures of the fallback, recorded in health only.
     let bucket = lz_engine::bucket::Bucket::of(attend(), &Shape::default().context());
     for _ in 0..5 {
         let subject = lz_engine::health::Subject {
@@ -461,7 +462,7 @@ fn a_failed_call_falls_back_to_a_kernel_whose_circuit_is_open_before_it_gives_up
 }
 
 #[test]
-fn a_panic_is_a_failure_like_any_other() {
+fn panic_is_a_kernel_failure() {
     let engine = with_failing(|| panic!("boom"));
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "good.x");
     engine.set_policy(Policy {
@@ -477,7 +478,7 @@ fn a_panic_is_a_failure_like_any_other() {
 }
 
 #[test]
-fn a_lost_device_stops_everything_on_it() {
+fn lost_device_refuses_all_calls() {
     let engine = with_failing(|| Err(KernelError::failed("sticky").severity(Severity::Device)));
     let error = run(&engine, &Shape::default()).unwrap_err();
     assert!(error.has(ReasonCode::DeviceLost), "{error}");
@@ -486,7 +487,7 @@ fn a_lost_device_stops_everything_on_it() {
 }
 
 #[test]
-fn a_kernel_may_call_the_engine() {
+fn kernel_may_call_the_engine() {
     let engine = Engine::new();
     let inner = engine.clone();
     let depth = AtomicU32::new(0);
@@ -504,7 +505,7 @@ fn a_kernel_may_call_the_engine() {
 }
 
 #[test]
-fn wrong_specs_are_refused_whole_with_every_mistake() {
+fn invalid_specs_are_rejected_with_all_errors() {
     let mut wrong = spec("wrong.x")
         .dtype("W", &[DType::F32])
         .limit("head_dims <= 64", ReasonCode::HeadDimTooLarge)
@@ -518,17 +519,17 @@ fn wrong_specs_are_refused_whole_with_every_mistake() {
     let engine = Engine::new();
     let error = engine.register([entry(spec("right.x")), entry(wrong), entry(spec("right.x"))]).unwrap_err();
     insta::assert_snapshot!(error, @r"
-    wrong.x, right.x: refused, and nothing was registered
-      wrong.x: priority is 101; it goes from 0 to 100
-      wrong.x: alignment is 48 bytes; powers of two from 1 to 64 can be told apart
+    wrong.x, right.x: invalid; nothing was registered
+      wrong.x: priority is 101; expected 0 to 100
+      wrong.x: alignment is 48 bytes; expected a power of two from 1 to 64
       wrong.x: demo.attend has no dtype variable `W`; it has T
       wrong.x: `layout` has no case NHD; it has BSHD, BHSD
-      wrong.x: unknown KV strategy `paper`; known are contiguous, paged, virtual and unified
+      wrong.x: unknown KV-cache strategy `paper`; expected one of contiguous, paged, virtual, unified
       wrong.x: limit `head_dims <= 64`: unknown name `head_dims`; did you mean `head_dim`?
       wrong.x: limit `head_dim`: the expression needs bool, found int
       wrong.x: workspace `1.5`: the expression needs int, found float
       wrong.x: unknown instruction set `avx1024`
-      there is a kernel right.x for demo.attend already; ids are unique in an operation
+      kernel right.x is already registered for demo.attend; ids must be unique within an operation
     ");
     assert_eq!(engine.registry().kernels().count(), 0);
     let unknown = KernelSpec::new("a.x", "no.such", "a", "1", Platform::Cpu);
@@ -597,7 +598,7 @@ fn chosen(engine: &Engine, operation: &'static lz_core::OperationInfo, loud: boo
 }
 
 #[test]
-fn one_id_may_stand_for_a_kernel_of_each_of_several_operations() {
+fn one_id_may_name_kernels_of_several_operations() {
     let [first, second] = two();
     let engine = Engine::new();
     engine.register([of_two("shared.x", first, 10), of_two("shared.x", second, 10)]).unwrap();
@@ -610,7 +611,7 @@ fn one_id_may_stand_for_a_kernel_of_each_of_several_operations() {
 }
 
 #[test]
-fn a_lock_acts_on_what_it_names() {
+fn lock_applies_to_what_it_names() {
     let [first, second] = two();
     let engine = Engine::new();
     engine
@@ -633,20 +634,20 @@ fn a_lock_acts_on_what_it_names() {
             ..Policy::default()
         });
     };
-    // An alias means each of its operations, where its params are those of the call.
+    // An alias applies to each of its operations if the call has its params.
     lock("demo.both", "shared.x");
     for operation in [first, second] {
         assert_eq!(chosen(&engine, operation, true).unwrap(), "shared.x");
         assert_eq!(chosen(&engine, operation, false).unwrap(), "best.x");
     }
-    // A pattern is about the operations that its kernel is for.
+    // A pattern applies to the operations of its kernel.
     lock("demo.*", "only.x");
     assert_eq!(chosen(&engine, first, false).unwrap(), "only.x");
     assert_eq!(chosen(&engine, second, false).unwrap(), "best.x");
-    // A kernel that nobody has is still an error, never another choice.
+    // An unknown kernel is an error, never another selection.
     lock("demo.*", "nobody.x");
     assert!(matches!(chosen(&engine, first, false), Err(Error::Locked { .. })));
-    // A rule without an operation acts on every operation that the kernel is for.
+    // A rule without an operation applies to every operation of the kernel.
     let mut everywhere = rule("loud", Action::Lock("only.x".to_owned()));
     everywhere.operations = Pattern::any();
     engine.set_policy(Policy { rules: vec![everywhere], ..Policy::default() });
@@ -656,7 +657,7 @@ fn a_lock_acts_on_what_it_names() {
 }
 
 #[test]
-fn strict_graphs_need_a_trial_capture() {
+fn strict_graph_mode_requires_a_trial_capture() {
     let mut safe = spec("safe.x");
     safe.cuda_graph_safe = true;
     let engine = engine([safe]);
@@ -666,16 +667,16 @@ fn strict_graphs_need_a_trial_capture() {
     let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
     let error = run(&engine, &shape).unwrap_err();
     assert!(matches!(error, Error::CudaGraphUnsafe { .. }), "{error}");
-    assert!(error.to_string().contains("has not survived a trial capture"), "{error}");
+    assert!(error.to_string().contains("has not passed a trial capture"), "{error}");
     engine.mark_captured("safe.x", attend(), &shape.context());
     assert_eq!(run(&engine, &shape).unwrap(), "safe.x");
-    // What one shape has shown says nothing about others.
+    // A trial of one bucket does not apply to others.
     let other = Shape { dtype: DType::F16, ..Shape::default() };
     assert!(matches!(run(&engine, &other), Err(Error::CudaGraphUnsafe { .. })));
 }
 
 #[test]
-fn calls_are_decided_as_they_were_at_a_moment() {
+fn calls_are_decided_under_a_held_snapshot() {
     let engine = engine([spec("first.x").priority(60), spec("second.x").priority(50)]);
     let shape = Shape::default();
     let pinned = |moment: &Moment| {
@@ -692,13 +693,13 @@ fn calls_are_decided_as_they_were_at_a_moment() {
     assert_eq!(run(&engine, &shape).unwrap(), "third.x");
     assert_eq!(pinned(&before).unwrap(), "first.x", "it was not there at that moment");
     assert_eq!(pinned(&engine.moment()).unwrap(), "third.x");
-    // Modes are the thread's own: a moment does not make a call safe that is not.
+    // Modes belong to the thread: a held snapshot does not make an unsafe call safe.
     let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
     assert!(matches!(pinned(&before), Err(Error::CudaGraphUnsafe { .. })));
 }
 
 #[test]
-fn a_kernel_of_a_moment_that_fails_gives_way() {
+fn failing_kernel_of_a_held_snapshot_falls_back() {
     let engine = engine([spec("second.x").priority(50)]);
     let fails = || Err(KernelError::failed("no").before_writing());
     engine.register([failing(spec("first.x").priority(60), fails)]).unwrap();
@@ -715,7 +716,7 @@ fn a_kernel_of_a_moment_that_fails_gives_way() {
 }
 
 #[test]
-fn without_an_invariant_kernel_policy_says_what_happens() {
+fn policy_decides_without_an_invariant_kernel() {
     use lz_engine::policy::TpFallback;
     let mut reference = spec("reference.x");
     reference.tp_invariant = true;

@@ -1,4 +1,4 @@
-//! What a decision depends on beside the call itself: the ranks of its run, blocks of memory, what has been compiled.
+//! What a decision depends on besides the call: tensor-parallel ranks, memory blocks, compiled kernels.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use lz_perfdb::PerfDb;
 use lz_test_support::Folder;
 
 #[test]
-fn the_largest_free_block_is_believed_for_a_while_and_asked_for_again_after_a_failed_allocation() {
+fn largest_free_block_is_cached_until_ttl_or_failed_allocation() {
     #[derive(Default)]
     struct Fragmented {
         block: AtomicU32,
@@ -66,7 +66,7 @@ fn the_largest_free_block_is_believed_for_a_while_and_asked_for_again_after_a_fa
 }
 
 #[test]
-fn an_invariant_result_needs_a_kernel_whose_promise_covers_the_ranks_and_their_order() {
+fn tp_invariance_requires_matching_ranks_and_reduction_order() {
     let invariant = |id: &str, priority, most, order| {
         let mut spec = spec(id).priority(priority);
         (spec.tp_invariant, spec.max_tp_size, spec.reduction_order) = (true, most, order);
@@ -107,7 +107,7 @@ fn an_invariant_result_needs_a_kernel_whose_promise_covers_the_ranks_and_their_o
 }
 
 #[test]
-fn the_ranks_of_a_run_are_a_setting() {
+fn tp_size_is_a_setting() {
     let mut small = spec("small.x").priority(90);
     (small.tp_invariant, small.max_tp_size) = (true, Some(2));
     let mut reference = spec("reference.x");
@@ -126,7 +126,7 @@ fn the_ranks_of_a_run_are_a_setting() {
 }
 
 #[test]
-fn a_cache_in_virtual_memory_needs_a_driver_that_has_it() {
+fn virtual_kv_cache_requires_a_minimum_driver() {
     let mut decode = spec("cuda.decode");
     decode.platform = Platform::Cuda;
     decode.kv_strategies = vec!["virtual".to_owned()];
@@ -142,37 +142,37 @@ fn a_cache_in_virtual_memory_needs_a_driver_that_has_it() {
 }
 
 #[test]
-fn explanations_can_be_switched_off() {
+fn explanations_can_be_disabled() {
     let engine = engine([spec("a.x").priority(9), spec("b.x")]);
     engine.configure([("explain_enabled".to_owned(), Given::Bool(false))]).unwrap();
     let explanation = engine.explain(attend(), &Shape::default().context());
     assert_eq!((explanation.chosen(), explanation.candidates.len()), (Some("a.x"), 0));
     let text = explanation.to_string();
-    assert!(text.contains("a.x would run it; why is not told: explain_enabled is false"), "{text}");
+    assert!(text.contains("a.x is selected; details are disabled: explain_enabled is false"), "{text}");
 }
 
 #[test]
-fn tuning_takes_as_many_samples_as_settings_say() {
+fn tuning_samples_are_a_setting() {
     let engine = Engine::new();
-    assert_eq!(TuneOptions::of(&engine).most_samples, 20);
+    assert_eq!(TuneOptions::of(&engine).max_samples, 20);
     engine.configure([("perfdb.tune_samples".to_owned(), Given::Int(3))]).unwrap();
     let options = TuneOptions::of(&engine);
-    assert_eq!((options.least_samples, options.most_samples), (3, 3));
+    assert_eq!((options.min_samples, options.max_samples), (3, 3));
 }
 
 #[test]
-fn a_database_that_cannot_be_used_is_told_with_the_explanation() {
+fn unavailable_database_is_reported_in_explanations() {
     let engine = engine([spec("a.x")]);
     assert!(engine.explain(attend(), &Shape::default().context()).perfdb.is_none());
     assert!(engine.attach_perfdb(shared(PerfDb::disabled()), ""));
     let explanation = engine.explain(attend(), &Shape::default().context());
     let reason = explanation.perfdb.as_ref().map(|reason| (reason.code, reason.sentence.as_str()));
-    assert_eq!(reason, Some(("PERFDB_UNAVAILABLE", "cannot be opened: switched off")));
+    assert_eq!(reason, Some(("PERFDB_UNAVAILABLE", "cannot be opened: disabled")));
     assert!(explanation.to_string().contains("PERFDB_UNAVAILABLE"), "{explanation}");
 }
 
 #[test]
-fn a_cold_kernel_compiles_inside_a_call_only_where_nothing_else_can_run_it_and_policy_allows_it() {
+fn cold_kernel_compiles_inside_a_call_only_as_last_resort() {
     let mut cold = spec("jit.x").priority(90);
     cold.jit = true;
     let engine = engine([cold, spec("short.x").limit("batch * seq <= 512", ReasonCode::SeqTooLong)]);
@@ -183,7 +183,7 @@ fn a_cold_kernel_compiles_inside_a_call_only_where_nothing_else_can_run_it_and_p
     assert!(error.has(ReasonCode::JitCold) && error.has(ReasonCode::SeqTooLong), "{error}");
     let source = Sourced::new(false, "jit.fail_on_no_fallback");
     engine.set_policy(Policy { fail_on_no_fallback: source, ..Policy::default() });
-    // Both calls are of one cell.
+    // Both calls are in one cell.
     assert_eq!(run(&engine, &short).unwrap(), "short.x");
     let explanation = engine.explain(attend(), &long.context());
     assert_eq!(explanation.chosen(), Some("jit.x"));
@@ -201,7 +201,7 @@ fn a_cold_kernel_compiles_inside_a_call_only_where_nothing_else_can_run_it_and_p
 }
 
 #[test]
-fn the_system_is_asked_for_its_memory_where_the_operator_says_so() {
+fn system_memory_is_probed_if_enabled() {
     let mut hungry = spec("hungry.x").priority(90);
     hungry.workspace = Some("1152921504606846976".to_owned());
     let mut modest = spec("modest.x").priority(80);
@@ -218,7 +218,7 @@ fn the_system_is_asked_for_its_memory_where_the_operator_says_so() {
     let reason = &explanation.candidate("hungry.x").unwrap().reasons[0];
     assert_eq!(reason.code, "MEMORY_HEADROOM_EXCEEDED", "{explanation}");
 
-    // Whoever was named comes before the system.
+    // An explicit probe takes precedence over the system.
     let folder = Folder::new();
     std::fs::create_dir_all(folder.file("proc")).unwrap();
     folder.write("proc/meminfo", "MemTotal: 8 kB\nMemAvailable: 2 kB\n");

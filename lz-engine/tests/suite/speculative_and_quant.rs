@@ -1,4 +1,4 @@
-//! Choices above a single kernel: pairs for speculative decoding, and the format of quantised tensors.
+//! Selections above a single kernel: pairs for speculative decoding, and quantization formats.
 
 use crate::engine_support::{Shape, attend, engine, spec};
 use lz_core::{Context, DType, Error, KernelSpec, OperationInfo, ReasonCode, dynamic};
@@ -21,7 +21,7 @@ fn with_strategies(id: &str, priority: u8, strategies: &[&str]) -> KernelSpec {
     spec
 }
 
-/// Drafts are short, targets long; each kernel takes only one of them.
+/// Drafts are short, targets long; each kernel accepts only one of them.
 fn house() -> Engine {
     let short = |spec: KernelSpec| spec.limit("seq <= 128", ReasonCode::AxisLimit);
     let long = |spec: KernelSpec| spec.limit("seq > 128", ReasonCode::AxisLimit);
@@ -38,7 +38,7 @@ fn calls() -> (Context, Context) {
 }
 
 #[test]
-fn a_shared_cache_changes_which_pair_is_best() {
+fn shared_kv_cache_changes_the_best_pair() {
     let engine = house();
     let (draft, target) = calls();
     let apart = SpeculativeConfig::default();
@@ -56,7 +56,7 @@ fn a_shared_cache_changes_which_pair_is_best() {
 }
 
 #[test]
-fn each_of_the_four_reasons_is_told() {
+fn each_incompatibility_has_a_reason() {
     let engine = house();
     let (draft, target) = calls();
     let refused = |config: SpeculativeConfig, stages: u32| {
@@ -81,7 +81,7 @@ fn each_of_the_four_reasons_is_told() {
 }
 
 #[test]
-fn a_kernel_that_knows_the_algorithm_is_taken() {
+fn kernel_that_supports_the_algorithm_is_selected() {
     let mut knows = spec("eagle.x").priority(1);
     knows.speculative_algorithms = vec!["eagle".to_owned()];
     let engine = engine([spec("plain.x").priority(90), knows]);
@@ -92,7 +92,7 @@ fn a_kernel_that_knows_the_algorithm_is_taken() {
 }
 
 #[test]
-fn kept_pairs_end_with_the_generation_and_are_looked_at_for_each_call() {
+fn cached_pairs_end_with_the_generation_and_are_checked_per_call() {
     let engine = house();
     let cache = PairCache::default();
     let (draft, target) = calls();
@@ -108,7 +108,7 @@ fn kept_pairs_end_with_the_generation_and_are_looked_at_for_each_call() {
 }
 
 #[test]
-fn settings_say_how_and_the_batch_how_many() {
+fn settings_and_batch_size_determine_speculation() {
     let engine = Engine::new();
     engine
         .configure([
@@ -166,7 +166,7 @@ fn in_format(case: u64) -> Context {
 }
 
 #[test]
-fn formats_are_chosen_by_accuracy_and_speed_as_weighed() {
+fn formats_are_selected_by_weighted_accuracy_and_speed() {
     let kernel = |id: &str, priority: u8, formats: &[&str]| {
         let mut spec =
             KernelSpec::new(id, "demo.packed", "b", "1", lz_core::device::Platform::Cpu).priority(priority);

@@ -1,4 +1,4 @@
-//! Calls that are too large for every kernel run in parts: the same values as a whole call, only where that is sound.
+//! Calls that are too large for every kernel are split: the same values as a whole call, only if that is sound.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -88,7 +88,7 @@ impl Kernel for Scales {
     }
 }
 
-/// A kernel whose scratch memory grows with the batch.
+/// A kernel whose workspace grows with the batch.
 fn greedy() -> KernelSpec {
     let mut spec = KernelSpec::new("greedy.scale", "demo.scale", "greedy", "1", Platform::Cpu).priority(50);
     spec.workspace = Some("batch * 1024".to_owned());
@@ -104,7 +104,7 @@ fn engine(specs: Vec<KernelSpec>, headroom: u64) -> (Engine, Arc<AtomicUsize>) {
     (engine, runs)
 }
 
-/// Calls the operation; the output and how often each row was seen.
+/// Calls the operation; returns the output and how often each row was processed.
 fn call(engine: &Engine, batch: i64, mask: Option<&[i64]>) -> Result<(Vec<f32>, Vec<i32>), lz_core::Error> {
     let numbers: Vec<f32> = (0..batch * 3).map(|number| number as f32).collect();
     let masks: Vec<f32> = (0..batch * 3).map(|number| (number % 7) as f32).collect();
@@ -130,9 +130,9 @@ fn call(engine: &Engine, batch: i64, mask: Option<&[i64]>) -> Result<(Vec<f32>, 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Whatever the batch, the memory and the mask: parts give the same values as the whole, and each row is seen once.
+    /// For any batch, memory and mask: parts give the same values as the whole, and each row is processed once.
     #[test]
-    fn parts_are_the_whole(batch in 1i64..50, rows in 1u64..20, mask in 0usize..4) {
+    fn split_call_equals_the_whole_call(batch in 1i64..50, rows in 1u64..20, mask in 0usize..4) {
         let shapes: [Option<Vec<i64>>; 4] = [None, Some(vec![3]), Some(vec![1, 3]), Some(vec![batch, 3])];
         let mask = shapes[mask].as_deref();
         let (whole, _) = engine(vec![greedy()], u64::MAX);
@@ -164,7 +164,7 @@ fn context(batch: u64) -> lz_core::Context {
 }
 
 #[test]
-fn another_kernel_is_always_preferred() {
+fn eligible_kernel_is_preferred_to_splitting() {
     let slow = KernelSpec::new("slow.scale", "demo.scale", "slow", "1", Platform::Cpu);
     let (engine, runs) = engine(vec![greedy(), slow], 4 * 1024);
     call(&engine, 40, None).unwrap();
@@ -178,19 +178,22 @@ fn a_split_is_planned_and_explained() {
     let (engine, _) = engine(vec![greedy()], 4 * 1024);
     let plan = engine.which(scale(), &context(40)).unwrap();
     let split = plan.split.expect("it must be cut");
-    assert_eq!(split.to_string(), "batch 40 is cut into 14 parts of up to 3");
+    assert_eq!(split.to_string(), "batch 40 is split into 14 parts of up to 3");
     assert_eq!((plan.kernel.as_str(), plan.workspace_bytes), ("greedy.scale", 3 * 1024));
     let explanation = engine.explain(scale(), &context(40));
     let candidate = explanation.candidate("greedy.scale").unwrap();
     let codes: Vec<&str> = candidate.reasons.iter().map(|reason| reason.code).collect();
     assert_eq!(codes, ["MEMORY_HEADROOM_EXCEEDED", "BATCH_SPLIT_REQUIRED"]);
     assert!(candidate.chosen);
-    assert!(explanation.to_string().contains("; batch 40 is cut into 14 parts of up to 3"), "{explanation}");
+    assert!(
+        explanation.to_string().contains("; batch 40 is split into 14 parts of up to 3"),
+        "{explanation}"
+    );
     assert_eq!(engine.which(scale(), &context(4)).unwrap().split, None);
 }
 
 #[test]
-fn launch_grids_are_a_reason_to_split_too() {
+fn launch_grid_limit_causes_a_split() {
     let gpu = lz_device::preset(lz_device::PRESETS[0]).unwrap();
     let mut spec = KernelSpec::new("gpu.scale", "demo.scale", "gpu", "1", gpu.platform());
     spec.grid = Some(["1".to_owned(), "batch".to_owned(), "1".to_owned()]);
@@ -202,7 +205,7 @@ fn launch_grids_are_a_reason_to_split_too() {
 }
 
 #[test]
-fn what_is_wrong_for_another_reason_is_not_cut() {
+fn other_reasons_do_not_cause_a_split() {
     let limited = greedy().limit("width == 8", ReasonCode::AxisLimit);
     let (engine, runs) = engine(vec![limited], 4 * 1024);
     let error = call(&engine, 40, None).unwrap_err();
@@ -211,7 +214,7 @@ fn what_is_wrong_for_another_reason_is_not_cut() {
 }
 
 #[test]
-fn strict_calls_and_single_items_are_not_cut() {
+fn strict_calls_and_single_items_are_not_split() {
     let (engine, _) = engine(vec![greedy()], 1023);
     assert!(call(&engine, 40, None).unwrap_err().has(ReasonCode::MemoryHeadroomExceeded));
     let (engine, _) = self::engine(vec![greedy()], 4 * 1024);
@@ -219,7 +222,7 @@ fn strict_calls_and_single_items_are_not_cut() {
     assert!(call(&engine, 40, None).unwrap_err().has(ReasonCode::MemoryHeadroomExceeded));
 }
 
-/// Which operations of the catalogue can be cut at all: read the list before accepting a change of it.
+/// Which operations of the catalog can be split at all: review the list before accepting a change of it.
 #[test]
 fn the_catalogue_is_cut_where_it_is_sound() {
     let list: Vec<String> = operations()

@@ -1,8 +1,10 @@
-//! Dispatch tables and lockfiles: wrong ones give their exact text, right ones decide and compare exactly.
+//! Dispatch tables and lockfiles: invalid ones have their exact diagnostic, valid ones decide and compare exactly.
 
 use lz_core::context::Context;
 use lz_core::{DType, OperationInfo, ReasonCode};
-use lz_engine::table::{DispatchTable, Found, Leaf, LockedDecision, Lockfile, Sizes, TableWriter, grow};
+use lz_engine::table::{
+    DispatchTable, Leaf, LockedDecision, Lockfile, Sizes, TableAnswer, TableWriter, grow,
+};
 use lz_test_support::{fixtures, hold, operation, operations};
 use proptest::prelude::*;
 
@@ -23,16 +25,16 @@ fn context(info: &OperationInfo, values: &[(&str, u64)]) -> Context {
     context
 }
 
-fn kernel(found: &Found<'_>) -> String {
+fn kernel(found: &TableAnswer<'_>) -> String {
     match found {
-        Found::Decision(decision) => decision.kernel.clone(),
-        Found::Outside(reason) => reason.to_string(),
-        Found::Unknown => "unknown".to_owned(),
+        TableAnswer::Decision(decision) => decision.kernel.clone(),
+        TableAnswer::Outside(reason) => reason.to_string(),
+        TableAnswer::Unknown => "unknown".to_owned(),
     }
 }
 
 #[test]
-fn each_wrong_table_gives_its_text() {
+fn each_invalid_table_has_its_diagnostic() {
     hold(FAIL, |name, text| {
         if name.ends_with(".lock") {
             return Lockfile::read(name, text).err().map(|error| error.report.render());
@@ -42,7 +44,7 @@ fn each_wrong_table_gives_its_text() {
 }
 
 #[test]
-fn the_example_of_the_seed_loads_as_it_stands_and_decides_in_its_bucket_only() {
+fn example_table_loads_and_decides_only_in_its_bucket() {
     let table = right("appendix_e.json");
     let info = operation("attention.gqa.prefill");
     let call = |batch, seq, causal| {
@@ -59,20 +61,20 @@ fn the_example_of_the_seed_loads_as_it_stands_and_decides_in_its_bucket_only() {
 }
 
 #[test]
-fn a_table_of_another_machine_is_refused() {
+fn table_of_another_machine_is_rejected() {
     let table = right("appendix_e.json");
     let error = table.verify("t.json", "cuda_sm100_cu130", "abc").unwrap_err();
     let codes: Vec<ReasonCode> = error.reasons.iter().map(|reason| reason.code).collect();
     assert_eq!(codes, [ReasonCode::TableHardwareMismatch, ReasonCode::TableCapabilitiesMismatch]);
     insta::assert_snapshot!(error, @r"
-    t.json: the dispatch table is not used
+    t.json: the dispatch table was rejected
       [TABLE_HARDWARE_MISMATCH] requires cuda_sm90_cu123, found cuda_sm100_cu130
       [TABLE_CAPABILITIES_MISMATCH] requires a capabilities hash, which the table lacks, found abc
     ");
 }
 
 #[test]
-fn trees_split_by_words_and_sizes() {
+fn trees_split_by_fields_and_sizes() {
     let table = right("trees.json");
     let info = operation("norm.rms");
     let call = |dtype: DType, hidden, rows| {
@@ -86,7 +88,7 @@ fn trees_split_by_words_and_sizes() {
 }
 
 #[test]
-fn equal_neighbours_grow_together() {
+fn equal_neighbors_are_merged() {
     let axes = [sizes("hidden", vec![64, 128, 256, 512])];
     let leaf =
         |kernel: &str| Leaf { kernel: kernel.to_owned(), fallbacks: Vec::new(), jit_artifacts: Vec::new() };
@@ -104,9 +106,9 @@ fn sizes(axis: &str, bounds: Vec<i64>) -> Sizes {
 }
 
 proptest! {
-    /// A table that was written and read again decides as the one who was asked, everywhere inside its buckets.
+    /// A table that was written and read again answers as the function it was grown from, everywhere inside its buckets.
     #[test]
-    fn a_written_table_decides_as_it_was_told(
+    fn written_table_round_trips(
         hidden in prop::collection::btree_set(1i64..2000, 1..5),
         rows in prop::collection::btree_set(1i64..2000, 1..5),
         answers in prop::collection::vec(0u8..3, 25),
@@ -134,8 +136,8 @@ proptest! {
                 .map(|(size, sizes)| sizes.bounds.iter().copied().find(|bound| size <= bound))
                 .collect();
             match (table.lookup(info, &context), cell) {
-                (Found::Decision(decision), Some(cell)) => prop_assert_eq!(&decision.kernel, &answer(&cell)),
-                (Found::Outside(reason), None) => prop_assert_eq!(reason.code, ReasonCode::PlanBucketMiss),
+                (TableAnswer::Decision(decision), Some(cell)) => prop_assert_eq!(&decision.kernel, &answer(&cell)),
+                (TableAnswer::Outside(reason), None) => prop_assert_eq!(reason.code, ReasonCode::PlanBucketMiss),
                 (found, cell) => prop_assert!(false, "{found:?} in {cell:?}"),
             }
         }
@@ -171,7 +173,7 @@ fn a_lockfile_reads_as_text_and_comes_back() {
 }
 
 #[test]
-fn two_lockfiles_are_compared_exactly() {
+fn lockfile_differences_are_exact() {
     let ours = lockfile();
     assert!(ours.compare(&lockfile()).is_empty());
     assert_eq!(ours.digest(), lockfile().digest());
@@ -196,10 +198,10 @@ fn two_lockfiles_are_compared_exactly() {
 }
 
 #[test]
-fn a_changed_letter_is_noticed() {
+fn any_edit_changes_the_digest() {
     let text = lockfile().text();
     for (at, character) in text.char_indices().filter(|(_, character)| character.is_ascii_alphanumeric()) {
-        // The comment is not part of what is locked.
+        // The comment is not part of the digest.
         if text[..at].lines().count() < 2 {
             continue;
         }
@@ -210,7 +212,7 @@ fn a_changed_letter_is_noticed() {
 }
 
 #[test]
-fn a_table_with_more_combinations_than_fit_is_refused() {
+fn table_with_too_many_combinations_is_rejected() {
     let (_, _, text) =
         fixtures(PASS).into_iter().find(|(_, found, _)| found == "appendix_e.json").expect("it is there");
     let mut table: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
@@ -221,8 +223,8 @@ fn a_table_with_more_combinations_than_fit_is_refused() {
         bounds.extend((1..3000).map(|step| serde_json::Value::from(last + step)));
     }
     let text = serde_json::to_string(&table).expect("it is JSON");
-    // A table that is read all the same is too long to be shown.
+    // A successfully read table is too long to be printed.
     let read = DispatchTable::read("many.json", &text, operations()).map(drop);
     let error = read.expect_err("nothing holds so many");
-    assert!(error.to_string().contains("combinations of buckets, which are too many"), "{error}");
+    assert!(error.to_string().contains("has too many combinations of buckets: "), "{error}");
 }

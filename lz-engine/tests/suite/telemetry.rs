@@ -1,4 +1,4 @@
-//! Counters are exact, fallbacks are logged once, watching sees every call, and synchronising makes an error surface.
+//! Counters are exact, fallbacks are logged once, observation covers every call, and synchronization surfaces errors.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,10 +7,10 @@ use lz_core::context::FieldKind;
 use lz_core::device::Platform;
 use lz_core::{Context, DType, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, ReasonCode, Run};
 use lz_engine::Engine;
-use lz_engine::telemetry::{Synchronise, Watch};
+use lz_engine::telemetry::{ObserveOptions, Synchronize};
 
 #[test]
-fn every_call_is_counted_once_whatever_way_it_took() {
+fn every_call_is_counted_once_on_every_path() {
     let engine = engine([spec("a.x")]);
     for _ in 0..1000 {
         run(&engine, &Shape::default()).unwrap();
@@ -23,7 +23,7 @@ fn every_call_is_counted_once_whatever_way_it_took() {
     assert_eq!(metrics.execution_latency.count, 0, "nobody asked for times");
 
     std::thread::scope(|threads| {
-        // Joined one by one: the end of a scope does not wait for what threads tell while they end.
+        // Joined one by one: the end of a scope does not wait for what threads flush while they end.
         let count = || (0..250).for_each(|_| drop(run(&engine, &Shape::default())));
         let workers: Vec<_> = (0..4).map(|_| threads.spawn(count)).collect();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
@@ -33,7 +33,7 @@ fn every_call_is_counted_once_whatever_way_it_took() {
 }
 
 #[test]
-fn a_thread_that_serves_two_engines_tells_each_its_own() {
+fn thread_with_two_engines_counts_for_each() {
     let (one, other) = (engine([spec("a.x")]), engine([spec("b.x")]));
     for _ in 0..50 {
         run(&one, &Shape::default()).unwrap();
@@ -44,7 +44,7 @@ fn a_thread_that_serves_two_engines_tells_each_its_own() {
 }
 
 #[test]
-fn failures_and_fallbacks_are_counted_always() {
+fn failures_and_fallbacks_are_always_counted() {
     let engine = engine([spec("reference.x")]);
     engine.register([failing(spec("bad.x").priority(90), || Err(KernelError::failed("no")))]).unwrap();
     for _ in 0..3 {
@@ -71,15 +71,15 @@ fn calls_without_a_kernel_are_refusals() {
 }
 
 #[test]
-fn times_are_taken_of_as_many_calls_as_asked() {
+fn timing_samples_the_configured_share() {
     let engine = engine([spec("a.x")]);
-    engine.watch(Watch { time_every: 1, ..Watch::default() });
+    engine.observe(ObserveOptions { time_every: 1, ..ObserveOptions::default() });
     for _ in 0..30 {
         run(&engine, &Shape::default()).unwrap();
     }
     let metrics = engine.metrics();
     assert_eq!((metrics.selection_latency.count, metrics.execution_latency.count), (30, 30));
-    engine.watch(Watch { time_every: 10, ..Watch::default() });
+    engine.observe(ObserveOptions { time_every: 10, ..ObserveOptions::default() });
     for _ in 0..1000 {
         run(&engine, &Shape::default()).unwrap();
     }
@@ -90,8 +90,8 @@ fn times_are_taken_of_as_many_calls_as_asked() {
 
 struct Faulty(Mutex<Vec<usize>>);
 
-impl Synchronise for Faulty {
-    fn synchronise(&self, stream: usize) -> Result<(), KernelError> {
+impl Synchronize for Faulty {
+    fn synchronize(&self, stream: usize) -> Result<(), KernelError> {
         let mut seen = self.0.lock().unwrap();
         seen.push(stream);
         if seen.len() == 3 { Err(KernelError::failed("an illegal address, found late")) } else { Ok(()) }
@@ -99,10 +99,10 @@ impl Synchronise for Faulty {
 }
 
 #[test]
-fn debugging_synchronises_after_each_call_so_that_the_error_is_that_of_its_call() {
+fn debug_synchronizes_after_each_call() {
     let engine = engine([spec("a.x")]);
     let device = Arc::new(Faulty(Mutex::default()));
-    engine.set_synchronise(Some(Arc::clone(&device) as Arc<dyn Synchronise>));
+    engine.set_synchronize(Some(Arc::clone(&device) as Arc<dyn Synchronize>));
     run(&engine, &Shape::default()).unwrap();
     assert!(device.0.lock().unwrap().is_empty());
     engine.configure([("debug".to_owned(), lz_engine::policy::layer::Given::Bool(true))]).unwrap();
@@ -115,7 +115,7 @@ fn debugging_synchronises_after_each_call_so_that_the_error_is_that_of_its_call(
     assert_eq!(*device.0.lock().unwrap(), [7, 7, 7]);
 }
 
-/// Remembers spans and events by name.
+/// Collects spans and events by name.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -146,10 +146,10 @@ impl tracing::Subscriber for Recorder {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-fn seen_by(watch: Watch, calls: usize) -> Vec<String> {
+fn seen_by(watch: ObserveOptions, calls: usize) -> Vec<String> {
     let engine = engine([spec("reference.x")]);
     engine.register([failing(spec("bad.x").priority(90), || Err(KernelError::failed("no")))]).unwrap();
-    engine.watch(watch);
+    engine.observe(watch);
     let recorder = Recorder::default();
     tracing::subscriber::with_default(recorder.clone(), || {
         (0..calls).for_each(|_| drop(run(&engine, &Shape::default())));
@@ -162,17 +162,22 @@ fn count(seen: &[String], what: &str) -> usize {
 }
 
 #[test]
-fn spans_and_logs_come_when_asked_for_and_fallbacks_are_logged_once() {
-    let quiet = seen_by(Watch::default(), 4);
-    assert_eq!((count(&quiet, "a kernel failed"), count(&quiet, "selected")), (1, 0), "{quiet:?}");
+fn spans_and_logs_are_optional_and_fallbacks_logged_once() {
+    let quiet = seen_by(ObserveOptions::default(), 4);
+    assert_eq!(
+        (count(&quiet, "kernel failed; used fallback"), count(&quiet, "selected")),
+        (1, 0),
+        "{quiet:?}"
+    );
     assert_eq!(count(&quiet, "span lz.dispatch"), 0);
-    let loud = seen_by(Watch { spans: true, log: true, verbose: true, ..Watch::default() }, 4);
-    assert_eq!((count(&loud, "a kernel failed"), count(&loud, "selected")), (4, 4), "{loud:?}");
+    let loud =
+        seen_by(ObserveOptions { spans: true, log: true, verbose: true, ..ObserveOptions::default() }, 4);
+    assert_eq!((count(&loud, "kernel failed; used fallback"), count(&loud, "selected")), (4, 4), "{loud:?}");
     assert_eq!((count(&loud, "span lz.select"), count(&loud, "span lz.dispatch")), (4, 8));
 }
 
 #[test]
-fn an_engine_that_imagines_a_device_counts_for_itself() {
+fn simulated_engine_has_its_own_counters() {
     let engine = engine([spec("a.x")]);
     engine.register([entry(spec("b.x"))]).unwrap();
     run(&engine, &Shape::default()).unwrap();
@@ -202,7 +207,7 @@ workloads:
   small: { n: 1, T: f32 }
 "#;
 
-/// How many of so many calls the thread answered from its own memory.
+/// How many of these calls were answered from the thread cache.
 fn remembered(engine: &Engine, operation: &'static OperationInfo, contexts: &[Context]) -> u64 {
     let before = engine.metrics().remembered_hits;
     for context in contexts {
@@ -212,7 +217,7 @@ fn remembered(engine: &Engine, operation: &'static OperationInfo, contexts: &[Co
 }
 
 #[test]
-fn a_failure_makes_the_calls_of_its_own_operation_careful_and_no_others() {
+fn failure_disables_the_fast_path_of_its_operation_only() {
     let other = lz_core::dynamic::read_operation("demo/other.yaml", OTHER).expect("it is right");
     let engine = engine([spec("good.x")]);
     let another = KernelSpec::new("other.x", "demo.other", "other", "1", Platform::Cpu);
@@ -235,7 +240,7 @@ fn a_failure_makes_the_calls_of_its_own_operation_careful_and_no_others() {
 }
 
 #[test]
-fn numbers_that_nobody_looks_at_tell_no_calls_apart() {
+fn unread_scalars_are_not_part_of_the_key() {
     let scaled = |scale: u32| Shape { scale: f64::from(scale), ..Shape::default() }.context();
     let contexts: Vec<Context> = (0..200).map(scaled).collect();
     let engine = engine([spec("a.x")]);
@@ -245,7 +250,7 @@ fn numbers_that_nobody_looks_at_tell_no_calls_apart() {
 }
 
 #[test]
-fn a_kernel_that_failed_does_not_slow_the_one_that_runs_in_its_place() {
+fn fallback_kernel_keeps_the_fast_path() {
     let engine = engine([spec("good.x").priority(10)]);
     let fails = || Err(KernelError::failed("no").before_writing());
     engine.register([failing(spec("bad.x").priority(90), fails)]).expect("it fits");

@@ -1,4 +1,4 @@
-//! What a thread lays over the policy: nested, ended in any order, never seen by other threads, never served outside.
+//! Policy overlays of a thread: nested, dropped in any order, thread-local, never used outside.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -29,9 +29,9 @@ fn who(engine: &Engine) -> String {
 }
 
 #[test]
-fn a_scoped_decision_is_never_served_outside_and_the_other_way_round() {
+fn scoped_decisions_are_separate() {
     let engine = three();
-    // Often enough that the thread's own memory answers on both sides.
+    // Often enough that the thread cache answers on both sides.
     for _ in 0..3 {
         for _ in 0..40 {
             assert_eq!(who(&engine), "a.x");
@@ -49,7 +49,7 @@ fn a_scoped_decision_is_never_served_outside_and_the_other_way_round() {
 }
 
 #[test]
-fn scopes_nest_and_the_inner_one_wins() {
+fn inner_scope_wins() {
     let engine = three();
     let outer = engine.scope(Overlay::new().lock("demo.attend", "b.x")).unwrap();
     {
@@ -68,7 +68,7 @@ fn scopes_nest_and_the_inner_one_wins() {
 }
 
 #[test]
-fn a_scoped_lock_on_a_kernel_that_cannot_run_is_an_error_with_reasons() {
+fn scoped_lock_on_an_ineligible_kernel_is_an_error() {
     let engine = three();
     let _scope = engine.scope(Overlay::new().lock("demo.attend", "c.x")).unwrap();
     let error = run(&engine, &Shape::default()).unwrap_err();
@@ -77,7 +77,7 @@ fn a_scoped_lock_on_a_kernel_that_cannot_run_is_an_error_with_reasons() {
 }
 
 #[test]
-fn another_engine_and_an_imagined_device_see_what_is_theirs() {
+fn scope_applies_to_its_engine_and_its_simulated_devices() {
     let (one, other) = (three(), three());
     let _scope = one.prefer(&names(&["b"])).unwrap();
     for _ in 0..20 {
@@ -92,7 +92,7 @@ fn another_engine_and_an_imagined_device_see_what_is_theirs() {
 }
 
 #[test]
-fn a_change_of_policy_reaches_into_scopes() {
+fn policy_change_applies_inside_scopes() {
     let engine = three();
     let _scope = engine.scope(Overlay::new().avoid(&names(&["a"]))).unwrap();
     assert_eq!(who(&engine), "b.x");
@@ -103,7 +103,7 @@ fn a_change_of_policy_reaches_into_scopes() {
 }
 
 #[test]
-fn fallbacks_and_memory_obey_the_scope() {
+fn scope_controls_fallbacks_and_memory() {
     let failed = || Err(KernelError::failed("no"));
     let engine = engine([spec("reference.x")]);
     engine.register([failing(spec("a.x").priority(60), failed)]).unwrap();
@@ -124,7 +124,7 @@ fn fallbacks_and_memory_obey_the_scope() {
 }
 
 #[test]
-fn settings_show_what_the_thread_has_laid_over_them() {
+fn settings_include_the_thread_overlay() {
     let engine = three();
     let value = |key: &str| {
         let found = engine.config().into_iter().find(|entry| entry.key == key).unwrap();
@@ -141,7 +141,7 @@ fn settings_show_what_the_thread_has_laid_over_them() {
 }
 
 #[test]
-fn threads_with_and_without_scopes_never_meet() {
+fn scoped_and_unscoped_threads_do_not_interfere() {
     const ROUNDS: usize = 300;
     let engine = three();
     let stop = AtomicBool::new(false);
@@ -185,7 +185,7 @@ fn threads_with_and_without_scopes_never_meet() {
 }
 
 #[test]
-fn the_stream_of_the_caller_reaches_the_kernel() {
+fn stream_of_the_caller_reaches_the_kernel() {
     let engine = three();
     let stream = || {
         let mut seen = None;

@@ -1,4 +1,4 @@
-//! Tuning with a clock that only the kernels move: what is measured is what they cost, and every order is known beforehand.
+//! Tuning with a clock that only the kernels advance: measured times and their order are known in advance.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl House {
         House { folder: Folder::new(), clock: Arc::new(ManualClock::starting_at(unix_now())) }
     }
 
-    /// A kernel that takes this long by the only clock there is.
+    /// A kernel that takes this long by the manual clock.
     fn kernel(&self, spec: KernelSpec, cost_ns: u64) -> KernelEntry {
         let clock = Arc::clone(&self.clock);
         failing(spec, move || {
@@ -70,7 +70,7 @@ fn go_on(_: &Progress<'_>) -> ControlFlow<()> {
 }
 
 #[test]
-fn the_measured_best_is_chosen_by_the_next_engine_which_can_say_why() {
+fn next_engine_selects_the_fastest_measured_kernel_and_explains_it() {
     let house = House::new();
     let kernels = || {
         vec![
@@ -100,20 +100,20 @@ fn the_measured_best_is_chosen_by_the_next_engine_which_can_say_why() {
     assert!(measured.age_seconds < 3600 && measured.confidence > 0.0);
     let text = explanation.to_string();
     assert!(text.contains("1.0 µs median, 5 samples, just measured"), "{text}");
-    // Another bucket knows nothing of this.
+    // Another bucket has no measurements.
     let other = Shape { seq: 4096, ..Shape::default() };
     assert_eq!(second.decide(attend(), &other.context()).unwrap(), "middle.x");
 }
 
 #[test]
-fn candidates_take_turns_and_each_round_begins_with_another() {
+fn candidates_are_interleaved_and_rounds_rotate() {
     let house = House::new();
     let engine = house.engine(vec![house.kernel(spec("a.x"), 100), house.kernel(spec("b.x"), 100)]);
     let mut order = String::new();
     let tuned = house.tune(&engine, &mut |progress| {
-        if let Progress::Sampled { kernel, most, .. } = progress {
+        if let Progress::Sampled { kernel, max, .. } = progress {
             order.push_str(&kernel[..1]);
-            assert_eq!(*most, 40);
+            assert_eq!(*max, 40);
         }
         ControlFlow::Continue(())
     });
@@ -123,7 +123,7 @@ fn candidates_take_turns_and_each_round_begins_with_another() {
 }
 
 #[test]
-fn a_kernel_that_cannot_win_is_left_behind() {
+fn kernel_that_cannot_win_is_excluded() {
     let house = House::new();
     let kernels = [("a.x", 100), ("b.x", 100), ("endless.x", 9000), ("hopeless.x", 900), ("slower.x", 200)]
         .map(|(id, cost)| house.kernel(spec(id), cost));
@@ -140,10 +140,10 @@ fn a_kernel_that_cannot_win_is_left_behind() {
     assert_eq!(names(&tuned), all, "what was measured of them is kept");
 }
 
-/// On a machine that does other things: some runs take several times as long, so that little is believed of what was measured; but a
-/// kernel that was half as fast again is the faster one all the same, whatever their priorities.
+/// On a busy machine some runs take several times as long, so confidence is low; a kernel that is 1.5 times faster still wins, whatever
+/// the priorities.
 #[test]
-fn the_faster_kernel_is_chosen_though_times_vary_and_its_priority_is_lower() {
+fn faster_kernel_wins_despite_variance_and_lower_priority() {
     let house = House::new();
     let varying = |spec: KernelSpec, cost_ns: u64| {
         let (clock, run) = (Arc::clone(&house.clock), AtomicU32::new(0));
@@ -167,14 +167,14 @@ fn the_faster_kernel_is_chosen_though_times_vary_and_its_priority_is_lower() {
     assert_eq!(explanation.chosen(), Some("fast.x"));
 }
 
-/// As threads that wait awake do: whatever runs within some milliseconds of another kernel's end takes three times as long.
+/// Simulates spinning threads: whatever runs within some milliseconds after another kernel takes three times as long.
 #[test]
-fn a_turn_outlasts_what_the_kernel_before_it_left_behind() {
+fn turn_outlasts_effects_of_the_previous_kernel() {
     let house = House::new();
     let last = Arc::new(std::sync::Mutex::new(("", Duration::ZERO)));
     let kernel = |id: &'static str, cost: u64, awake: Duration| {
         let (clock, last) = (Arc::clone(&house.clock), Arc::clone(&last));
-        // Who ran last, and since when nobody else did.
+        // Which kernel ran last, and since when.
         failing(spec(id), move || {
             let mut last = last.lock().unwrap();
             if last.0 != id {
@@ -198,9 +198,9 @@ fn a_turn_outlasts_what_the_kernel_before_it_left_behind() {
     assert_eq!(tune(Duration::ZERO).best(), Some("theirs.x"), "it is the turn that tells");
 }
 
-/// A kernel that takes seconds where another takes milliseconds is known for what it is once it is warm.
+/// A kernel that takes seconds where another takes milliseconds is excluded after the warm-up.
 #[test]
-fn nobody_waits_again_for_a_kernel_that_takes_a_thousand_times_as_long() {
+fn extremely_slow_kernel_is_excluded_after_warm_up() {
     let house = House::new();
     let engine = house.engine(vec![
         house.kernel(spec("endless.x").priority(60), 2_000_000_000),
@@ -217,7 +217,7 @@ fn nobody_waits_again_for_a_kernel_that_takes_a_thousand_times_as_long() {
 }
 
 #[test]
-fn no_round_begins_after_the_most_time() {
+fn no_round_starts_after_the_time_limit() {
     let house = House::new();
     let engine = house.engine(["a.x", "b.x"].map(|id| house.kernel(spec(id), 1_500_000_000)).into());
     let tuned = house.tune(&engine, &mut go_on);
@@ -230,7 +230,7 @@ fn no_round_begins_after_the_most_time() {
 }
 
 #[test]
-fn breaking_off_keeps_what_was_measured() {
+fn cancelling_keeps_measurements() {
     let house = House::new();
     let engine = house.engine(vec![house.kernel(spec("a.x"), 100), house.kernel(spec("b.x"), 900)]);
     let mut left = 3;
@@ -253,7 +253,7 @@ fn breaking_off_keeps_what_was_measured() {
 }
 
 #[test]
-fn a_kernel_that_fails_is_kept_as_a_failure_and_not_tried_again() {
+fn failing_kernel_is_recorded_and_not_tried_again() {
     let house = House::new();
     let tries = Arc::new(AtomicU32::new(0));
     let kernels = |tries: &Arc<AtomicU32>| {
@@ -286,10 +286,10 @@ fn a_kernel_that_fails_is_kept_as_a_failure_and_not_tried_again() {
 }
 
 #[test]
-fn a_process_that_dies_leaves_word_of_the_kernel_that_killed_it() {
+fn crashed_process_leaves_a_mark_of_the_kernel() {
     let house = House::new();
     let path = house.folder.database();
-    // Looks at the file as another process would, in the middle of the first run.
+    // Reads the file as another process would, during the first run.
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (noted, inside) = (Arc::clone(&seen), path.clone());
     let clock = Arc::clone(&house.clock);
@@ -311,10 +311,10 @@ fn a_process_that_dies_leaves_word_of_the_kernel_that_killed_it() {
 }
 
 #[test]
-fn only_a_mark_of_a_process_that_has_ended_opens_a_circuit() {
+fn only_marks_of_ended_processes_open_a_circuit() {
     let house = House::new();
     let kernels = || vec![house.kernel(spec("suspect.x"), 10), house.kernel(spec("good.x"), 20)];
-    // A mark as this process makes it, taken in the middle of a first run.
+    // A mark of this process, taken during a first run.
     let (taken, path) = (Arc::new(std::sync::Mutex::new(None)), house.folder.database());
     let (noted, inside) = (Arc::clone(&taken), path.clone());
     let suspect = failing(spec("suspect.x"), move || {
@@ -347,7 +347,7 @@ fn only_a_mark_of_a_process_that_has_ended_opens_a_circuit() {
 }
 
 #[test]
-fn without_a_database_it_still_measures() {
+fn tuning_works_without_a_database() {
     let house = House::new();
     let engine = Engine::new();
     engine.register([house.kernel(spec("a.x"), 10), house.kernel(spec("b.x"), 20)]).unwrap();

@@ -1,5 +1,4 @@
-//! The handle: one connection behind a lock, and the rule that nothing which goes wrong below gets out as a panic or an error
-//! that a caller must handle to go on.
+//! The database handle: one connection behind a lock. Failures below are reported as values and never stop the caller.
 
 mod open;
 
@@ -19,27 +18,27 @@ pub fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }
 
-/// Why a write was not stored. Nobody has to act on it: it is counted and kept in [`Status`].
+/// Why a write was dropped. No action is required: drops are counted in [`Status`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DropReason {
-    /// The file can only be read.
+    /// The file is read-only.
     ReadOnly,
-    /// The disk, or the growth limit, is full. Later writes try again.
+    /// The disk is full or the size limit is reached. Later writes are tried.
     DiskFull,
-    /// Another process held the file for longer than the busy timeout.
+    /// Another process held the lock for longer than the timeout.
     Busy,
-    /// The file was found damaged during the call; it has been set aside, and later writes go to a new one.
+    /// The file was found to be damaged; it has been renamed, and later writes go to a new one.
     Damaged {
-        /// What the database said.
+        /// The SQLite error.
         message: String,
     },
-    /// There is no database.
+    /// No database is available.
     Closed(ClosedReason),
-    /// The record itself is wrong.
+    /// The record is invalid.
     Rejected(Rejection),
-    /// Anything else.
+    /// Any other error.
     Failed {
-        /// What the database said.
+        /// The SQLite error.
         message: String,
     },
 }
@@ -48,11 +47,13 @@ impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ReadOnly => f.write_str("the performance database is read-only"),
-            Self::DiskFull => f.write_str("no space is left for the performance database"),
-            Self::Busy => f.write_str("another process held the performance database for too long"),
+            Self::DiskFull => f.write_str("no space left for the performance database"),
+            Self::Busy => {
+                f.write_str("timed out waiting for another process that has locked the performance database")
+            }
             Self::Damaged { message } => write!(f, "the performance database is damaged: {message}"),
-            Self::Closed(reason) => write!(f, "there is no performance database: {reason}"),
-            Self::Rejected(rejection) => write!(f, "the record is wrong: {rejection}"),
+            Self::Closed(reason) => write!(f, "no performance database: {reason}"),
+            Self::Rejected(rejection) => write!(f, "invalid record: {rejection}"),
             Self::Failed { message } => write!(f, "the performance database failed: {message}"),
         }
     }
@@ -79,29 +80,29 @@ impl From<rusqlite::Error> for DropReason {
     }
 }
 
-/// What the database can do now.
+/// What the database supports now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
     /// Reads and writes.
     Writable,
     /// Reads only.
     ReadOnly,
-    /// Nothing.
+    /// Neither.
     Closed(ClosedReason),
 }
 
-/// What the database can do now, and what it has dropped so far.
+/// The mode of the database and its failures so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// What it can do.
+    /// The mode.
     pub mode: Mode,
-    /// How many writes were dropped since it was opened.
+    /// Dropped writes since it was opened.
     pub dropped_writes: u64,
-    /// How many reads failed, and answered nothing, since it was opened.
+    /// Failed reads, which returned nothing, since it was opened.
     pub failed_reads: u64,
-    /// Why the latest of them was.
+    /// The reason of the latest failure.
     pub last_failure: Option<DropReason>,
-    /// The latest damaged file that was set aside after opening.
+    /// The latest damaged file that was renamed after opening.
     pub quarantined: Option<PathBuf>,
 }
 
@@ -121,14 +122,14 @@ struct Inner {
     failed_reads: u64,
     last_failure: Option<DropReason>,
     quarantined: Option<PathBuf>,
-    /// When a database that another process holds is tried again.
+    /// When a busy database is retried.
     retry_at: Instant,
 }
 
-/// How often a database that another process holds is tried again by those who read.
-const RETRY: Duration = Duration::from_secs(1);
+/// How often a busy database is retried by reads.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The performance database. Shared between threads by reference; calls queue for its one connection.
+/// The performance database. Shared between threads; calls are serialized on one connection.
 #[derive(Debug)]
 pub struct PerfDb {
     path: PathBuf,
@@ -145,23 +146,23 @@ impl PerfDb {
             failed_reads: 0,
             last_failure: None,
             quarantined: None,
-            retry_at: Instant::now() + RETRY,
+            retry_at: Instant::now() + RETRY_INTERVAL,
         };
         PerfDb { path, options, inner: Mutex::new(inner) }
     }
 
-    /// A database that is not there: reads answer nothing, writes are dropped.
+    /// A disabled database: reads return nothing, writes are dropped.
     pub fn disabled() -> PerfDb {
-        let reason = ClosedReason::Unavailable { message: "switched off".to_owned() };
+        let reason = ClosedReason::Unavailable { message: "disabled".to_owned() };
         PerfDb::new(PathBuf::new(), Options::default(), Backing::Closed(reason))
     }
 
-    /// Where it lies.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it can do now, and what it has dropped so far.
+    /// The mode of the database and its failures so far.
     pub fn status(&self) -> Status {
         let inner = self.inner();
         Status {
@@ -177,7 +178,7 @@ impl PerfDb {
         }
     }
 
-    /// A panic elsewhere while the lock was held leaves the connection whole: SQLite rolled the transaction back.
+    /// A poisoned lock is safe to use: SQLite rolled the transaction back.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
@@ -185,19 +186,19 @@ impl PerfDb {
             inner.process = process;
             if !matches!(inner.backing, Backing::Closed(_)) {
                 let (own, _) = open_backing(&self.path, self.options);
-                // A connection must not be used in the child of a fork, nor closed there: that would end the parent's locks.
+                // In a forked child the connection must be neither used nor closed: closing would release the parent's locks.
                 std::mem::forget(std::mem::replace(&mut inner.backing, own));
             }
         }
         inner
     }
 
-    /// Opens a database again that another process held, if it did; says whether another process still holds it.
+    /// Reopens a database that was busy; returns whether it is still busy.
     pub fn retry(&self) -> bool {
         self.reopen(&mut self.inner())
     }
 
-    /// Whether it is closed because another process holds it.
+    /// Whether it is closed because another process has locked it.
     pub fn is_busy(&self) -> bool {
         matches!(self.inner().backing, Backing::Closed(ClosedReason::Busy))
     }
@@ -205,36 +206,36 @@ impl PerfDb {
     fn reopen(&self, inner: &mut Inner) -> bool {
         if matches!(inner.backing, Backing::Closed(ClosedReason::Busy)) {
             (inner.backing, _) = open_backing(&self.path, self.options);
-            inner.retry_at = Instant::now() + RETRY;
+            inner.retry_at = Instant::now() + RETRY_INTERVAL;
         }
         matches!(inner.backing, Backing::Closed(ClosedReason::Busy))
     }
 
-    /// Runs a question. A closed database answers nothing; a failing one answers nothing and is counted.
-    pub(super) fn read<T: Default>(&self, question: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> T {
+    /// Runs a query. Returns the default if the database is closed; also if the query fails, which is counted.
+    pub(super) fn read<T: Default>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> T {
         let mut inner = self.inner();
         if Instant::now() >= inner.retry_at {
             self.reopen(&mut inner);
         }
         let result = match &inner.backing {
-            Backing::Writable(connection) | Backing::ReadOnly(connection) => question(connection),
+            Backing::Writable(connection) | Backing::ReadOnly(connection) => query(connection),
             Backing::Closed(_) => return T::default(),
         };
         result.unwrap_or_else(|error| {
             inner.failed_reads += 1;
             let reason = DropReason::from(error);
             if reason == DropReason::Busy {
-                // The next question must not wait as well.
+                // Later reads must not wait as well.
                 inner.backing = Backing::Closed(ClosedReason::Busy);
-                inner.retry_at = Instant::now() + RETRY;
+                inner.retry_at = Instant::now() + RETRY_INTERVAL;
             }
             self.note(&mut inner, reason);
             T::default()
         })
     }
 
-    /// Runs a change in a transaction of its own that takes the write lock first, so that reading and writing back is atomic
-    /// over all processes. Waits for other processes without keeping readers of this one waiting.
+    /// Runs a change in a transaction that takes the write lock first, so that read-modify-write is atomic across processes. Does not
+    /// hold the handle's lock while waiting for other processes.
     pub(super) fn write<T>(
         &self,
         change: impl Fn(&Transaction<'_>) -> rusqlite::Result<T>,
@@ -258,7 +259,7 @@ impl PerfDb {
         }
     }
 
-    /// Counts a record that was refused before it reached the database.
+    /// Counts a record that was rejected before it reached the database.
     pub(super) fn refuse(&self, rejection: Rejection) -> DropReason {
         let reason = DropReason::from(rejection);
         let mut inner = self.inner();
@@ -267,21 +268,21 @@ impl PerfDb {
         reason
     }
 
-    /// Remembers a failure; says it once, not for each of a thousand writes; opens anew when the file turned out damaged.
+    /// Stores a failure, logs it once per kind, and reopens if the file is damaged.
     fn note(&self, inner: &mut Inner, reason: DropReason) {
         let path = self.path.display();
-        let waits =
+        let expected =
             matches!(reason, DropReason::Closed(_)) && reason != DropReason::Closed(ClosedReason::Busy);
-        if inner.last_failure.as_ref() != Some(&reason) && !waits {
-            tracing::warn!(%path, %reason, "performance database call failed; selection goes on without it");
+        if inner.last_failure.as_ref() != Some(&reason) && !expected {
+            tracing::warn!(%path, %reason, "performance database call failed; continuing without it");
         }
         if matches!(reason, DropReason::Damaged { .. }) {
-            // The connection must be gone before the file is moved.
+            // The connection must be closed before the file is renamed.
             inner.backing = Backing::Closed(ClosedReason::Damaged { message: reason.to_string() });
             let (backing, status) = open_backing(&self.path, self.options);
             if let OpenStatus::Quarantined { kept_as, why } = status {
                 let kept = kept_as.display();
-                tracing::warn!(%path, kept_as = %kept, %why, "performance database was damaged: kept aside, a new one started");
+                tracing::warn!(%path, kept_as = %kept, %why, "performance database was damaged: renamed, and a new one created");
                 inner.quarantined = Some(kept_as);
             }
             inner.backing = backing;
@@ -290,7 +291,7 @@ impl PerfDb {
     }
 }
 
-/// One try of a change.
+/// One attempt of a change.
 fn attempt<T>(
     backing: &mut Backing,
     change: impl Fn(&Transaction<'_>) -> rusqlite::Result<T>,
@@ -308,7 +309,7 @@ fn attempt<T>(
 }
 
 impl Drop for PerfDb {
-    /// Folds the log into the file, so that a copy of the file alone is whole. Best effort: others may still be reading.
+    /// Checkpoints the WAL, so that a copy of the file alone is complete. Best effort: other processes may be reading.
     fn drop(&mut self) {
         if let Backing::Writable(connection) = &self.inner().backing {
             let _ = connection.busy_timeout(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Opening the file, whatever state it is in: new, old, newer, damaged, read-only, somebody else's, or not openable at all.
+//! Opens the file in any state: new, old, newer, damaged, read-only, foreign, or inaccessible.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,17 +16,17 @@ use lz_core::reason::{Reason, ReasonCode};
 use lz_files as files;
 use lz_files::RegularFile;
 
-/// How to open.
+/// Options for opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// How long opening and reading wait for another process before they go on without the database. A call of an operation
-    /// may stand behind them, so that this is short; a database that was busy is tried again later.
+    /// How long opening and reading wait for another process before continuing without the database. Short, because a call of an
+    /// operation may be waiting; a busy database is retried later.
     pub busy_timeout: Duration,
-    /// How long a write waits for another process before it is dropped. No call of an operation waits for one.
+    /// How long a write waits for another process before it is dropped. No operation waits for writes.
     pub write_timeout: Duration,
-    /// Never write, not even to repair or migrate: for inspection.
+    /// Never write, not even to repair or migrate.
     pub read_only: bool,
-    /// The most pages the file may have (4 KiB each): a growth limit, enforced like a full disk.
+    /// Maximum number of pages of the file (4 KiB each): a size limit, handled like a full disk.
     pub max_pages: Option<u32>,
 }
 
@@ -41,69 +41,69 @@ impl Default for Options {
     }
 }
 
-/// What opening found.
+/// The result of opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenStatus {
-    /// There was no file; one was made.
+    /// The file did not exist and was created.
     Created,
-    /// The file is good; `migrated_from` names its version when it was an older one.
+    /// The file is valid; `migrated_from` is its version if it was older.
     Ready {
-        /// The version before migration, when there was one.
+        /// The version before migration, if it was older.
         migrated_from: Option<u32>,
     },
-    /// The file was damaged: it is kept under another name, and a new one was started.
+    /// The file was damaged: it was renamed, and a new one was created.
     Quarantined {
-        /// Where the damaged file is now.
+        /// The new path of the damaged file.
         kept_as: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// The file can be read and not be written.
+    /// The file is readable but not writable.
     ReadOnly {
         /// Why it cannot be written.
         why: String,
     },
-    /// There is no database: reads answer nothing, writes are dropped.
+    /// No database is available: reads return nothing, writes are dropped.
     Closed(ClosedReason),
 }
 
-/// Why there is no database.
+/// Why no database is available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClosedReason {
-    /// A newer LayerZero wrote the file; touching it could lose what this build does not understand.
+    /// A newer LayerZero wrote the file; modifying it could lose data that this build does not understand.
     NewerSchema {
         /// The version in the file.
         found: u32,
-        /// The newest that this build knows.
+        /// The newest version that this build supports.
         supported: u32,
     },
-    /// An older file that would have to be migrated, and cannot be written.
+    /// An older file that must be migrated but is not writable.
     OlderSchema {
         /// The version in the file.
         found: u32,
-        /// The version that is needed.
+        /// The required version.
         supported: u32,
     },
     /// A database of another program.
     ForeignDatabase {
-        /// The mark in its header.
+        /// Its application id.
         application_id: i32,
     },
-    /// A file that is no database at all: it is left as it is.
+    /// Not a database file. It is not modified.
     NotADatabase {
-        /// What it is instead.
+        /// What was found.
         message: String,
     },
-    /// Another process holds the database. It is tried again later.
+    /// Another process has locked the database. It is retried later.
     Busy,
-    /// A damaged file that could not be moved away.
+    /// A damaged file that could not be renamed.
     Damaged {
-        /// What is wrong with it, and why it could not be moved.
+        /// What is wrong, and why it could not be renamed.
         message: String,
     },
-    /// The file cannot be opened or made.
+    /// The file cannot be opened or created.
     Unavailable {
-        /// What the system said.
+        /// The system error.
         message: String,
     },
 }
@@ -114,29 +114,29 @@ impl fmt::Display for ClosedReason {
             Self::NewerSchema { found, supported } => {
                 write!(
                     f,
-                    "written by a newer LayerZero: schema version {found}, this build knows {supported}"
+                    "written by a newer LayerZero: schema version {found}, this build supports {supported}"
                 )
             }
             Self::OlderSchema { found, supported } => {
                 write!(
                     f,
-                    "schema version {found} is older than {supported}, and the file cannot be migrated in place"
+                    "schema version {found} is older than {supported}, and the file cannot be migrated because it is not writable"
                 )
             }
             Self::ForeignDatabase { application_id } => {
                 write!(
                     f,
-                    "a database of another program (application id {application_id:#010x}) and left as it is: name another \
+                    "a database of another program (application id {application_id:#010x}), not modified: set another \
                      file in `perfdb.path`"
                 )
             }
             Self::NotADatabase { message } => {
                 write!(
                     f,
-                    "not a performance database and left as it is ({message}): name another file in `perfdb.path`"
+                    "not a performance database, not modified ({message}): set another file in `perfdb.path`"
                 )
             }
-            Self::Busy => f.write_str("another process holds it; it is tried again later"),
+            Self::Busy => f.write_str("locked by another process; it is retried later"),
             Self::Damaged { message } => write!(f, "damaged: {message}"),
             Self::Unavailable { message } => write!(f, "cannot be opened: {message}"),
         }
@@ -156,22 +156,22 @@ impl From<&ClosedReason> for Reason {
     }
 }
 
-/// An opened database and what opening found. The database is usable in every case.
+/// An opened database and the result of opening. The database is usable in every case.
 #[derive(Debug)]
 pub struct Opened {
     /// The database.
     pub db: PerfDb,
-    /// What opening found.
+    /// The result of opening.
     pub status: OpenStatus,
 }
 
 impl PerfDb {
-    /// Opens or makes the database at `path`. This cannot fail: see [`OpenStatus::Closed`].
+    /// Opens or creates the database at `path`. Never fails: see [`OpenStatus::Closed`].
     pub fn open(path: impl AsRef<Path>) -> Opened {
         PerfDb::open_with(path, Options::default())
     }
 
-    /// As [`PerfDb::open`], with options.
+    /// Like [`PerfDb::open`], with options.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Opened {
         let path = path.as_ref().to_path_buf();
         let (backing, status) = open_backing(&path, options);
@@ -190,11 +190,11 @@ fn report(path: &Path, status: &OpenStatus) {
         OpenStatus::Ready { migrated_from: None } => tracing::debug!(%path, "performance database opened"),
         OpenStatus::Quarantined { kept_as, why } => {
             let kept_as = kept_as.display();
-            tracing::warn!(%path, %kept_as, %why, "performance database was damaged: kept aside, a new one started");
+            tracing::warn!(%path, %kept_as, %why, "performance database was damaged: renamed, and a new one created");
         }
         OpenStatus::ReadOnly { why } => tracing::warn!(%path, %why, "performance database is read-only"),
         OpenStatus::Closed(reason) => {
-            tracing::warn!(%path, %reason, "selecting without a performance database")
+            tracing::warn!(%path, %reason, "continuing without a performance database")
         }
     }
 }
@@ -217,17 +217,17 @@ impl From<rusqlite::Error> for Failure {
 }
 
 pub(super) fn open_backing(path: &Path, options: Options) -> (Backing, OpenStatus) {
-    if let Err(reason) = recognized(path) {
+    if let Err(reason) = check_recognizable(path) {
         return closed(reason);
     }
     if options.read_only {
         return read_only(path, options, "opened for reading only".to_owned());
     }
     if let Some(folder) = path.parent() {
-        // A failure here shows again, with a better message, when the file itself is opened.
+        // If this fails, opening the file fails with a better message.
         let _ = fs::create_dir_all(folder);
     }
-    // One process at a time decides whether the file is damaged, moves it and migrates. The lock dies with its holder.
+    // Only one process at a time checks, quarantines and migrates. The lock is released when its holder exits.
     let _guard = match opening_lock(path, options.busy_timeout) {
         Ok(guard) => guard,
         Err(reason) => return closed(reason),
@@ -245,25 +245,25 @@ pub(super) fn open_backing(path: &Path, options: Options) -> (Backing, OpenStatu
     }
 }
 
-/// What every SQLite file begins with.
+/// The magic bytes of a SQLite file.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Where the application id lies in such a file, big-endian.
-const APPLICATION_ID_AT: usize = 68;
+/// Offset of the big-endian application id in the header.
+const APPLICATION_ID_OFFSET: usize = 68;
 
-/// The most bytes of the file: opening checks all of it.
+/// Maximum file size: opening checks the whole file.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Whether the file may be opened as a database and, if damaged, be set aside: it is absent, empty, or says of itself that it
-/// is a SQLite file. A setting may name any file by mistake, and that file must stay as it is. Nothing here waits.
-fn recognized(path: &Path) -> Result<(), ClosedReason> {
+/// Whether the file may be opened as a database and, if damaged, be renamed: it is absent, empty, or has the SQLite magic. A setting
+/// may name any file by mistake, and that file must not be modified. Does not block.
+fn check_recognizable(path: &Path) -> Result<(), ClosedReason> {
     for suffix in ["", "-wal", "-shm", "-journal", ".lock"] {
-        files::check_regular_or_absent(&beside(path, suffix))
+        files::check_regular_or_absent(&with_suffix(path, suffix))
             .map_err(|error| ClosedReason::Unavailable { message: error.to_string() })?;
     }
     let mut file = match RegularFile::open(path) {
         Ok(file) => file.into_file(),
-        // Opening says what keeps it from being read, or makes a new file.
+        // Opening reports why it cannot be read, or creates it.
         Err(_) => return Ok(()),
     };
     let length = file.metadata().map_or(0, |metadata| metadata.len());
@@ -273,21 +273,21 @@ fn recognized(path: &Path) -> Result<(), ClosedReason> {
         return Ok(());
     }
     if !head.starts_with(MAGIC) {
-        let message = "it does not begin as a SQLite file does".to_owned();
+        let message = "it does not have the header of a SQLite file".to_owned();
         return Err(ClosedReason::NotADatabase { message });
     }
     if length > MAX_BYTES {
-        return Err(ClosedReason::Unavailable { message: format!("it has more than {MAX_BYTES} bytes") });
+        return Err(ClosedReason::Unavailable { message: format!("it is larger than {MAX_BYTES} bytes") });
     }
     Ok(())
 }
 
-/// The application id in the file's header; `None` where the file is too short to have one.
-fn stated_application_id(path: &Path) -> Option<i32> {
+/// The application id in the header; `None` if the file is too short.
+fn header_application_id(path: &Path) -> Option<i32> {
     let file = RegularFile::open(path).ok()?.into_file();
     let mut head = Vec::new();
     file.take(100).read_to_end(&mut head).ok()?;
-    let bytes = head.get(APPLICATION_ID_AT..APPLICATION_ID_AT + 4)?;
+    let bytes = head.get(APPLICATION_ID_OFFSET..APPLICATION_ID_OFFSET + 4)?;
     Some(i32::from_be_bytes(bytes.try_into().ok()?))
 }
 
@@ -296,14 +296,16 @@ fn closed(reason: ClosedReason) -> (Backing, OpenStatus) {
 }
 
 fn quarantine_and_restart(path: &Path, options: Options, why: String) -> (Backing, OpenStatus) {
-    // Damaged, and somebody else's: nothing of it is ours to move.
-    if let Some(application_id) = stated_application_id(path).filter(|id| *id != APPLICATION_ID) {
+    // A damaged file of another program must not be renamed.
+    if let Some(application_id) = header_application_id(path).filter(|id| *id != APPLICATION_ID) {
         return closed(ClosedReason::ForeignDatabase { application_id });
     }
     let kept_as = match quarantine(path) {
         Ok(kept_as) => kept_as,
         Err(error) => {
-            return closed(ClosedReason::Damaged { message: format!("{why}; it cannot be moved: {error}") });
+            return closed(ClosedReason::Damaged {
+                message: format!("{why}; it cannot be renamed: {error}"),
+            });
         }
     };
     match writable(path, options) {
@@ -315,30 +317,30 @@ fn quarantine_and_restart(path: &Path, options: Options, why: String) -> (Backin
     }
 }
 
-/// The smallest page of SQLite, in bytes, and so the smallest file that is not empty.
-const SMALLEST_FILE: u64 = 512;
+/// The smallest SQLite page, and so the smallest non-empty database file.
+const MIN_FILE_BYTES: u64 = 512;
 
-/// A writable, checked and migrated connection, and the schema version that was found.
+/// A writable, checked and migrated connection, and the schema version found.
 fn writable(path: &Path, options: Options) -> Result<(Connection, u32), Failure> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    if let Ok(length @ 1..SMALLEST_FILE) = fs::metadata(path).map(|file| file.len()) {
-        // SQLite would take it for an empty file and write over it.
-        return Err(Failure::Damaged(format!("{length} bytes are no database")));
+    if let Ok(length @ 1..MIN_FILE_BYTES) = fs::metadata(path).map(|file| file.len()) {
+        // SQLite would treat it as an empty file and overwrite it.
+        return Err(Failure::Damaged(format!("{length} bytes are too few for a database")));
     }
     let mut connection = Connection::open_with_flags(path, flags)?;
     if connection.is_readonly("main")? {
-        // Without the permission to write, SQLite opens for reading and does not say so.
-        return Err(Failure::NotWritable("there is no permission to write the file".to_owned()));
+        // Without write permission SQLite silently opens read-only.
+        return Err(Failure::NotWritable("no permission to write the file".to_owned()));
     }
     connection.busy_timeout(options.busy_timeout)?;
-    // Closing must not delete the log by name: after a quarantine the name belongs to the new file.
+    // Closing must not delete the WAL by name: after a quarantine the name belongs to the new file.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    admissible(&connection)?;
+    check_application(&connection)?;
     check(&connection)?;
-    // File systems without shared memory answer with another mode, which works too, only with less concurrency.
+    // File systems without shared memory return another mode, which works with less concurrency.
     connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
-    // In WAL mode this never damages the file; a power cut may lose the last measurements, which is no loss.
+    // Safe in WAL mode; a power failure may lose the latest measurements, which is acceptable.
     connection.pragma_update(None, "synchronous", "normal")?;
     if let Some(pages) = options.max_pages {
         connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
@@ -347,8 +349,8 @@ fn writable(path: &Path, options: Options) -> Result<(Connection, u32), Failure>
     Ok((connection, found))
 }
 
-/// Refuses files of newer builds and of other programs before anything is written.
-fn admissible(connection: &Connection) -> Result<u32, Failure> {
+/// Rejects files of newer builds and of other programs before anything is written.
+fn check_application(connection: &Connection) -> Result<u32, Failure> {
     let application_id: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let tables: u32 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if application_id != APPLICATION_ID && (application_id != 0 || tables > 0) {
@@ -370,7 +372,7 @@ fn read_only(path: &Path, options: Options, why: String) -> (Backing, OpenStatus
     let attempt = |target: &OsString, flags: OpenFlags| -> Result<Connection, Failure> {
         let connection = Connection::open_with_flags(target, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(options.busy_timeout)?;
-        let found = admissible(&connection)?;
+        let found = check_application(&connection)?;
         check(&connection)?;
         if found < SCHEMA_VERSION {
             return Err(Failure::Closed(ClosedReason::OlderSchema { found, supported: SCHEMA_VERSION }));
@@ -382,7 +384,7 @@ fn read_only(path: &Path, options: Options, why: String) -> (Backing, OpenStatus
     }
     let plain = attempt(&path.as_os_str().to_owned(), OpenFlags::SQLITE_OPEN_READ_ONLY);
     let result = match plain {
-        // Without shared memory a log cannot be read. The file alone is whole only when the log is empty.
+        // Without shared memory the WAL cannot be read. The file alone is complete only if the WAL is empty.
         Err(Failure::NotWritable(_)) if log_is_empty(path) => {
             attempt(&immutable_address(path), OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI)
         }
@@ -397,7 +399,7 @@ fn read_only(path: &Path, options: Options, why: String) -> (Backing, OpenStatus
 }
 
 fn log_is_empty(path: &Path) -> bool {
-    fs::metadata(beside(path, "-wal")).map_or(true, |file| file.len() == 0)
+    fs::metadata(with_suffix(path, "-wal")).map_or(true, |file| file.len() == 0)
 }
 
 fn immutable_address(path: &Path) -> OsString {
@@ -414,21 +416,21 @@ fn immutable_address(path: &Path) -> OsString {
     address.into()
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Moves the file and its log to the first free `.corrupt-<n>` name. A process that still has them open keeps its own files.
+/// Renames the file and its WAL to the first free `.corrupt-<n>` name. Processes that have them open keep using them.
 fn quarantine(path: &Path) -> std::io::Result<PathBuf> {
     let kept_as = (1u32..=10_000)
-        .map(|number| beside(path, &format!(".corrupt-{number}")))
+        .map(|number| with_suffix(path, &format!(".corrupt-{number}")))
         .find(|candidate| !candidate.exists())
-        .ok_or_else(|| std::io::Error::other("ten thousand damaged files are kept already"))?;
+        .ok_or_else(|| std::io::Error::other("there are already 10000 damaged files"))?;
     fs::rename(path, &kept_as)?;
     for suffix in ["-wal", "-shm"] {
-        match fs::rename(beside(path, suffix), beside(&kept_as, suffix)) {
+        match fs::rename(with_suffix(path, suffix), with_suffix(&kept_as, suffix)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -436,11 +438,11 @@ fn quarantine(path: &Path) -> std::io::Result<PathBuf> {
     Ok(kept_as)
 }
 
-/// Waits a while for the lock beside the file; without one where none can be made, as in a folder that is only read.
-fn opening_lock(path: &Path, patience: Duration) -> Result<Option<File>, ClosedReason> {
-    let lock = File::options().create(true).truncate(false).write(true).open(beside(path, ".lock"));
+/// Waits for the lock file; continues without one if it cannot be created, as in a read-only directory.
+fn opening_lock(path: &Path, timeout: Duration) -> Result<Option<File>, ClosedReason> {
+    let lock = File::options().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"));
     let Ok(file) = lock else { return Ok(None) };
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),

@@ -1,7 +1,7 @@
-//! The performance database in trouble: many processes, killed processes, damaged files, no space, no permission, other
-//! versions. Each has one sane outcome, and in each the handle stays usable.
+//! Faults of the performance database: concurrent processes, killed processes, damaged files, no space, no permission, other versions.
+//! Each has one defined outcome, and the handle stays usable in all of them.
 //!
-//! Processes are this very binary, started again for `child_process` alone.
+//! Child processes are this binary, started again for `child_process` only.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use crate::support::{health_row, integrity, measurement};
 const ROLE: &str = "LZ_PERFDB_TEST_ROLE";
 const FILE: &str = "LZ_PERFDB_TEST_FILE";
 
-/// Patience for a machine that runs eight processes on two cores: what is tested is that nothing is lost.
+/// Generous timeouts for eight processes on two cores: the tests check that nothing is lost.
 fn patient() -> Options {
     Options { busy_timeout: Duration::from_secs(120), ..Options::default() }
 }
@@ -94,7 +94,7 @@ fn child_process() {
 }
 
 #[test]
-fn eight_processes_write_at_once_and_nothing_is_lost() {
+fn concurrent_writers_lose_nothing() {
     let folder = Folder::new();
     let file = folder.database();
     let children =
@@ -109,14 +109,14 @@ fn eight_processes_write_at_once_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_process_that_is_killed_while_writing_loses_nothing_that_it_was_promised() {
+fn killed_writer_loses_no_committed_row() {
     let folder = Folder::new();
     let file = folder.database();
     let mut promised = 0u64;
     for repetition in 0..20u64 {
         let mut writer = child(&format!("endless {}", repetition * 1_000_000), &file).spawn().unwrap();
         let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
-        // Each time at another point; the writer does not wait for us, so the kill falls anywhere in a write.
+        // At a different point each time; the writer does not synchronize with us, so the kill hits any point of a write.
         let wanted = 1 + repetition * 7 % 40;
         let mut seen = 0;
         while seen < wanted {
@@ -158,7 +158,7 @@ fn assert_quarantined(folder: &Folder, original: &[u8]) {
 }
 
 #[test]
-fn a_truncated_file_is_set_aside() {
+fn truncated_file_is_quarantined() {
     let folder = Folder::new();
     let file = folder.database();
     filled(&file, 400);
@@ -173,7 +173,7 @@ fn a_truncated_file_is_set_aside() {
     }
 }
 
-/// A database of ours with nothing but its header left.
+/// One of our databases with nothing but its header left.
 fn damaged(folder: &Folder) -> Vec<u8> {
     let file = folder.path().join("once.sqlite");
     filled(&file, 10);
@@ -185,7 +185,7 @@ fn damaged(folder: &Folder) -> Vec<u8> {
     bytes
 }
 
-/// The databases that were set aside, without their logs.
+/// The quarantined databases, without their WAL files.
 fn set_aside(folder: &Folder) -> Vec<String> {
     let mut names = folder.names_with("corrupt");
     names.retain(|name| !name.ends_with("-wal") && !name.ends_with("-shm"));
@@ -193,7 +193,7 @@ fn set_aside(folder: &Folder) -> Vec<String> {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_left_alone() {
+fn non_database_file_is_not_modified() {
     let folder = Folder::new();
     let file = folder.database();
     let mut foreign = damaged(&folder);
@@ -203,17 +203,17 @@ fn a_file_that_is_no_database_is_left_alone() {
         let opened = PerfDb::open(&file);
         let OpenStatus::Closed(reason) = &opened.status else { panic!("{:?}", opened.status) };
         assert!(fits(reason), "{reason:?}");
-        assert!(reason.to_string().contains("name another file in `perfdb.path`"), "{reason}");
+        assert!(reason.to_string().contains("set another file in `perfdb.path`"), "{reason}");
         assert!(opened.db.record(&measurement("k", 1, 1.0)).is_err());
         drop(opened);
-        assert_eq!(fs::read(&file).unwrap(), bytes, "it is as it was");
-        assert_eq!(folder.names_with("perfdb.sqlite"), ["perfdb.sqlite"], "nothing was put beside it");
+        assert_eq!(fs::read(&file).unwrap(), bytes, "the file is not modified");
+        assert_eq!(folder.names_with("perfdb.sqlite"), ["perfdb.sqlite"], "no file was created next to it");
     };
     let no_database = |reason: &ClosedReason| matches!(reason, ClosedReason::NotADatabase { .. });
     for model in [b"S".as_slice(), b"weights of a model", &[0x5a; 10_000], b"SQLite format 2 of long ago"] {
         not_ours(model, &no_database);
     }
-    // Damaged, and by its own words somebody else's.
+    // Damaged, and with the application id of another program.
     fs::write(&file, &foreign).unwrap();
     let status = PerfDb::open(&file).status;
     let reason = ClosedReason::ForeignDatabase { application_id: 0x0102_0304 };
@@ -222,7 +222,7 @@ fn a_file_that_is_no_database_is_left_alone() {
     assert!(folder.names_with("corrupt").is_empty());
 }
 
-/// Runs something that must not wait for anybody: a pipe has no writer here, so that opening one would never return.
+/// Runs something that must not block: a pipe has no writer here, so opening one would never return.
 fn at_once<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || drop(sender.send(act())));
@@ -230,7 +230,7 @@ fn at_once<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
 }
 
 #[test]
-fn pipes_folders_and_devices_are_no_databases() {
+fn pipes_directories_and_devices_are_rejected() {
     let folder = Folder::new();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -253,14 +253,14 @@ fn pipes_folders_and_devices_are_no_databases() {
 }
 
 #[test]
-fn a_database_that_another_process_holds_is_done_without_and_tried_again() {
+fn locked_database_is_skipped_and_retried() {
     let folder = Folder::new();
     let file = folder.database();
     filled(&file, 3);
     let mut holder = child("hold", &file).stdin(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
     while !lines.next().expect("the other process holds the file").unwrap().contains("held") {}
-    // Each of these waited for five seconds once.
+    // Each of these once waited for five seconds.
     let handles: Vec<PerfDb> = (0..20)
         .map(|_| {
             let opened = PerfDb::open(&file);
@@ -279,7 +279,7 @@ fn a_database_that_another_process_holds_is_done_without_and_tried_again() {
 }
 
 #[test]
-fn garbage_is_set_aside_under_the_next_free_name() {
+fn damaged_file_is_quarantined_under_the_next_free_name() {
     let folder = Folder::new();
     let garbage = damaged(&folder);
     for _ in 0..3 {
@@ -296,7 +296,7 @@ fn garbage_is_set_aside_under_the_next_free_name() {
 }
 
 #[test]
-fn processes_that_meet_the_same_garbage_set_it_aside_once() {
+fn damaged_file_is_quarantined_once() {
     let folder = Folder::new();
     let file = folder.database();
     fs::write(&file, damaged(&folder)).unwrap();
@@ -308,15 +308,15 @@ fn processes_that_meet_the_same_garbage_set_it_aside_once() {
 }
 
 #[test]
-fn damage_that_shows_only_later_is_set_aside_too() {
+fn damage_found_after_opening_is_quarantined() {
     let folder = Folder::new();
     let file = folder.database();
-    // More than the page cache holds, so that reading must go to the file again.
+    // Larger than the page cache, so that reads go to the file.
     filled(&file, 30_000);
     let db = PerfDb::open(&file).db;
     let mut bytes = fs::read(&file).unwrap();
     bytes[4096..].fill(0x5a);
-    // In place: the open handle sees this very file.
+    // In place: the open handle sees the same file.
     use std::io::Write;
     fs::File::options().write(true).open(&file).unwrap().write_all(&bytes).unwrap();
     assert!(db.show(&Filter::default(), usize::MAX).is_empty());
@@ -329,7 +329,7 @@ fn damage_that_shows_only_later_is_set_aside_too() {
 }
 
 #[test]
-fn a_newer_version_is_left_alone() {
+fn newer_schema_version_is_not_modified() {
     let folder = Folder::new();
     let file = folder.database();
     filled(&file, 3);
@@ -345,7 +345,7 @@ fn a_newer_version_is_left_alone() {
     assert!(opened.db.show(&Filter::default(), 9).is_empty());
     assert_eq!(
         reason.to_string(),
-        format!("written by a newer LayerZero: schema version 99, this build knows {SCHEMA_VERSION}")
+        format!("written by a newer LayerZero: schema version 99, this build supports {SCHEMA_VERSION}")
     );
     let told = lz_core::Reason::from(&reason);
     assert_eq!(told.code, lz_core::ReasonCode::PerfdbVersionMismatch);
@@ -356,7 +356,7 @@ fn a_newer_version_is_left_alone() {
 }
 
 #[test]
-fn an_older_version_is_migrated_and_says_so() {
+fn older_schema_version_is_migrated() {
     let folder = Folder::new();
     let file = folder.database();
     filled(&file, 3);
@@ -373,7 +373,7 @@ fn an_older_version_is_migrated_and_says_so() {
 }
 
 #[test]
-fn another_programs_database_is_left_alone() {
+fn foreign_database_is_not_modified() {
     let folder = Folder::new();
     let file = folder.database();
     let connection = rusqlite::Connection::open(&file).unwrap();
@@ -386,7 +386,7 @@ fn another_programs_database_is_left_alone() {
 }
 
 #[test]
-fn a_place_where_nothing_can_be_made_is_no_database() {
+fn uncreatable_path_is_unavailable() {
     let folder = Folder::new();
     fs::write(folder.path().join("file"), "").unwrap();
     for place in [folder.path().join("file/perfdb.sqlite"), folder.path().to_path_buf()] {
@@ -401,7 +401,7 @@ fn a_place_where_nothing_can_be_made_is_no_database() {
 
 #[cfg(unix)]
 #[test]
-fn a_read_only_folder_is_read_and_not_written() {
+fn read_only_directory_is_read_and_not_written() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
 
@@ -415,7 +415,7 @@ fn a_read_only_folder_is_read_and_not_written() {
         lock(&entry.path(), if entry.file_type().unwrap().is_dir() { 0o555 } else { 0o444 });
     }
     lock(folder.path(), 0o555);
-    // The superuser may write anywhere, so the child is somebody else.
+    // Root may write anywhere, so the child runs as another user.
     let superuser = fs::metadata("/proc/self").map_or(true, |process| process.uid() == 0);
     for (role, file) in [("read-only", folder.database()), ("no-folder", empty.join("perfdb.sqlite"))] {
         let mut command = child(role, &file);
@@ -429,7 +429,7 @@ fn a_read_only_folder_is_read_and_not_written() {
 }
 
 #[test]
-fn a_full_database_drops_writes_and_goes_on_when_there_is_room() {
+fn full_database_drops_writes_until_there_is_space() {
     let folder = Folder::new();
     let small = Options { max_pages: Some(20), ..Options::default() };
     let db = PerfDb::open_with(folder.database(), small).db;
@@ -452,10 +452,10 @@ fn a_full_database_drops_writes_and_goes_on_when_there_is_room() {
 
 #[cfg(unix)]
 #[test]
-fn a_disk_that_takes_no_more_bytes_leaves_a_whole_file() {
+fn full_disk_leaves_a_consistent_file() {
     let folder = Folder::new();
     let file = folder.database();
-    // The shell sets the limit on file sizes and turns the signal that comes with it into an error of the write.
+    // The shell limits the file size and ignores the signal, so that the write returns an error.
     let inner = child("fill", &file);
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 400; exec \"$0\" \"$@\""]);

@@ -1,4 +1,4 @@
-//! What the performance database keeps, finds, forgets and hands over.
+//! The performance database: storing, looking up, invalidating, pruning, exporting and importing.
 
 use lz_perfdb::{
     Bucket, DropReason, Filter, HealthState, ImportError, ImportReport, Invalidation, Measurement, Mode,
@@ -16,7 +16,7 @@ fn kernels_found(db: &PerfDb, bucket: u64, now: u64) -> Vec<String> {
 }
 
 #[test]
-fn what_is_recorded_is_found_after_a_restart() {
+fn records_are_found_after_a_restart() {
     let folder = Folder::new();
     let opened = PerfDb::open(folder.database());
     assert_eq!(opened.status, OpenStatus::Created);
@@ -39,7 +39,7 @@ fn what_is_recorded_is_found_after_a_restart() {
 }
 
 #[test]
-fn every_part_of_the_key_tells_measurements_apart() {
+fn every_key_column_distinguishes_measurements() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     let base = measurement("k", 1, 100.0);
@@ -81,7 +81,7 @@ fn samples_of_the_same_key_are_merged() {
 }
 
 #[test]
-fn a_time_to_live_ends() {
+fn measurements_expire() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     let nightly = Measurement { expires_at: Some(NOW + 10), ..measurement("nightly", 1, 100.0) };
@@ -89,7 +89,7 @@ fn a_time_to_live_ends() {
     assert_eq!(kernels_found(&db, 1, NOW + 9), ["nightly"]);
     assert_eq!(kernels_found(&db, 1, NOW + 10), Vec::<String>::new());
     assert!(db.load_operation("norm.rms", &setting(), NOW + 10).rows().is_empty());
-    // What was measured after the end replaces what was measured before it.
+    // A measurement after expiry replaces the expired one.
     let timing = Timing { measured_at: NOW + 20, median_ns: 500.0, ..nightly.timing };
     db.record(&Measurement { timing, expires_at: Some(NOW + 30), ..nightly }).unwrap();
     assert_eq!(db.show(&Filter::default(), 9)[0].timing.median_ns, 500.0);
@@ -97,7 +97,7 @@ fn a_time_to_live_ends() {
 }
 
 #[test]
-fn a_changed_world_invalidates_and_measuring_again_revives() {
+fn changes_invalidate_and_measuring_again_revalidates() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     db.record(&measurement("a", 1, 100.0)).unwrap();
@@ -125,7 +125,7 @@ fn a_changed_world_invalidates_and_measuring_again_revives() {
 }
 
 #[test]
-fn pruning_and_showing_choose_by_filter() {
+fn prune_and_show_use_the_filter() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     for (kernel, age) in [("a", 0), ("b", 100), ("c", 200)] {
@@ -143,7 +143,7 @@ fn pruning_and_showing_choose_by_filter() {
 }
 
 #[test]
-fn nonsense_is_not_learnt() {
+fn invalid_measurements_are_rejected() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     let mut wrong = measurement("k", 1, 100.0);
@@ -162,7 +162,7 @@ fn nonsense_is_not_learnt() {
 }
 
 #[test]
-fn health_survives_and_the_later_observation_stays() {
+fn health_is_stored_and_the_later_observation_wins() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     let row = health_row("k", 1);
@@ -184,7 +184,7 @@ fn health_survives_and_the_later_observation_stays() {
 }
 
 #[test]
-fn an_export_is_imported_once_however_often_it_is_read() {
+fn import_is_idempotent() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     db.record(&measurement("a", 1, 123.456_789)).unwrap();
@@ -204,7 +204,7 @@ fn an_export_is_imported_once_however_often_it_is_read() {
 }
 
 #[test]
-fn a_file_with_a_bad_line_is_refused_whole_and_each_is_named() {
+fn import_with_invalid_lines_is_rejected_and_reports_them() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     db.record(&measurement("a", 1, 100.0)).unwrap();
@@ -224,7 +224,7 @@ fn a_file_with_a_bad_line_is_refused_whole_and_each_is_named() {
     };
     let lines = rejected(file.as_bytes());
     assert_eq!(lines.iter().map(|line| line.line).collect::<Vec<_>>(), [3, 4]);
-    assert_eq!(lines[1].message, "`samples`: there must be one at least");
+    assert_eq!(lines[1].message, "`samples`: must be at least 1");
     assert_eq!(db.count(&Filter::default()), 1, "nothing of it was stored");
 
     let message = "the first line must be the header that `export` writes".to_owned();
@@ -238,12 +238,12 @@ fn a_file_with_a_bad_line_is_refused_whole_and_each_is_named() {
     assert_eq!(rejected(b"\xff\xfe garbage").len(), 1);
     let endless = format!("{header}\n{}", "{}\n".repeat(5000));
     let error = db.import(endless.as_bytes()).unwrap_err().to_string();
-    assert!(error.starts_with("nothing was imported: 5000 wrong lines\n  line 2: "), "{error}");
+    assert!(error.starts_with("nothing was imported: 5000 invalid lines\n  line 2: "), "{error}");
     assert!(error.ends_with("… and 4980 more"), "{error}");
 }
 
 #[test]
-fn without_a_database_everything_answers_nothing() {
+fn closed_database_returns_nothing() {
     let db = PerfDb::disabled();
     assert!(matches!(db.status().mode, Mode::Closed(_)));
     assert!(matches!(db.record(&measurement("k", 1, 1.0)), Err(DropReason::Closed(_))));

@@ -1,4 +1,4 @@
-//! What the tests of the performance database share.
+//! Helpers of the performance-database tests.
 
 use std::path::Path;
 
@@ -57,7 +57,7 @@ pub fn health_row(name: &str, bucket: u64) -> HealthRow {
     }
 }
 
-/// The database's own verdict, by a connection of its own.
+/// The result of an integrity check on a separate connection.
 pub fn integrity(path: &Path) -> String {
     let connection = rusqlite::Connection::open(path).unwrap();
     connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap()

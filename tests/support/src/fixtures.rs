@@ -1,4 +1,4 @@
-//! Fixtures of wrong files: each lies beside the exact text that it gives. `LZ_BLESS=1` accepts new texts.
+//! Fixtures of invalid files: each is next to its exact diagnostic. `LZ_BLESS=1` updates the diagnostics.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use lz_core::OperationInfo;
 use lz_core::dynamic::read_operation;
 
-/// The catalogue, read from `schemas/ops` as operations of run time.
+/// The catalog, read from `schemas/ops` as run-time operations.
 ///
 /// # Panics
 /// When a schema is wrong.
@@ -39,7 +39,7 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The operation of this name.
+/// The operation with this name.
 ///
 /// # Panics
 /// When the catalogue does not have it.
@@ -47,7 +47,7 @@ pub fn operation(name: &str) -> &'static OperationInfo {
     operations().iter().find(|info| info.name == name).expect("the catalogue has it")
 }
 
-/// The fixtures of a folder, sorted: path, name and text.
+/// The fixtures of a directory, sorted: name and text.
 ///
 /// # Panics
 /// When the folder cannot be read.
@@ -68,7 +68,7 @@ pub fn fixtures(folder: &str) -> Vec<(PathBuf, String, String)> {
         .collect()
 }
 
-/// Holds every fixture of a folder to its text; `refused` gives the text of a wrong file.
+/// Compares every fixture of a directory with its diagnostic; `refused` returns the diagnostic of an invalid file.
 ///
 /// # Panics
 /// When a text differs.

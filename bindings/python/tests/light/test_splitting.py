@@ -56,7 +56,7 @@ def arguments(batch):
 def test_parts_make_the_whole_and_are_told_once(rows):
     operation, sizes = rows
     x, weight, seen = arguments(10)
-    with pytest.warns(RuntimeWarning, match=r"test\.rows: .*batch 10 is cut into 4 parts of up to 3, which parts\.rows runs"):
+    with pytest.warns(RuntimeWarning, match=r"test\.rows: .*batch 10 is split into 4 parts of up to 3, which parts\.rows runs"):
         y = operation(x, weight, seen, factor=5.0)
     np.testing.assert_array_equal(y, x * weight * np.float32(5))
     assert sizes == [3, 3, 3, 1] and seen.tolist() == [1] * 10
@@ -90,7 +90,7 @@ def test_an_operation_of_the_catalogue_runs_in_parts_too():
     assert sizes == []
     lz.configure(allow=["parts.norm"])
     try:
-        with pytest.warns(RuntimeWarning, match="rows 5 is cut into 5 parts of up to 1"):
+        with pytest.warns(RuntimeWarning, match="rows 5 is split into 5 parts of up to 1"):
             parts = lz.ops.norm_rms(x)
         np.testing.assert_allclose(parts, whole, rtol=1e-5)
         assert sizes == [(1, 4, 8)] * 5

@@ -61,7 +61,7 @@ def test_a_call_that_is_too_large_runs_in_parts():
     x, weight = torch.randn(10, 16), torch.randn(16)
     lz.configure(deny=["cpu", "reference", "torch"])
     try:
-        with pytest.warns(RuntimeWarning, match="rows 10 is cut into 4 parts of up to 3"):
+        with pytest.warns(RuntimeWarning, match="rows 10 is split into 4 parts of up to 3"):
             y = lz.ops.norm_rms(x, weight)
         torch.testing.assert_close(y, F.rms_norm(x, (16,), weight, 1e-6))
         assert sizes == [3, 3, 3, 1]

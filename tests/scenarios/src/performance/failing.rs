@@ -22,7 +22,7 @@ use crate::tensors::{Lie, tensor};
 fn failing(deed: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static) -> Engine {
     let kernel = CircuitConfig { failure_threshold: u32::MAX, ..CircuitConfig::default() };
     let mut config = HealthConfig { kernel, ..HealthConfig::default() };
-    config.penalty.most = 0.0;
+    config.penalty.max_penalty = 0.0;
     let engine = Engine::with_health(Arc::new(Health::new(config, Arc::new(SystemClock::default()))));
     let entries =
         [doing(host_spec("bad.x").priority(90), &NORM_RMS, deed), quiet(host_spec("good.x"), &NORM_RMS)];

@@ -135,7 +135,7 @@ fn evidence_that_asks_the_engine_does_not_hang() {
 struct Wanted(Mutex<Vec<String>>);
 
 impl JitRequests for Wanted {
-    fn want(&self, kernel: &str, _: &'static OperationInfo, _: &Context) {
+    fn request(&self, kernel: &str, _: &'static OperationInfo, _: &Context) {
         self.0.lock().unwrap().push(kernel.to_owned());
     }
 }

@@ -128,6 +128,6 @@ fn a_call_sets_all_of_its_values_or_none() {
     let values =
         [("deterministic".to_owned(), Given::Bool(true)), ("cache.max_sise".to_owned(), Given::Int(5))];
     let error = stack.configure(values, "lz.configure").unwrap_err();
-    assert_eq!(error.to_string(), "there is no setting `cache.max_sise`; did you mean `cache.max_size`?");
+    assert_eq!(error.to_string(), "unknown setting `cache.max_sise`; did you mean `cache.max_size`?");
     assert!(!engine.policy().deterministic.value);
 }

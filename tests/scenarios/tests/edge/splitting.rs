@@ -64,7 +64,7 @@ fn a_grid_that_no_device_takes_is_cut_and_explained() {
     let call = Prefill { batch: 70_000, seq_q: 1, seq_k: 1, ..Prefill::llama3_8b() };
     assert_eq!(call.codes(&engine, "gridded.prefill"), ["CUDA_GRID_DIM_EXCEEDED", "BATCH_SPLIT_REQUIRED"]);
     assert_eq!(call.which(&engine).unwrap().split.map(|split| split.parts), Some(2));
-    assert!(call.explain(&engine).to_string().contains("batch 70000 is cut into 2 parts"));
+    assert!(call.explain(&engine).to_string().contains("batch 70000 is split into 2 parts"));
     assert!(call.which(&house_on("h100")).unwrap().split.is_none(), "the whole house has others");
 }
 

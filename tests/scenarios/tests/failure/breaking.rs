@@ -202,7 +202,7 @@ fn a_lost_device_is_not_tried_again() {
     assert_eq!(codes(&error), [ReasonCode::KernelFailed, ReasonCode::DeviceLost]);
     let error = Norm::rows(100).serve(&engine).unwrap_err();
     assert!(matches!(error, Error::NoKernel { .. }) && error.has(ReasonCode::DeviceLost), "{error}");
-    assert!(error.to_string().contains("nothing can run on it until the process is restarted"), "{error}");
+    assert!(error.to_string().contains("restart the process to use it again"), "{error}");
     engine.health().device_recovered(&detect_cpu().uuid);
     // With a new context it begins carefully: references first, and whoever took the device down is still suspect.
     assert_eq!(Norm::rows(100).serve(&engine).unwrap(), "reference.x");
@@ -268,8 +268,8 @@ fn a_plugin_with_a_mistake_is_refused_whole() {
     let wrong = lz_scenarios::kernels::quiet(wrong, &NORM_RMS);
     let error = engine.register([right, wrong]).unwrap_err();
     insta::assert_snapshot!(error, @r"
-    plugin.wrong: refused, and nothing was registered
-      plugin.wrong: priority is 101; it goes from 0 to 100
+    plugin.wrong: invalid; nothing was registered
+      plugin.wrong: priority is 101; expected 0 to 100
       plugin.wrong: limit `hiden <= 64`: unknown name `hiden`; did you mean `hidden`?
     ");
     assert_eq!(engine.registry().kernels().count(), before);

@@ -136,7 +136,7 @@ fn nonsense_is_refused_by_name() {
     let mut wrong = row(1);
     wrong.timing.median_ns = f64::NAN;
     let failure = database.record(&wrong).unwrap_err();
-    assert_eq!(failure.to_string(), "the record is wrong: `median_ns`: NaN is not a finite number from 0 on");
+    assert_eq!(failure.to_string(), "invalid record: `median_ns`: NaN is not a finite number of at least 0");
     assert_eq!(database.count(&Filter::default()), 0);
 }
 

@@ -111,12 +111,12 @@ fn a_policy_with_several_mistakes_tells_all_of_them() {
 fn a_misspelled_variable_warns_and_a_wrong_value_fails() {
     let read = |name: &str, value: &str| env::read([(name.to_owned(), value.to_owned())], &vocabulary());
     let report = read("LAYERZERO_DETERMINISTIC", "perhaps").unwrap_err().to_string();
-    assert!(report.contains("`LAYERZERO_DETERMINISTIC` is a switch: 1 or 0"), "{report}");
+    assert!(report.contains("`LAYERZERO_DETERMINISTIC` must be 1 or 0"), "{report}");
     let environment = read("LAYERZERO_PREFFER", "torch").unwrap();
     assert_eq!(environment.warnings.len(), 1);
     assert_eq!(
         environment.warnings[0].message,
-        "nothing reads the environment variable `LAYERZERO_PREFFER`; did you mean `LAYERZERO_PREFER`?"
+        "unknown environment variable `LAYERZERO_PREFFER`; did you mean `LAYERZERO_PREFER`?"
     );
     assert!(environment.layer.is_empty());
 }

@@ -104,7 +104,7 @@ fn the_table_of_another_machine_is_refused() {
         DispatchTable::read("llama3.json", json, &OPERATIONS).unwrap_or_else(|error| panic!("{error}"));
     let error = table.verify("llama3.json", &device("b200").hardware_signature(), "abd").unwrap_err();
     insta::assert_snapshot!(error, @r"
-    llama3.json: the dispatch table is not used
+    llama3.json: the dispatch table was rejected
       [TABLE_HARDWARE_MISMATCH] requires cuda_sm90_cu130, found cuda_sm100_cu130
       [TABLE_CAPABILITIES_MISMATCH] requires abc, found abd
     ");

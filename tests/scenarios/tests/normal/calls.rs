@@ -5,7 +5,7 @@ use lz_core::{Arg, OutArg, TensorView};
 use lz_device::detect_cpu;
 use lz_engine::Engine;
 use lz_engine::dynamic::{self, Output};
-use lz_engine::table::{DispatchTable, Found, Lockfile};
+use lz_engine::table::{DispatchTable, Lockfile, TableAnswer};
 use lz_ops::{NORM_RMS, NormRms, OPERATIONS, norm_rms, reference_engine};
 use lz_scenarios::calls::{Ask, Prefill};
 use lz_scenarios::house::{house, house_on, register};
@@ -127,9 +127,9 @@ fn a_solved_table_decides_inside_its_buckets() {
         DispatchTable::read("llama3.json", &json, &OPERATIONS).unwrap_or_else(|error| panic!("{error}"));
     table.verify("llama3.json", &signature, "abc").unwrap();
     let lookup = |call: &Prefill| match table.lookup(call.operation(), &call.context().unwrap()) {
-        Found::Decision(decision) => decision.kernel.clone(),
-        Found::Outside(reason) => reason.code.to_string(),
-        Found::Unknown => "unknown".to_owned(),
+        TableAnswer::Decision(decision) => decision.kernel.clone(),
+        TableAnswer::Outside(reason) => reason.code.to_string(),
+        TableAnswer::Unknown => "unknown".to_owned(),
     };
     assert_eq!(lookup(&Prefill { batch: 2, ..Prefill::llama3_8b() }), "flash_attn.v3.prefill");
     assert_eq!(lookup(&Prefill { batch: 9, ..Prefill::llama3_8b() }), "PLAN_BUCKET_MISS");
