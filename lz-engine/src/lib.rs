@@ -35,4 +35,4 @@ pub use explain::Explanation;
 pub use policy::Policy;
 pub use selection::loaded_tables::TableState;
 pub use selection::score;
-pub use selection::thread_scope::{NumbersExhausted, PolicyScope};
+pub use selection::thread_scope::{OverlayIdsExhausted, PolicyScope};

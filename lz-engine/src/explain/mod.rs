@@ -269,7 +269,7 @@ pub(crate) fn explain(
     context: &Context,
     mode: Mode,
 ) -> Explanation {
-    let device = snapshot.devices.of_call(crate::engine::device_store(operation), context);
+    let device = snapshot.devices.of_call(crate::selection::devices::device_store(operation), context);
     let mut explanation = Explanation {
         operation: operation.name.to_string(),
         version: operation.version,

@@ -193,7 +193,7 @@ impl Engine {
         let capabilities = capabilities_hash(&snapshot.registry, operations);
         let mut hardware: Vec<String> = Vec::new();
         for one in &recorded {
-            let device_field = crate::engine::device_store(one.operation);
+            let device_field = crate::selection::devices::device_store(one.operation);
             let device = snapshot.devices.of_call(device_field, &one.context);
             hardware.extend(device.map(lz_core::device::DeviceSpec::hardware_signature));
         }

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use crate::engine::ThreadState;
+use crate::selection::thread_cache::ThreadState;
 use lz_core::mode::ModeChange;
 
 /// The data of a thread.

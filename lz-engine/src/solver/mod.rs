@@ -168,7 +168,7 @@ impl Engine {
 fn signature(snapshot: &Snapshot, grids: &[Grid]) -> Result<String, Error> {
     let mut found: Option<String> = None;
     for grid in grids {
-        let device_field = crate::engine::device_store(grid.operation);
+        let device_field = crate::selection::devices::device_store(grid.operation);
         let device = snapshot.devices.of_call(device_field, &grid.context);
         let own = device.map(lz_core::device::DeviceSpec::hardware_signature).unwrap_or_default();
         match &found {
