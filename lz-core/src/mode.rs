@@ -104,7 +104,7 @@ const KV_MASK: u64 = 0b111 << KV_SHIFT;
 /// Tensor-parallel size minus one, so that 0 means one rank.
 const TP_SHIFT: u32 = 12;
 const TP_MASK: u64 = (u16::MAX as u64) << TP_SHIFT;
-/// The upper half is the id of the thread's policy overlay; the engine keeps what each number stands for.
+/// The upper half is the id of the thread's policy overlay; the engine maps ids to overlays.
 const OVERLAY_SHIFT: u32 = 32;
 const OVERLAY_MASK: u64 = (u32::MAX as u64) << OVERLAY_SHIFT;
 

@@ -130,22 +130,22 @@ pub struct Plan {
     pub split: Option<Split>,
 }
 
-/// How a call is cut.
+/// How a call is split.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Split {
     /// The axis.
     pub axis: String,
     /// Its size.
     pub size: i64,
-    /// The largest size that a part has.
+    /// The maximum size of a part.
     pub part: i64,
-    /// How many parts there are.
+    /// The number of parts.
     pub parts: i64,
 }
 
 impl fmt::Display for Split {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Split { axis, size, part, parts } = self;
-        write!(f, "{axis} {size} is cut into {parts} parts of up to {part}")
+        write!(f, "{axis} {size} is split into {parts} parts of up to {part}")
     }
 }

@@ -5,17 +5,17 @@ use std::path::PathBuf;
 
 use lz_core::device::Platform;
 
-/// Why a platform, or one device of it, is not there.
+/// Why a platform, or one of its devices, is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AbsenceReason {
-    /// The driver's library could not be opened.
+    /// The driver's library could not be loaded.
     LibraryMissing {
-        /// What was to be opened.
+        /// The library.
         library: PathBuf,
-        /// What the loader said.
+        /// The loader's error.
         message: String,
     },
-    /// The library lacks a function that is needed.
+    /// The library lacks a required function.
     SymbolMissing {
         /// The library.
         library: PathBuf,
@@ -29,16 +29,16 @@ pub enum AbsenceReason {
         /// Its status code.
         code: i32,
     },
-    /// The kernel driver has left no trace in the file system.
+    /// The kernel driver is not present in the file system.
     DriverMissing {
-        /// What was to be read.
+        /// The file that was expected.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system error.
         message: String,
     },
-    /// The driver works and has no device.
+    /// The driver works but has no device.
     NoDevices,
-    /// This build has no way to look; such devices come from specs that are handed in.
+    /// This build cannot probe the platform; its devices can be specified explicitly.
     NotProbed,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for AbsenceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LibraryMissing { library, message } => {
-                write!(f, "the library {} cannot be opened: {message}", library.display())
+                write!(f, "cannot load library {}: {message}", library.display())
             }
             Self::SymbolMissing { library, symbol } => {
                 write!(f, "the library {} has no function `{symbol}`", library.display())
@@ -56,16 +56,14 @@ impl fmt::Display for AbsenceReason {
                 write!(f, "the kernel driver is not loaded: {}: {message}", path.display())
             }
             Self::NoDevices => f.write_str("the driver has no device"),
-            Self::NotProbed => {
-                f.write_str("there is no probe for this platform; hand in a device spec instead")
-            }
+            Self::NotProbed => f.write_str("this platform cannot be probed; pass a device spec instead"),
         }
     }
 }
 
 impl std::error::Error for AbsenceReason {}
 
-/// One thing that is not there.
+/// An absent platform or device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absence {
     /// The platform.

@@ -11,9 +11,9 @@ mod tests {
 
     #[test]
     fn scopes_nest_and_end() {
-        let ground = Mode::PLAIN.set(Ask::Strict, true);
+        let base = Mode::PLAIN.set(Ask::Strict, true);
         let outer = scope(ModeChange::NONE.set(Ask::Deterministic, true).kv(KvStrategy::Paged));
-        assert!(of_thread().apply(ground).has(Ask::Deterministic));
+        assert!(of_thread().apply(base).has(Ask::Deterministic));
         {
             let _inner = scope(
                 ModeChange::NONE
@@ -22,14 +22,14 @@ mod tests {
                     .kv(KvStrategy::Virtual)
                     .tp(8),
             );
-            let mode = of_thread().apply(ground);
+            let mode = of_thread().apply(base);
             assert_eq!((mode.tp_size(), mode.to_string().as_str()), (8, "virtual, 8 ranks"));
             assert!(!mode.has(Ask::Deterministic) && !mode.has(Ask::Strict));
             assert_eq!(mode.kv_strategy(), Some(KvStrategy::Virtual));
         }
-        let mode = of_thread().apply(ground);
+        let mode = of_thread().apply(base);
         assert_eq!((mode.tp_size(), mode.to_string().as_str()), (1, "deterministic, strict, paged"));
         drop(outer);
-        assert_eq!(of_thread().apply(ground), ground);
+        assert_eq!(of_thread().apply(base), base);
     }
 }

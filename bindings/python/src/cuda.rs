@@ -15,7 +15,7 @@ use lz_core::tensor::Place;
 use lz_engine::Moment;
 use lz_engine::evidence::MemoryProbe;
 use lz_engine::mode::{self, Ask, ModeChange, ModeScope};
-use lz_engine::telemetry::Synchronise;
+use lz_engine::telemetry::Synchronize;
 use lz_schema::policy::SettingValue;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -118,13 +118,13 @@ pub struct StreamSynchronizer;
 
 impl StreamSynchronizer {
     /// For timing.
-    pub fn shared() -> Arc<dyn Synchronise> {
+    pub fn shared() -> Arc<dyn Synchronize> {
         Arc::new(StreamSynchronizer)
     }
 }
 
-impl Synchronise for StreamSynchronizer {
-    fn synchronise(&self, stream: usize) -> Result<(), KernelError> {
+impl Synchronize for StreamSynchronizer {
+    fn synchronize(&self, stream: usize) -> Result<(), KernelError> {
         let Some(driver) = driver() else { return Ok(()) };
         // SAFETY: as above.
         match unsafe { (driver.wait)(stream as *mut c_void) } {

@@ -58,7 +58,7 @@ fn tune<'py>(
         if frame.is_asynchronous() {
             // Synchronizing costs about ten microseconds, so a sample is enough runs to make that small
             // compared with the difference between kernels.
-            options.synchronise = Some(cuda::StreamSynchronizer::shared());
+            options.synchronize = Some(cuda::StreamSynchronizer::shared());
             options.sample_time = Duration::from_millis(3);
             // Each sample is a turn of its own: while this thread waits for the device, others may use it.
             options.turn_time = Duration::ZERO;

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_that_is_unknown_is_left_out_of_the_signature() {
+    fn unknown_version_is_omitted_from_the_signature() {
         assert_eq!(joined("cuda_sm", "90", "cu", ""), "cuda_sm90");
         assert_eq!(joined("cuda_sm", "90", "cu", "12.8.1"), "cuda_sm90_cu128");
     }

@@ -27,7 +27,7 @@ fn each_invalid_descriptor_has_its_diagnostic() {
 }
 
 #[test]
-fn reasons_say_why_a_backend_is_disabled() {
+fn disabled_backend_has_reasons() {
     let of = |name: &str| {
         let (_, _, text) = fixtures(FAIL).into_iter().find(|(_, found, _)| found == name).expect(name);
         let error = descriptor::read(name, &text, &catalogue()).unwrap_err();
@@ -117,7 +117,7 @@ fn hash_is_independent_of_formatting() {
 }
 
 #[test]
-fn a_descriptor_of_thousands_of_mistakes_gives_a_bounded_report() {
+fn descriptor_report_is_bounded() {
     let (_, _, text) = fixtures(PASS).into_iter().next().expect("there is a fixture");
     let right: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     let ops = right["ops"].as_object().expect("it has operations");

@@ -15,7 +15,7 @@ pub use lz_core::dynamic::{context, fields, read_operation};
 
 use crate::engine::Engine;
 
-/// Calls any operation with dynamic arguments (inputs, then params) into places that the caller gives.
+/// Calls an operation with dynamic arguments (inputs, then params) and the caller's outputs.
 pub fn call_into(
     engine: &Engine,
     operation: &'static OperationInfo,
@@ -25,7 +25,7 @@ pub fn call_into(
     let schema = operation.schema();
     let bound = check::check_call(schema, args, Some(outputs))?;
     let context = context(schema, &bound, args, Some(outputs))?;
-    // Kernels get every param, so that none computes a default of its own.
+    // Kernels receive every param, so that none computes its own default.
     for (param, arg) in args.iter_mut().skip(schema.inputs.len()).enumerate() {
         if let Some(value) = bound.values.get(schema.axes.len() + param) {
             *arg = Arg::Value(*value);
@@ -41,13 +41,13 @@ pub fn call_into(
 pub enum Output {
     /// This call does not produce it.
     Absent,
-    /// A tensor in host memory of its own.
+    /// A host tensor.
     Tensor(Tensor),
     /// Strings.
     Text(Vec<String>),
 }
 
-/// Calls any operation with dynamic arguments; results come in host memory of their own.
+/// Calls an operation with dynamic arguments; results are allocated in host memory.
 pub fn call(
     engine: &Engine,
     operation: &'static OperationInfo,
@@ -65,7 +65,7 @@ pub fn call(
         });
     }
     let mut texts: Vec<Option<Vec<String>>> = specs.iter().map(|_| None).collect();
-    let mut places: Vec<OutArg<'_>> = specs
+    let mut out_args: Vec<OutArg<'_>> = specs
         .iter()
         .zip(tensors.iter_mut().zip(&mut texts))
         .map(|(spec, (tensor, text))| match (spec, tensor) {
@@ -75,8 +75,8 @@ pub fn call(
             (_, tensor) => OutArg::Dynamic(tensor),
         })
         .collect();
-    call_into(engine, operation, args, &mut places)?;
-    drop(places);
+    call_into(engine, operation, args, &mut out_args)?;
+    drop(out_args);
     let mut results = Vec::with_capacity(specs.len());
     for ((spec, output), (tensor, text)) in
         specs.iter().zip(&schema.outputs).zip(tensors.into_iter().zip(texts))

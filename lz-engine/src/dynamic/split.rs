@@ -153,11 +153,11 @@ fn part_error(operation: &OperationInfo) -> Error {
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
 }
 
-/// How often calls were cut, and what has been told about it.
+/// Counts split calls, and which of them were logged.
 #[derive(Debug, Default)]
 pub(crate) struct Splits {
     count: AtomicU64,
-    told: Mutex<HashSet<(u32, String)>>,
+    logged: Mutex<HashSet<(u32, String)>>,
 }
 
 impl Splits {
@@ -165,20 +165,20 @@ impl Splits {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Counts always, warns once for each operation and kernel, and says whether it did.
+    /// Counts a split, logs the first per operation and kernel, and returns whether it was logged.
     fn note(&self, operation: &OperationInfo, kernel: &str, split: &Split) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = told.insert((operation.slot(), kernel.to_owned()));
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = logged.insert((operation.slot(), kernel.to_owned()));
         if first {
-            tracing::warn!(operation = %operation.name, kernel, %split, "a call is too large for every kernel and runs in parts");
+            tracing::warn!(operation = %operation.name, kernel, %split, "call is too large for every kernel and is split");
         }
         first
     }
 }
 
 impl Engine {
-    /// How often a call was too large for every kernel and ran in parts.
+    /// How many calls were too large for every kernel and ran in chunks.
     pub fn split_calls(&self) -> u64 {
         self.extension::<Splits>().count()
     }

@@ -14,9 +14,9 @@ use crate::selection::snapshot::SnapshotParts;
 use crate::table::{DispatchTable, TableError, capabilities_hash};
 
 impl Engine {
-    /// Reads a dispatch table and uses it from now on, instead of an earlier one for the same hardware.
+    /// Loads a dispatch table, replacing an earlier one with the same hardware signature.
     ///
-    /// A table of another machine or of other capabilities is refused, and the error says everything that differs.
+    /// A table of another machine or of other capabilities is rejected, and the error lists all differences.
     pub fn load_dispatch_table(&self, path: &Path) -> Result<TableState, Error> {
         let name = path.display().to_string();
         let text = files::read_text(path, files::MAX_TABLE_BYTES).map_err(|error| TableError {
@@ -27,9 +27,9 @@ impl Engine {
         self.use_dispatch_table(&name, &text)
     }
 
-    /// The same for a table that was read already; `path` names it in messages.
+    /// Like [`Engine::load_dispatch_table`], from text; `path` is its name in messages.
     pub fn use_dispatch_table(&self, path: &str, text: &str) -> Result<TableState, Error> {
-        let mut taken = None;
+        let mut state = None;
         self.change(|parts| {
             let operations: Vec<&'static OperationInfo> = parts.registry.operations().collect();
             let table = DispatchTable::read(path, text, &operations)?;
@@ -37,20 +37,20 @@ impl Engine {
             let ours = parts.devices.signature_like(&table.hardware_signature);
             table.verify(path, &ours, &hash)?;
             let loaded = LoadedTable { path: path.to_owned(), table: Arc::new(table), stale: None };
-            taken = LoadedTables(vec![loaded.clone()]).states().pop();
+            state = LoadedTables(vec![loaded.clone()]).states().pop();
             Ok(Some(SnapshotParts { solved: Arc::new(parts.solved.with(loaded)), ..parts }))
         })?;
         let read = || Reason::new(ReasonCode::TableInvalid);
-        taken.ok_or_else(|| TableError { path: path.to_owned(), report: None, reasons: vec![read()] }.into())
+        state.ok_or_else(|| TableError { path: path.to_owned(), report: None, reasons: vec![read()] }.into())
     }
 
-    /// Goes on without dispatch tables.
+    /// Removes all dispatch tables.
     pub fn unload_dispatch_tables(&self) {
-        // Taking away cannot fail.
+        // Removal cannot fail.
         self.change(|parts| Ok(Some(SnapshotParts { solved: Arc::default(), ..parts }))).ok();
     }
 
-    /// The dispatch tables in use, and those that are not used any more because kernels came or went.
+    /// The loaded dispatch tables, including stale ones.
     pub fn dispatch_tables(&self) -> Vec<TableState> {
         self.snapshot().solved.states()
     }

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use super::{Engine, Shared};
 use crate::registry::BackendState;
-use crate::selection::snapshot::{SnapshotParts, Snapshot};
+use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use crate::selection::thread::{self, Thread};
-use crate::telemetry::{self, MetricsSnapshot, Observation, ObserveOptions, Synchronise, Telemetry};
+use crate::telemetry::{self, MetricsSnapshot, Observation, ObserveOptions, Synchronize, Telemetry};
 use lz_core::operation::OperationInfo;
 use lz_core::reason::Reason;
 
@@ -68,8 +68,8 @@ impl Engine {
     }
 
     /// Sets the device synchronization that `debug` uses.
-    pub fn set_synchronise(&self, synchronise: Option<Arc<dyn Synchronise>>) {
-        self.shared.change_observation(|observation| Observation { synchronise, ..observation });
+    pub fn set_synchronize(&self, synchronize: Option<Arc<dyn Synchronize>>) {
+        self.shared.change_observation(|observation| Observation { synchronize, ..observation });
     }
 }
 

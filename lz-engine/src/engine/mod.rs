@@ -39,7 +39,7 @@ use crate::selection::call::Call;
 use crate::selection::devices::Devices;
 use crate::selection::loaded_tables::LoadedTables;
 use crate::selection::publish::Published;
-use crate::selection::snapshot::{SnapshotParts, Snapshot};
+use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use crate::selection::{decide, split, thread_scope};
 use crate::telemetry::Observation;
 
@@ -240,7 +240,7 @@ impl Engine {
         self.shared.published.number()
     }
 
-    /// How many decisions in the cache.
+    /// Number of decisions in the cache.
     pub fn cached_decisions(&self) -> usize {
         self.shared.published.load().decisions.len()
     }

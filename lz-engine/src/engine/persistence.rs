@@ -15,7 +15,7 @@ use crate::evidence::{Evidence, StoredEvidence};
 use crate::health::{CircuitReport, Health, RefusalScope};
 use crate::policy::layer::Layer;
 use crate::selection::devices::{Devices, host};
-use crate::selection::snapshot::{SnapshotParts, Snapshot};
+use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use lz_core::device::{DeviceSpec, Environment, Platform};
 use lz_perfdb::collect_crashes;
 use lz_perfdb::{ClosedReason, DropReason, Filter, HealthScope, Mode, PerfDb};

@@ -197,7 +197,7 @@ fn observe_options_of(layer: &Layer) -> ObserveOptions {
         spans: verbose,
         log: verbose || on("log_selections"),
         verbose,
-        synchronise: on("debug"),
+        synchronize: on("debug"),
         time_every: u32::from(on("enable_profiling")),
     }
 }

@@ -464,10 +464,10 @@ fn candidate(
 }
 
 impl Engine {
-    /// Why that would be run: every candidate, every reason, every addend.
+    /// Why a kernel would be selected: every candidate with its reasons and score terms.
     pub fn explain(&self, operation: &'static OperationInfo, context: &Context) -> Explanation {
-        let (world, mode) = self.thread_snapshot();
-        let mut explanation = explain(&world, operation, context, mode);
+        let (snapshot, mode) = self.thread_snapshot();
+        let mut explanation = explain(&snapshot, operation, context, mode);
         explanation.perfdb = self.perfdb().and_then(|db| match db.status().mode {
             lz_perfdb::Mode::Closed(why) => Some(ReasonLine::from(&Reason::from(&why))),
             lz_perfdb::Mode::Writable | lz_perfdb::Mode::ReadOnly => None,

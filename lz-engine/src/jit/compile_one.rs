@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::bucket::Bucket;
 use crate::engine::Engine;
-use crate::health::{Failure, CircuitStatus};
+use crate::health::{CircuitStatus, Failure};
 use crate::selection::call::Call;
 use lz_core::context::Context;
 use lz_core::kernel::{CompileRequest, Compiled, KernelError};

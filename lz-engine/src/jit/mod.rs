@@ -1,8 +1,8 @@
-//! Compilation outside of calls: kernels that compile on first use are compiled beforehand (`warmup`) or in the background
-//! (`JitQueue`), and until then another kernel does the work.
+//! Compilation outside of calls: JIT kernels are compiled ahead of time (`warmup`) or in the background (`JitQueue`), and other kernels
+//! run until then.
 //!
-//! Nothing here decides which kernel runs: it only makes kernels warm and says so to the engine. Nothing here runs inside a
-//! call except [`JitRequests::want`](crate::engine::JitRequests), which puts a note into a queue.
+//! Nothing here selects: it compiles kernels and marks them as warm in the engine. Nothing here runs inside a call except
+//! [`JitRequests::request`](crate::engine::JitRequests), which inserts a request into a queue.
 
 mod compile_one;
 mod config;

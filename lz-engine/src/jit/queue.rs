@@ -194,7 +194,7 @@ impl Drop for JitQueue {
 }
 
 impl JitRequests for Inner {
-    fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
+    fn request(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let key: Key = (kernel.to_owned(), operation.slot(), Bucket::of(operation, context).words().into());
         if !self.is_own() {
             return;

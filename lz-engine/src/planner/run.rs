@@ -115,9 +115,9 @@ impl Engine {
             let mut before = flow_tensor.take();
             let outputs = match form {
                 Some(form) if form.covers > 1 => {
-                    let neighbours = later.get_mut(..form.covers - 1).unwrap_or_default();
+                    let neighbors = later.get_mut(..form.covers - 1).unwrap_or_default();
                     let bound = bound.get(number..).unwrap_or_default();
-                    self.run_fused(call, neighbours, form, bound, &mut before)?
+                    self.run_fused(call, neighbors, form, bound, &mut before)?
                 }
                 Some(form) => self.run_in_form(call, form, &mut before)?,
                 None => None,

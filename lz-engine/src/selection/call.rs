@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use super::operation_table::{Candidate, CompiledRule, RuleScore, OperationTable};
+use super::operation_table::{Candidate, CompiledRule, OperationTable, RuleScore};
 use super::prefilter::{BITSET_WIDTH, BitSet, iter_bits, single_bit};
 use super::snapshot::Snapshot;
 use crate::bucket::Bucket;

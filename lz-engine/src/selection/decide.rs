@@ -241,7 +241,7 @@ fn request_compilation(call: &Call<'_>, position: u16, kernel: &CompiledKernel) 
         && call.is_cold(spec)
         && is_only_cold()
     {
-        jit.want(&spec.id, call.table.info, call.context);
+        jit.request(&spec.id, call.table.info, call.context);
     }
 }
 

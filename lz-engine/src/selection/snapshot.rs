@@ -29,7 +29,7 @@ use lz_core::operation::OperationInfo;
 /// A background compiler. Called once per cell for a kernel that would have been selected had it been compiled.
 pub trait JitRequests: Send + Sync {
     /// Requests compilation of a kernel for calls like this one. Must return at once and must not call the engine.
-    fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
+    fn request(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
 }
 
 /// Buckets by operation slot and kernel id: the same id may be registered for several operations.

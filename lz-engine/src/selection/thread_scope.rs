@@ -1,4 +1,4 @@
-//! Scopes of a thread: mode overrides, policy engines.
+//! Scopes of a thread: mode overrides and policy overlays.
 //!
 //! Everything is thread-local and ends with its guard; guards may be dropped in any order. The hit path reads one word of this;
 //! the rest is only read on the slow path.
@@ -51,7 +51,7 @@ pub(crate) fn of_thread() -> ModeChange {
     thread::with(|thread| thread.change.get())
 }
 
-/// What this policy overlay of this thread.
+/// The policy overlay of this thread.
 pub(crate) fn thread_overlay() -> Option<Arc<InternedOverlay>> {
     FRAMES.try_with(|frames| frames.borrow().overlay.clone()).ok().flatten()
 }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn other_threads_see_nothing() {
+    fn scopes_are_thread_local() {
         let _scope = push_overlay(1, ModeChange::NONE.set(Ask::Disabled, true), layer("x")).unwrap();
         let _stream = on_stream(5);
         let seen = std::thread::spawn(|| (of_thread(), stream_of_thread(), thread_overlay().is_none()));

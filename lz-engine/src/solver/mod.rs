@@ -213,7 +213,8 @@ impl Solver<'_> {
         self.done += 1;
         let context = grid.context_at(at);
         let Some(table) = self.snapshot.table(grid.operation) else { return Err(CANCELLED.to_owned()) };
-        let call = Call::new(self.snapshot, table, &context, thread_scope::of_thread().apply(self.snapshot.mode));
+        let call =
+            Call::new(self.snapshot, table, &context, thread_scope::of_thread().apply(self.snapshot.mode));
         let mut ids = decide::eligible(&call).into_iter().filter_map(|ranked| {
             let candidate = table.candidates.get(usize::from(ranked.position))?;
             Some(self.snapshot.registry.compiled(candidate.kernel)?.spec().id.clone())

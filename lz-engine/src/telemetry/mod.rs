@@ -37,7 +37,7 @@ pub struct ObserveOptions {
     /// Logs every fallback, not only the first per operation and kernel.
     pub verbose: bool,
     /// Synchronizes the device after each run, so that errors surface at the call that caused them.
-    pub synchronise: bool,
+    pub synchronize: bool,
     /// Times one call in this many; 0 for none.
     pub time_every: u32,
 }
@@ -52,14 +52,14 @@ impl ObserveOptions {
             spans: self.spans || other.spans,
             log: self.log || other.log,
             verbose: self.verbose || other.verbose,
-            synchronise: self.synchronise || other.synchronise,
+            synchronize: self.synchronize || other.synchronize,
             time_every: if every == u32::MAX { 0 } else { every },
         }
     }
 
     /// Whether the fast path is disabled.
     pub(crate) fn every_call(self) -> bool {
-        self.spans || self.log || self.synchronise || self.time_every == 1
+        self.spans || self.log || self.synchronize || self.time_every == 1
     }
 
     /// Number of consecutive fast-path hits after which a call must take the slow path.
@@ -69,9 +69,9 @@ impl ObserveOptions {
 }
 
 /// Device synchronization. Called after each run while `debug` is on.
-pub trait Synchronise: Send + Sync {
+pub trait Synchronize: Send + Sync {
     /// Waits until all work on the stream is done; an error is attributed to the last call.
-    fn synchronise(&self, stream: usize) -> Result<(), KernelError>;
+    fn synchronize(&self, stream: usize) -> Result<(), KernelError>;
 }
 
 /// The observation of one engine.
@@ -83,7 +83,7 @@ pub(crate) struct Observation {
     /// Observation enabled by settings, and by API calls.
     pub by_settings: ObserveOptions,
     pub by_calls: ObserveOptions,
-    pub synchronise: Option<Arc<dyn Synchronise>>,
+    pub synchronize: Option<Arc<dyn Synchronize>>,
 }
 
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(1);
@@ -95,7 +95,7 @@ impl Default for Observation {
             telemetry: Arc::default(),
             by_settings: ObserveOptions::default(),
             by_calls: ObserveOptions::default(),
-            synchronise: None,
+            synchronize: None,
         }
     }
 }
@@ -185,8 +185,8 @@ impl Telemetry {
         let timed = (options.time_every > 0).then(|| self.clock.elapsed());
         let run = || {
             run()?;
-            match &observation.synchronise {
-                Some(device) if options.synchronise => device.synchronise(lz_core::run::stream_of_thread()),
+            match &observation.synchronize {
+                Some(device) if options.synchronize => device.synchronize(lz_core::run::stream_of_thread()),
                 _ => Ok(()),
             }
         };

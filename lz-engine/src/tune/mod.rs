@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::engine::measure::{Runner, Runners};
 use crate::evidence::dtypes_text;
 use crate::health::{Clock, SystemClock};
-use crate::telemetry::Synchronise;
+use crate::telemetry::Synchronize;
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError};
@@ -59,7 +59,7 @@ pub struct TuneOptions {
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Device synchronization, so that runs are timed and not launches.
-    pub synchronise: Option<Arc<dyn Synchronise>>,
+    pub synchronize: Option<Arc<dyn Synchronize>>,
 }
 
 impl Default for TuneOptions {
@@ -73,7 +73,7 @@ impl Default for TuneOptions {
             turn_time: Duration::from_millis(20),
             max_time: Duration::from_secs(10),
             clock: Arc::new(SystemClock::default()),
-            synchronise: None,
+            synchronize: None,
         }
     }
 }
@@ -439,8 +439,8 @@ impl Trial<'_> {
         for _ in 0..one.runs {
             one.runner.run(&mut self.scratch, run_one)?;
         }
-        if let Some(device) = &self.options.synchronise {
-            device.synchronise(lz_core::run::stream_of_thread())?;
+        if let Some(device) = &self.options.synchronize {
+            device.synchronize(lz_core::run::stream_of_thread())?;
         }
         let elapsed = self.options.clock.elapsed().saturating_sub(start);
         // If the clock did not advance, the run was shorter than its resolution.

@@ -23,7 +23,7 @@ impl Kernel for Nothing {
 }
 
 #[test]
-fn the_engine_takes_every_spec_that_a_descriptor_gives() {
+fn engine_accepts_every_descriptor_spec() {
     let catalogue = Catalogue::new(operations().iter().map(|info| info.schema()));
     let all = fixtures(PASS);
     for name in ["appendix_d.json", "everything.json", "norm_rms.json"] {
@@ -40,7 +40,7 @@ fn the_engine_takes_every_spec_that_a_descriptor_gives() {
 }
 
 #[test]
-fn each_code_of_contracts_has_a_fixture() {
+fn each_contract_diagnostic_has_a_fixture() {
     let names: Vec<String> =
         [FAIL, TABLES_FAIL].into_iter().flat_map(fixtures).map(|(_, name, _)| name).collect();
     for code in Code::ALL.iter().filter(|code| **code >= Code::JsonSyntax) {

@@ -176,7 +176,7 @@ fn lockfile_is_identical_across_processes() {
         let output = Command::new(std::env::current_exe().expect("tests know where they are"))
             .args([
                 "--exact",
-                "freeze::two_processes_write_the_same_bytes",
+                "freeze::lockfile_is_identical_across_processes",
                 "--nocapture",
                 "--test-threads=1",
             ])

@@ -224,7 +224,7 @@ fn failures_lower_the_score_until_forgiven() {
     for bucket in 10..40 {
         open(&health, subject("k", &[bucket]));
     }
-    assert_eq!(health.reliability_penalty(&k), 30.0, "bad neighbours weigh, up to a limit");
+    assert_eq!(health.reliability_penalty(&k), 30.0, "other failing buckets count, up to the maximum");
     assert_eq!(health.reliability_penalty(&subject("other", &[1])), 0.0);
 }
 

@@ -264,7 +264,7 @@ fn unusable_manifest_is_renamed_with_a_warning() {
         let (empty, warning) = load();
         assert_eq!(empty.entries().count(), 0);
         assert!(warning.is_some_and(|warning| warning.contains("is damaged")), "{cut}");
-        assert!(!folder.file("shapes.json").exists(), "it was put aside");
+        assert!(!folder.file("shapes.json").exists(), "it was renamed");
     }
 
     fs::write(folder.file("shapes.json"), text.replace("\"version\": 1,", "\"version\": 2,")).unwrap();

@@ -44,7 +44,7 @@ fn attention() -> Step {
     Step::new(attend(), Shape::default().context())
 }
 
-fn normalised() -> Step {
+fn normalized() -> Step {
     let mut context = Context::of(&norm().fields);
     for field in norm().fields.iter() {
         let raw = match field.name.as_ref() {
@@ -112,7 +112,7 @@ fn fused_kernels_are_longer_edges() {
     let mut fused = spec("fused.attend_norm").priority(20);
     fused.fuses = vec!["demo.norm".to_owned()];
     let engine = engine([spec("a.attend").priority(25), fused, norm_kernel("n.norm")]);
-    let plan = engine.plan_block(&[normalised(), attention(), normalised()]).unwrap();
+    let plan = engine.plan_block(&[normalized(), attention(), normalized()]).unwrap();
     let steps: Vec<(&str, usize)> =
         plan.joint.steps.iter().map(|step| (step.kernel.as_str(), step.operations.len())).collect();
     assert_eq!(steps, [("fused.attend_norm", 2), ("n.norm", 1)], "{plan}");
@@ -127,7 +127,7 @@ fn fused_kernels_are_longer_edges() {
         source: Provenance::new("test"),
     };
     engine.set_policy(Policy { locks: vec![lock], ..Policy::default() });
-    let plan = engine.plan_block(&[attention(), normalised()]).unwrap();
+    let plan = engine.plan_block(&[attention(), normalized()]).unwrap();
     assert_eq!(plan.joint.steps.len(), 2, "{plan}");
 }
 
@@ -159,7 +159,7 @@ fn strict_blocks_do_not_convert_inputs() {
 #[test]
 fn step_without_a_kernel_is_an_error() {
     let engine = engine([spec("a.attend").limit("seq > 1000", ReasonCode::AxisLimit), norm_kernel("n.norm")]);
-    let error = engine.plan_block(&[normalised(), attention()]).unwrap_err();
+    let error = engine.plan_block(&[normalized(), attention()]).unwrap_err();
     assert!(error.has(ReasonCode::AxisLimit) && error.to_string().starts_with("demo.attend"), "{error}");
 }
 
@@ -208,7 +208,7 @@ proptest! {
             kernel
         }).chain(always).collect();
         let block: Vec<Step> =
-            steps.iter().map(|attends| if *attends { attention() } else { normalised() }).collect();
+            steps.iter().map(|attends| if *attends { attention() } else { normalized() }).collect();
         let plan = engine(kernels.clone()).plan_block(&block).expect("there are kernels for both");
         let again = engine(kernels.into_iter().rev()).plan_block(&block).expect("as before");
         prop_assert_eq!(&plan, &again);

@@ -6,7 +6,7 @@ use loom::model::Builder;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-/// The replacement of `lz-core/src/engine/sync.rs` for the model checker.
+/// The replacement of `lz-engine/src/selection/sync.rs` for the model checker.
 mod sync {
     pub(crate) use std::sync::Arc;
 

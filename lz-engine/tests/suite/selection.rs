@@ -329,7 +329,8 @@ fn device_tensors_cannot_be_passed_to_a_worker() {
     let alone = engine([far.clone()]).with_device(lz_device::preset("h100").unwrap());
     let error = alone.which(attend(), &Shape::default().context()).unwrap_err();
     assert!(
-        error.has(ReasonCode::PlatformMismatch) && error.to_string().contains("does not cross"),
+        error.has(ReasonCode::PlatformMismatch)
+            && error.to_string().contains("cannot be passed to another process"),
         "{error}"
     );
     let both = engine([far, on_cuda("cuda.near")]).with_device(lz_device::preset("h100").unwrap());

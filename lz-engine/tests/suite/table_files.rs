@@ -2,7 +2,9 @@
 
 use lz_core::context::Context;
 use lz_core::{DType, OperationInfo, ReasonCode};
-use lz_engine::table::{DispatchTable, TableAnswer, Leaf, LockedDecision, Lockfile, Sizes, TableWriter, grow};
+use lz_engine::table::{
+    DispatchTable, Leaf, LockedDecision, Lockfile, Sizes, TableAnswer, TableWriter, grow,
+};
 use lz_test_support::{fixtures, hold, operation, operations};
 use proptest::prelude::*;
 

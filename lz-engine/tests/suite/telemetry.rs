@@ -7,7 +7,7 @@ use lz_core::context::FieldKind;
 use lz_core::device::Platform;
 use lz_core::{Context, DType, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, ReasonCode, Run};
 use lz_engine::Engine;
-use lz_engine::telemetry::{Synchronise, ObserveOptions};
+use lz_engine::telemetry::{ObserveOptions, Synchronize};
 
 #[test]
 fn every_call_is_counted_once_on_every_path() {
@@ -90,8 +90,8 @@ fn timing_samples_the_configured_share() {
 
 struct Faulty(Mutex<Vec<usize>>);
 
-impl Synchronise for Faulty {
-    fn synchronise(&self, stream: usize) -> Result<(), KernelError> {
+impl Synchronize for Faulty {
+    fn synchronize(&self, stream: usize) -> Result<(), KernelError> {
         let mut seen = self.0.lock().unwrap();
         seen.push(stream);
         if seen.len() == 3 { Err(KernelError::failed("an illegal address, found late")) } else { Ok(()) }
@@ -102,7 +102,7 @@ impl Synchronise for Faulty {
 fn debug_synchronizes_after_each_call() {
     let engine = engine([spec("a.x")]);
     let device = Arc::new(Faulty(Mutex::default()));
-    engine.set_synchronise(Some(Arc::clone(&device) as Arc<dyn Synchronise>));
+    engine.set_synchronize(Some(Arc::clone(&device) as Arc<dyn Synchronize>));
     run(&engine, &Shape::default()).unwrap();
     assert!(device.0.lock().unwrap().is_empty());
     engine.configure([("debug".to_owned(), lz_engine::policy::layer::Given::Bool(true))]).unwrap();

@@ -203,11 +203,11 @@ fn non_database_file_is_not_modified() {
         let opened = PerfDb::open(&file);
         let OpenStatus::Closed(reason) = &opened.status else { panic!("{:?}", opened.status) };
         assert!(fits(reason), "{reason:?}");
-        assert!(reason.to_string().contains("name another file in `perfdb.path`"), "{reason}");
+        assert!(reason.to_string().contains("set another file in `perfdb.path`"), "{reason}");
         assert!(opened.db.record(&measurement("k", 1, 1.0)).is_err());
         drop(opened);
-        assert_eq!(fs::read(&file).unwrap(), bytes, "it is as it was");
-        assert_eq!(folder.names_with("perfdb.sqlite"), ["perfdb.sqlite"], "nothing was put beside it");
+        assert_eq!(fs::read(&file).unwrap(), bytes, "the file is not modified");
+        assert_eq!(folder.names_with("perfdb.sqlite"), ["perfdb.sqlite"], "no file was created next to it");
     };
     let no_database = |reason: &ClosedReason| matches!(reason, ClosedReason::NotADatabase { .. });
     for model in [b"S".as_slice(), b"weights of a model", &[0x5a; 10_000], b"SQLite format 2 of long ago"] {

@@ -47,7 +47,7 @@ pub fn operation(name: &str) -> &'static OperationInfo {
     operations().iter().find(|info| info.name == name).expect("the catalogue has it")
 }
 
-/// The fixtures of a folder, sorted: path, name and text.
+/// The fixtures of a directory, sorted: name and text.
 ///
 /// # Panics
 /// When the folder cannot be read.

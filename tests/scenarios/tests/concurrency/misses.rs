@@ -136,7 +136,7 @@ fn evidence_that_calls_the_engine_does_not_deadlock() {
 struct CompileRequests(Mutex<Vec<String>>);
 
 impl JitRequests for CompileRequests {
-    fn want(&self, kernel: &str, _: &'static OperationInfo, _: &Context) {
+    fn request(&self, kernel: &str, _: &'static OperationInfo, _: &Context) {
         self.0.lock().unwrap().push(kernel.to_owned());
     }
 }
