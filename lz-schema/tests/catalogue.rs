@@ -68,7 +68,11 @@ fn to_json(node: &Node) -> serde_json::Value {
 /// A validator for the subset of JSON Schema that the editor schemas use, to avoid a dependency.
 fn fits(root: &serde_json::Value, schema: &serde_json::Value, value: &serde_json::Value) -> bool {
     if let Some(reference) = schema["$ref"].as_str() {
-        return fits(root, root.pointer(reference.trim_start_matches('#')).expect("the reference is defined"), value);
+        return fits(
+            root,
+            root.pointer(reference.trim_start_matches('#')).expect("the reference is defined"),
+            value,
+        );
     }
     let is = |name: &str| match name {
         "object" => value.is_object(),

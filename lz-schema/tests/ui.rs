@@ -73,7 +73,8 @@ fn invalid_schemas_produce_the_expected_diagnostics() {
         if bless {
             fs::write(&expected, &text).expect("the folder is writable");
         } else if fs::read_to_string(&expected).unwrap_or_default().replace("\r\n", "\n") != text {
-            wrong.push(format!("{name}: the diagnostics changed; run with LZ_BLESS=1 to accept them\n{text}"));
+            wrong
+                .push(format!("{name}: the diagnostics changed; run with LZ_BLESS=1 to accept them\n{text}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
@@ -90,7 +91,10 @@ fn codes_and_fixtures_correspond() {
         );
     }
     for name in &names {
-        assert!(Code::ALL.iter().any(|code| name.starts_with(code.id())), "{name} does not begin with a code");
+        assert!(
+            Code::ALL.iter().any(|code| name.starts_with(code.id())),
+            "{name} does not begin with a code"
+        );
     }
 }
 
@@ -110,7 +114,7 @@ fn single_operation_may_have_any_path() {
     let operation =
         load_one("somewhere/else.yaml", &text, &reasons()).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(operation.version, 1);
-    let report = load_one("somewhere/else.yaml", "operation: x", &reasons())
-        .expect_err("required keys are missing");
+    let report =
+        load_one("somewhere/else.yaml", "operation: x", &reasons()).expect_err("required keys are missing");
     assert!(report.render().ends_with("errors in somewhere/else.yaml\n"), "{report}");
 }

@@ -49,7 +49,9 @@ fn generation_is_deterministic_and_checked_in_files_are_up_to_date() {
 fn change_of_one_character_is_reported_with_its_schema() {
     let copy = Copy::new("one-character");
     copy.check().unwrap();
-    copy.edit("schemas/ops/norm/rms.yaml", |text| text.replacen("rows to normalize.", "rows to normalize!", 1));
+    copy.edit("schemas/ops/norm/rms.yaml", |text| {
+        text.replacen("rows to normalize.", "rows to normalize!", 1)
+    });
     let error = copy.check().unwrap_err();
     assert!(error.contains("changed schemas: schemas/ops/norm/rms.yaml\n"), "{error}");
     assert!(error.contains("lz-ops/src/generated/norm_rms.rs"), "{error}");
