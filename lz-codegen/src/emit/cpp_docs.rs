@@ -1,6 +1,6 @@
 //! The C++ reference in Markdown: a page an operation, with its header, its calls, every field and the interface of kernels.
 //!
-//! What an operation means is on its own page; these pages say how C++ spells it.
+//! The meaning of an operation is on its own page; these pages show its C++ interface.
 
 use std::fmt::Write as _;
 
@@ -89,7 +89,7 @@ fn arguments(text: &mut String, operation: &Operation) {
 
 fn results(text: &mut String, operation: &Operation) {
     if operation.outputs.is_empty() {
-        text.push_str("Nothing is returned: what the call changes is changed in place.\n\n");
+        text.push_str("Nothing is returned: the call changes its inputs in place.\n\n");
         return;
     }
     let stem = camel(&operation.name);

@@ -1,4 +1,4 @@
-//! The C++ headers: one an operation, with its arguments, results, calls and the interface of its kernels.
+//! The C++ headers: one per operation, with its arguments, results, calls and the interface of its kernels.
 
 use std::fmt::Write as _;
 
@@ -163,7 +163,7 @@ pub(super) fn result_type(output: &Output) -> &'static str {
     if output.kind == Kind::Text { "std::vector<std::string>" } else { "Tensor" }
 }
 
-/// How a kernel in C++ gets the place of a result.
+/// The output slot that a kernel in C++ gets.
 pub(super) fn place_type(operation: &Operation, output: &Output) -> &'static str {
     match (output.kind, output.is_dynamic(operation)) {
         (Kind::Text, _) => "TextsOutput",
@@ -228,23 +228,10 @@ fn conversions(text: &mut String, operation: &Operation) {
             }
             Field::Param(param, number) => {
                 let name = &param.name;
-                let cast = match &param.ty {
-                    ParamType::Enum(_) => "static_cast<std::uint32_t>",
-                    ParamType::Bool => "static_cast<std::uint8_t>",
-                    _ => "",
-                };
-                if param.default.is_some() {
-                    let _ = writeln!(
-                        text,
-                        "        if (from.{name}) {{\n            args.given |= std::uint64_t{{1}} << {number};\n            \
-                         args.{name} = {cast}(*from.{name});\n        }}"
-                    );
-                } else {
-                    let _ = writeln!(
-                        text,
-                        "        args.given |= std::uint64_t{{1}} << {number};\n        args.{name} = {cast}(from.{name}.value);"
-                    );
-                }
+                let _ = writeln!(
+                    text,
+                    "        lz::detail::pass(args.given, {number}, args.{name}, from.{name});"
+                );
             }
         }
     }
@@ -307,10 +294,10 @@ fn calls(text: &mut String, operation: &Operation) {
     }
     let _ = writeln!(
         text,
-        "/// What `Engine::which` and `Engine::explain` ask.\ninline void lz_ask(const Engine &engine, const {stem} &args, bridge::Answer &answer) {{\n    \
+        "/// Selection for `Engine::which` and `Engine::explain`.\ninline void lz_ask(const Engine &engine, const {stem} &args, bridge::Answer &answer) {{\n    \
          const detail::{stem}Crossing crossing(args);\n    \
          lz::detail::check(bridge::{flat}_ask(engine.raw(), &crossing.args, answer));\n}}\n\n\
-         /// What `Engine::tune` measures.\ninline void lz_tune(const Engine &engine, const {stem} &args, bridge::Tuned &tuned, const Options &options = {{}}) {{\n    \
+         /// Measurement for `Engine::tune`.\ninline void lz_tune(const Engine &engine, const {stem} &args, bridge::Tuned &tuned, const Options &options = {{}}) {{\n    \
          const detail::{stem}Crossing crossing(args);\n    lz::detail::Outputs<{array}> outputs(options);\n    \
          lz::detail::check(bridge::{flat}(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));\n}}\n"
     );
@@ -320,12 +307,7 @@ fn kernel(text: &mut String, operation: &Operation) {
     let (stem, flat) = (camel(&operation.name), operation.flat_name());
     let _ = writeln!(
         text,
-        "/// A kernel of `{}` written in C++. Params have values; what is thrown becomes the kernel's failure.\n\
-         class {stem}Kernel {{\n  public:\n    virtual ~{stem}Kernel() = default;\n    \
-         /// Runs a checked call, from any thread.\n    \
-         virtual void run(const {stem} &call, const {stem}Out &out, Run &run) const = 0;\n    \
-         /// Bytes of scratch memory that a call needs, at most what the descriptor declares.\n    \
-         virtual std::uint64_t workspace([[maybe_unused]] const {stem} &call) const {{ return 0; }}\n}};\n",
+        "/// A kernel of `{}` written in C++.\nusing {stem}Kernel = OperationKernel<{stem}, {stem}Out>;\n",
         operation.name
     );
     let _ = writeln!(
@@ -396,9 +378,6 @@ fn kernel(text: &mut String, operation: &Operation) {
         "/// A kernel that is a function.\ntemplate <class Function>\n    \
          requires std::invocable<const Function &, const {stem} &, const {stem}Out &, Run &>\n\
          Kernel {flat}_kernel(std::string id, Function function) {{\n    \
-         struct Called final : {stem}Kernel {{\n        Function function;\n        \
-         explicit Called(Function given) : function(std::move(given)) {{}}\n        \
-         void run(const {stem} &call, const {stem}Out &out, Run &run) const override {{ function(call, out, run); }}\n    }};\n    \
-         return {flat}_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));\n}}\n"
+         return lz::detail::make_function_kernel<detail::{stem}Abi, {stem}Kernel>(std::move(id), std::move(function));\n}}\n"
     );
 }

@@ -1,4 +1,4 @@
-//! `lz_plugin.h`: the C ABI. What no operation owns is hand-written beside this file; the rest comes from the schemas.
+//! `lz_plugin.h`: the C ABI. The part that does not depend on operations is hand-written next to this file; the rest comes from the schemas.
 
 use std::fmt::Write as _;
 

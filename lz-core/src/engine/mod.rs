@@ -9,6 +9,7 @@ mod control;
 pub(crate) mod decide;
 mod devices;
 mod dispatch;
+mod functions;
 pub(crate) mod guard;
 mod inline;
 mod keep;

@@ -58,10 +58,7 @@ struct ActivationGeluMulCrossing {
         args.size = sizeof(args);
         args.gate = from.gate.raw();
         args.up = from.up.raw();
-        if (from.approximate) {
-            args.given |= std::uint64_t{1} << 0;
-            args.approximate = static_cast<std::uint32_t>(*from.approximate);
-        }
+        lz::detail::pass(args.given, 0, args.approximate, from.approximate);
     }
 };
 
@@ -87,28 +84,21 @@ inline void activation_gelu_mul_into(const Engine &engine, const ActivationGeluM
     lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationGeluMul &args, bridge::Answer &answer) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::check(bridge::activation_gelu_mul_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationGeluMul &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.gelu_mul` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationGeluMulKernel {
-  public:
-    virtual ~ActivationGeluMulKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationGeluMul &call, const ActivationGeluMulOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationGeluMul &call) const { return 0; }
-};
+/// A kernel of `activation.gelu_mul` written in C++.
+using ActivationGeluMulKernel = OperationKernel<ActivationGeluMul, ActivationGeluMulOut>;
 
 namespace detail {
 
@@ -141,12 +131,7 @@ inline Kernel activation_gelu_mul_kernel(std::string id, std::unique_ptr<const A
 template <class Function>
     requires std::invocable<const Function &, const ActivationGeluMul &, const ActivationGeluMulOut &, Run &>
 Kernel activation_gelu_mul_kernel(std::string id, Function function) {
-    struct Called final : ActivationGeluMulKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationGeluMul &call, const ActivationGeluMulOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_gelu_mul_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationGeluMulAbi, ActivationGeluMulKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

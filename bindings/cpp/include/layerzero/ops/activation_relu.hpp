@@ -70,28 +70,21 @@ inline void activation_relu_into(const Engine &engine, const ActivationRelu &arg
     lz::detail::check(bridge::activation_relu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationRelu &args, bridge::Answer &answer) {
     const detail::ActivationReluCrossing crossing(args);
     lz::detail::check(bridge::activation_relu_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationRelu &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationReluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_relu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.relu` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationReluKernel {
-  public:
-    virtual ~ActivationReluKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationRelu &call, const ActivationReluOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationRelu &call) const { return 0; }
-};
+/// A kernel of `activation.relu` written in C++.
+using ActivationReluKernel = OperationKernel<ActivationRelu, ActivationReluOut>;
 
 namespace detail {
 
@@ -122,12 +115,7 @@ inline Kernel activation_relu_kernel(std::string id, std::unique_ptr<const Activ
 template <class Function>
     requires std::invocable<const Function &, const ActivationRelu &, const ActivationReluOut &, Run &>
 Kernel activation_relu_kernel(std::string id, Function function) {
-    struct Called final : ActivationReluKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationRelu &call, const ActivationReluOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_relu_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationReluAbi, ActivationReluKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

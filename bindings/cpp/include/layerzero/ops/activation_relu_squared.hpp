@@ -70,28 +70,21 @@ inline void activation_relu_squared_into(const Engine &engine, const ActivationR
     lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationReluSquared &args, bridge::Answer &answer) {
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::check(bridge::activation_relu_squared_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationReluSquared &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.relu_squared` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationReluSquaredKernel {
-  public:
-    virtual ~ActivationReluSquaredKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationReluSquared &call, const ActivationReluSquaredOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationReluSquared &call) const { return 0; }
-};
+/// A kernel of `activation.relu_squared` written in C++.
+using ActivationReluSquaredKernel = OperationKernel<ActivationReluSquared, ActivationReluSquaredOut>;
 
 namespace detail {
 
@@ -122,12 +115,7 @@ inline Kernel activation_relu_squared_kernel(std::string id, std::unique_ptr<con
 template <class Function>
     requires std::invocable<const Function &, const ActivationReluSquared &, const ActivationReluSquaredOut &, Run &>
 Kernel activation_relu_squared_kernel(std::string id, Function function) {
-    struct Called final : ActivationReluSquaredKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationReluSquared &call, const ActivationReluSquaredOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_relu_squared_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationReluSquaredAbi, ActivationReluSquaredKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

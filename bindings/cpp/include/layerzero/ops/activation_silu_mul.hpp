@@ -73,28 +73,21 @@ inline void activation_silu_mul_into(const Engine &engine, const ActivationSiluM
     lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationSiluMul &args, bridge::Answer &answer) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::check(bridge::activation_silu_mul_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationSiluMul &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.silu_mul` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationSiluMulKernel {
-  public:
-    virtual ~ActivationSiluMulKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationSiluMul &call, const ActivationSiluMulOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationSiluMul &call) const { return 0; }
-};
+/// A kernel of `activation.silu_mul` written in C++.
+using ActivationSiluMulKernel = OperationKernel<ActivationSiluMul, ActivationSiluMulOut>;
 
 namespace detail {
 
@@ -126,12 +119,7 @@ inline Kernel activation_silu_mul_kernel(std::string id, std::unique_ptr<const A
 template <class Function>
     requires std::invocable<const Function &, const ActivationSiluMul &, const ActivationSiluMulOut &, Run &>
 Kernel activation_silu_mul_kernel(std::string id, Function function) {
-    struct Called final : ActivationSiluMulKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationSiluMul &call, const ActivationSiluMulOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_silu_mul_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationSiluMulAbi, ActivationSiluMulKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -81,18 +81,9 @@ struct AttentionCrossDecodeCrossing {
         args.v = from.v.raw();
         args.kv_lens = from.kv_lens ? from.kv_lens->raw() : nullptr;
         args.mask = from.mask ? from.mask->raw() : nullptr;
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 0;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 2;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 2, args.layout, from.layout);
     }
 };
 
@@ -119,28 +110,21 @@ inline void attention_cross_decode_into(const Engine &engine, const AttentionCro
     lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionCrossDecode &args, bridge::Answer &answer) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_cross_decode_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionCrossDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.cross.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionCrossDecodeKernel {
-  public:
-    virtual ~AttentionCrossDecodeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionCrossDecode &call, const AttentionCrossDecodeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionCrossDecode &call) const { return 0; }
-};
+/// A kernel of `attention.cross.decode` written in C++.
+using AttentionCrossDecodeKernel = OperationKernel<AttentionCrossDecode, AttentionCrossDecodeOut>;
 
 namespace detail {
 
@@ -179,12 +163,7 @@ inline Kernel attention_cross_decode_kernel(std::string id, std::unique_ptr<cons
 template <class Function>
     requires std::invocable<const Function &, const AttentionCrossDecode &, const AttentionCrossDecodeOut &, Run &>
 Kernel attention_cross_decode_kernel(std::string id, Function function) {
-    struct Called final : AttentionCrossDecodeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionCrossDecode &call, const AttentionCrossDecodeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_cross_decode_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionCrossDecodeAbi, AttentionCrossDecodeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

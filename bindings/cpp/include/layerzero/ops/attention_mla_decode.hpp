@@ -68,12 +68,8 @@ struct AttentionMlaDecodeCrossing {
         args.q_pe = from.q_pe.raw();
         args.ckv = from.ckv.raw();
         args.kpe = from.kpe.raw();
-        args.given |= std::uint64_t{1} << 0;
-        args.sm_scale = (from.sm_scale.value);
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.return_lse, from.return_lse);
     }
 };
 
@@ -100,28 +96,21 @@ inline void attention_mla_decode_into(const Engine &engine, const AttentionMlaDe
     lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionMlaDecode &args, bridge::Answer &answer) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_decode_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionMlaDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.mla.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionMlaDecodeKernel {
-  public:
-    virtual ~AttentionMlaDecodeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionMlaDecode &call, const AttentionMlaDecodeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionMlaDecode &call) const { return 0; }
-};
+/// A kernel of `attention.mla.decode` written in C++.
+using AttentionMlaDecodeKernel = OperationKernel<AttentionMlaDecode, AttentionMlaDecodeOut>;
 
 namespace detail {
 
@@ -158,12 +147,7 @@ inline Kernel attention_mla_decode_kernel(std::string id, std::unique_ptr<const 
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaDecode &, const AttentionMlaDecodeOut &, Run &>
 Kernel attention_mla_decode_kernel(std::string id, Function function) {
-    struct Called final : AttentionMlaDecodeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionMlaDecode &call, const AttentionMlaDecodeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_mla_decode_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionMlaDecodeAbi, AttentionMlaDecodeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

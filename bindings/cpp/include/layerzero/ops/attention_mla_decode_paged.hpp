@@ -78,12 +78,8 @@ struct AttentionMlaDecodePagedCrossing {
         args.kv_indptr = from.kv_indptr.raw();
         args.kv_indices = from.kv_indices.raw();
         args.kv_last_page_len = from.kv_last_page_len.raw();
-        args.given |= std::uint64_t{1} << 0;
-        args.sm_scale = (from.sm_scale.value);
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.return_lse, from.return_lse);
     }
 };
 
@@ -110,28 +106,21 @@ inline void attention_mla_decode_paged_into(const Engine &engine, const Attentio
     lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionMlaDecodePaged &args, bridge::Answer &answer) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_decode_paged_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionMlaDecodePaged &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.mla.decode.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionMlaDecodePagedKernel {
-  public:
-    virtual ~AttentionMlaDecodePagedKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionMlaDecodePaged &call, const AttentionMlaDecodePagedOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionMlaDecodePaged &call) const { return 0; }
-};
+/// A kernel of `attention.mla.decode.paged` written in C++.
+using AttentionMlaDecodePagedKernel = OperationKernel<AttentionMlaDecodePaged, AttentionMlaDecodePagedOut>;
 
 namespace detail {
 
@@ -171,12 +160,7 @@ inline Kernel attention_mla_decode_paged_kernel(std::string id, std::unique_ptr<
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaDecodePaged &, const AttentionMlaDecodePagedOut &, Run &>
 Kernel attention_mla_decode_paged_kernel(std::string id, Function function) {
-    struct Called final : AttentionMlaDecodePagedKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionMlaDecodePaged &call, const AttentionMlaDecodePagedOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_mla_decode_paged_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionMlaDecodePagedAbi, AttentionMlaDecodePagedKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -73,20 +73,10 @@ struct AttentionMlaPrefillCrossing {
         args.q_pe = from.q_pe.raw();
         args.ckv = from.ckv.raw();
         args.kpe = from.kpe.raw();
-        args.given |= std::uint64_t{1} << 0;
-        args.sm_scale = (from.sm_scale.value);
-        if (from.causal) {
-            args.given |= std::uint64_t{1} << 1;
-            args.causal = static_cast<std::uint8_t>(*from.causal);
-        }
-        if (from.causal_offset) {
-            args.given |= std::uint64_t{1} << 2;
-            args.causal_offset = (*from.causal_offset);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 3;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.causal, from.causal);
+        lz::detail::pass(args.given, 2, args.causal_offset, from.causal_offset);
+        lz::detail::pass(args.given, 3, args.return_lse, from.return_lse);
     }
 };
 
@@ -113,28 +103,21 @@ inline void attention_mla_prefill_into(const Engine &engine, const AttentionMlaP
     lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionMlaPrefill &args, bridge::Answer &answer) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_prefill_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionMlaPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.mla.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionMlaPrefillKernel {
-  public:
-    virtual ~AttentionMlaPrefillKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionMlaPrefill &call, const AttentionMlaPrefillOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionMlaPrefill &call) const { return 0; }
-};
+/// A kernel of `attention.mla.prefill` written in C++.
+using AttentionMlaPrefillKernel = OperationKernel<AttentionMlaPrefill, AttentionMlaPrefillOut>;
 
 namespace detail {
 
@@ -173,12 +156,7 @@ inline Kernel attention_mla_prefill_kernel(std::string id, std::unique_ptr<const
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaPrefill &, const AttentionMlaPrefillOut &, Run &>
 Kernel attention_mla_prefill_kernel(std::string id, Function function) {
-    struct Called final : AttentionMlaPrefillKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionMlaPrefill &call, const AttentionMlaPrefillOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_mla_prefill_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionMlaPrefillAbi, AttentionMlaPrefillKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -80,22 +80,11 @@ struct AttentionSparseBlockCrossing {
         args.v = from.v.raw();
         args.indptr = from.indptr.raw();
         args.indices = from.indices.raw();
-        args.given |= std::uint64_t{1} << 0;
-        args.block_rows = (from.block_rows.value);
-        args.given |= std::uint64_t{1} << 1;
-        args.block_cols = (from.block_cols.value);
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 2;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 3;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 4;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.block_rows, from.block_rows);
+        lz::detail::pass(args.given, 1, args.block_cols, from.block_cols);
+        lz::detail::pass(args.given, 2, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 3, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 4, args.return_lse, from.return_lse);
     }
 };
 
@@ -122,28 +111,21 @@ inline void attention_sparse_block_into(const Engine &engine, const AttentionSpa
     lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionSparseBlock &args, bridge::Answer &answer) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::check(bridge::attention_sparse_block_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionSparseBlock &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.sparse.block` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionSparseBlockKernel {
-  public:
-    virtual ~AttentionSparseBlockKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionSparseBlock &call, const AttentionSparseBlockOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionSparseBlock &call) const { return 0; }
-};
+/// A kernel of `attention.sparse.block` written in C++.
+using AttentionSparseBlockKernel = OperationKernel<AttentionSparseBlock, AttentionSparseBlockOut>;
 
 namespace detail {
 
@@ -184,12 +166,7 @@ inline Kernel attention_sparse_block_kernel(std::string id, std::unique_ptr<cons
 template <class Function>
     requires std::invocable<const Function &, const AttentionSparseBlock &, const AttentionSparseBlockOut &, Run &>
 Kernel attention_sparse_block_kernel(std::string id, Function function) {
-    struct Called final : AttentionSparseBlockKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionSparseBlock &call, const AttentionSparseBlockOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_sparse_block_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionSparseBlockAbi, AttentionSparseBlockKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -83,28 +83,21 @@ inline void attention_state_merge_into(const Engine &engine, const AttentionStat
     lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionStateMerge &args, bridge::Answer &answer) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::check(bridge::attention_state_merge_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionStateMerge &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.state.merge` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionStateMergeKernel {
-  public:
-    virtual ~AttentionStateMergeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionStateMerge &call, const AttentionStateMergeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionStateMerge &call) const { return 0; }
-};
+/// A kernel of `attention.state.merge` written in C++.
+using AttentionStateMergeKernel = OperationKernel<AttentionStateMerge, AttentionStateMergeOut>;
 
 namespace detail {
 
@@ -137,12 +130,7 @@ inline Kernel attention_state_merge_kernel(std::string id, std::unique_ptr<const
 template <class Function>
     requires std::invocable<const Function &, const AttentionStateMerge &, const AttentionStateMergeOut &, Run &>
 Kernel attention_state_merge_kernel(std::string id, Function function) {
-    struct Called final : AttentionStateMergeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionStateMerge &call, const AttentionStateMergeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_state_merge_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionStateMergeAbi, AttentionStateMergeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

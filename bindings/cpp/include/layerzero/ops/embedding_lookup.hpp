@@ -73,28 +73,21 @@ inline void embedding_lookup_into(const Engine &engine, const EmbeddingLookup &a
     lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const EmbeddingLookup &args, bridge::Answer &answer) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::check(bridge::embedding_lookup_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const EmbeddingLookup &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `embedding.lookup` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class EmbeddingLookupKernel {
-  public:
-    virtual ~EmbeddingLookupKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const EmbeddingLookup &call, const EmbeddingLookupOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const EmbeddingLookup &call) const { return 0; }
-};
+/// A kernel of `embedding.lookup` written in C++.
+using EmbeddingLookupKernel = OperationKernel<EmbeddingLookup, EmbeddingLookupOut>;
 
 namespace detail {
 
@@ -126,12 +119,7 @@ inline Kernel embedding_lookup_kernel(std::string id, std::unique_ptr<const Embe
 template <class Function>
     requires std::invocable<const Function &, const EmbeddingLookup &, const EmbeddingLookupOut &, Run &>
 Kernel embedding_lookup_kernel(std::string id, Function function) {
-    struct Called final : EmbeddingLookupKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const EmbeddingLookup &call, const EmbeddingLookupOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return embedding_lookup_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::EmbeddingLookupAbi, EmbeddingLookupKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -59,10 +59,7 @@ struct KvCompactCrossing {
         args.v_cache = from.v_cache.raw();
         args.source = from.source.raw();
         args.target = from.target.raw();
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 0;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.layout, from.layout);
     }
 };
 
@@ -77,28 +74,21 @@ inline void kv_compact(const Engine &engine, const KvCompact &args, const Option
     lz::detail::check(bridge::kv_compact(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const KvCompact &args, bridge::Answer &answer) {
     const detail::KvCompactCrossing crossing(args);
     lz::detail::check(bridge::kv_compact_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const KvCompact &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::KvCompactCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::kv_compact(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `kv.compact` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class KvCompactKernel {
-  public:
-    virtual ~KvCompactKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const KvCompact &call, const KvCompactOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const KvCompact &call) const { return 0; }
-};
+/// A kernel of `kv.compact` written in C++.
+using KvCompactKernel = OperationKernel<KvCompact, KvCompactOut>;
 
 namespace detail {
 
@@ -133,12 +123,7 @@ inline Kernel kv_compact_kernel(std::string id, std::unique_ptr<const KvCompactK
 template <class Function>
     requires std::invocable<const Function &, const KvCompact &, const KvCompactOut &, Run &>
 Kernel kv_compact_kernel(std::string id, Function function) {
-    struct Called final : KvCompactKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const KvCompact &call, const KvCompactOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return kv_compact_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::KvCompactAbi, KvCompactKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

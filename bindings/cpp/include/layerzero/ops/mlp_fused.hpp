@@ -73,10 +73,7 @@ struct MlpFusedCrossing {
         args.gate_weight = from.gate_weight.raw();
         args.up_weight = from.up_weight.raw();
         args.down_weight = from.down_weight.raw();
-        if (from.activation) {
-            args.given |= std::uint64_t{1} << 0;
-            args.activation = static_cast<std::uint32_t>(*from.activation);
-        }
+        lz::detail::pass(args.given, 0, args.activation, from.activation);
     }
 };
 
@@ -102,28 +99,21 @@ inline void mlp_fused_into(const Engine &engine, const MlpFused &args, const Mlp
     lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpFused &args, bridge::Answer &answer) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::check(bridge::mlp_fused_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpFused &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.fused` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpFusedKernel {
-  public:
-    virtual ~MlpFusedKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpFused &call, const MlpFusedOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpFused &call) const { return 0; }
-};
+/// A kernel of `mlp.fused` written in C++.
+using MlpFusedKernel = OperationKernel<MlpFused, MlpFusedOut>;
 
 namespace detail {
 
@@ -158,12 +148,7 @@ inline Kernel mlp_fused_kernel(std::string id, std::unique_ptr<const MlpFusedKer
 template <class Function>
     requires std::invocable<const Function &, const MlpFused &, const MlpFusedOut &, Run &>
 Kernel mlp_fused_kernel(std::string id, Function function) {
-    struct Called final : MlpFusedKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpFused &call, const MlpFusedOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_fused_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpFusedAbi, MlpFusedKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

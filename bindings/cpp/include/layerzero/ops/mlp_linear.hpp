@@ -67,10 +67,7 @@ struct MlpLinearCrossing {
         args.x = from.x.raw();
         args.weight = from.weight.raw();
         args.bias = from.bias ? from.bias->raw() : nullptr;
-        if (from.activation) {
-            args.given |= std::uint64_t{1} << 0;
-            args.activation = static_cast<std::uint32_t>(*from.activation);
-        }
+        lz::detail::pass(args.given, 0, args.activation, from.activation);
     }
 };
 
@@ -96,28 +93,21 @@ inline void mlp_linear_into(const Engine &engine, const MlpLinear &args, const M
     lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpLinear &args, bridge::Answer &answer) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpLinear &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.linear` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpLinearKernel {
-  public:
-    virtual ~MlpLinearKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpLinear &call, const MlpLinearOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpLinear &call) const { return 0; }
-};
+/// A kernel of `mlp.linear` written in C++.
+using MlpLinearKernel = OperationKernel<MlpLinear, MlpLinearOut>;
 
 namespace detail {
 
@@ -151,12 +141,7 @@ inline Kernel mlp_linear_kernel(std::string id, std::unique_ptr<const MlpLinearK
 template <class Function>
     requires std::invocable<const Function &, const MlpLinear &, const MlpLinearOut &, Run &>
 Kernel mlp_linear_kernel(std::string id, Function function) {
-    struct Called final : MlpLinearKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpLinear &call, const MlpLinearOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_linear_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpLinearAbi, MlpLinearKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

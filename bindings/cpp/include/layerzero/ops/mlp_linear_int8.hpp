@@ -101,22 +101,10 @@ struct MlpLinearInt8Crossing {
         args.weight_scale = from.weight_scale.raw();
         args.x_zero_point = from.x_zero_point ? from.x_zero_point->raw() : nullptr;
         args.bias = from.bias ? from.bias->raw() : nullptr;
-        if (from.x_granularity) {
-            args.given |= std::uint64_t{1} << 0;
-            args.x_granularity = static_cast<std::uint32_t>(*from.x_granularity);
-        }
-        if (from.weight_layout) {
-            args.given |= std::uint64_t{1} << 1;
-            args.weight_layout = static_cast<std::uint32_t>(*from.weight_layout);
-        }
-        if (from.activation) {
-            args.given |= std::uint64_t{1} << 2;
-            args.activation = static_cast<std::uint32_t>(*from.activation);
-        }
-        if (from.output_dtype) {
-            args.given |= std::uint64_t{1} << 3;
-            args.output_dtype = static_cast<std::uint32_t>(*from.output_dtype);
-        }
+        lz::detail::pass(args.given, 0, args.x_granularity, from.x_granularity);
+        lz::detail::pass(args.given, 1, args.weight_layout, from.weight_layout);
+        lz::detail::pass(args.given, 2, args.activation, from.activation);
+        lz::detail::pass(args.given, 3, args.output_dtype, from.output_dtype);
     }
 };
 
@@ -142,28 +130,21 @@ inline void mlp_linear_int8_into(const Engine &engine, const MlpLinearInt8 &args
     lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpLinearInt8 &args, bridge::Answer &answer) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::check(bridge::mlp_linear_int8_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpLinearInt8 &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.linear.int8` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpLinearInt8Kernel {
-  public:
-    virtual ~MlpLinearInt8Kernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpLinearInt8 &call, const MlpLinearInt8Out &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpLinearInt8 &call) const { return 0; }
-};
+/// A kernel of `mlp.linear.int8` written in C++.
+using MlpLinearInt8Kernel = OperationKernel<MlpLinearInt8, MlpLinearInt8Out>;
 
 namespace detail {
 
@@ -203,12 +184,7 @@ inline Kernel mlp_linear_int8_kernel(std::string id, std::unique_ptr<const MlpLi
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearInt8 &, const MlpLinearInt8Out &, Run &>
 Kernel mlp_linear_int8_kernel(std::string id, Function function) {
-    struct Called final : MlpLinearInt8Kernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpLinearInt8 &call, const MlpLinearInt8Out &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_linear_int8_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpLinearInt8Abi, MlpLinearInt8Kernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

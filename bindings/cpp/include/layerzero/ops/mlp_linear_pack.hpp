@@ -72,28 +72,21 @@ inline void mlp_linear_pack_into(const Engine &engine, const MlpLinearPack &args
     lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpLinearPack &args, bridge::Answer &answer) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_pack_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpLinearPack &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.linear.pack` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpLinearPackKernel {
-  public:
-    virtual ~MlpLinearPackKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpLinearPack &call, const MlpLinearPackOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpLinearPack &call) const { return 0; }
-};
+/// A kernel of `mlp.linear.pack` written in C++.
+using MlpLinearPackKernel = OperationKernel<MlpLinearPack, MlpLinearPackOut>;
 
 namespace detail {
 
@@ -124,12 +117,7 @@ inline Kernel mlp_linear_pack_kernel(std::string id, std::unique_ptr<const MlpLi
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearPack &, const MlpLinearPackOut &, Run &>
 Kernel mlp_linear_pack_kernel(std::string id, Function function) {
-    struct Called final : MlpLinearPackKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpLinearPack &call, const MlpLinearPackOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_linear_pack_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpLinearPackAbi, MlpLinearPackKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

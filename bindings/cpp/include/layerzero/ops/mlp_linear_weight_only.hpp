@@ -104,28 +104,12 @@ struct MlpLinearWeightOnlyCrossing {
         args.scale = from.scale.raw();
         args.zero_point = from.zero_point ? from.zero_point->raw() : nullptr;
         args.bias = from.bias ? from.bias->raw() : nullptr;
-        args.given |= std::uint64_t{1} << 0;
-        args.format = static_cast<std::uint32_t>(from.format.value);
-        if (from.granularity) {
-            args.given |= std::uint64_t{1} << 1;
-            args.granularity = static_cast<std::uint32_t>(*from.granularity);
-        }
-        if (from.block_size) {
-            args.given |= std::uint64_t{1} << 2;
-            args.block_size = (*from.block_size);
-        }
-        if (from.weight_layout) {
-            args.given |= std::uint64_t{1} << 3;
-            args.weight_layout = static_cast<std::uint32_t>(*from.weight_layout);
-        }
-        if (from.stored) {
-            args.given |= std::uint64_t{1} << 4;
-            args.stored = (*from.stored);
-        }
-        if (from.activation) {
-            args.given |= std::uint64_t{1} << 5;
-            args.activation = static_cast<std::uint32_t>(*from.activation);
-        }
+        lz::detail::pass(args.given, 0, args.format, from.format);
+        lz::detail::pass(args.given, 1, args.granularity, from.granularity);
+        lz::detail::pass(args.given, 2, args.block_size, from.block_size);
+        lz::detail::pass(args.given, 3, args.weight_layout, from.weight_layout);
+        lz::detail::pass(args.given, 4, args.stored, from.stored);
+        lz::detail::pass(args.given, 5, args.activation, from.activation);
     }
 };
 
@@ -151,28 +135,21 @@ inline void mlp_linear_weight_only_into(const Engine &engine, const MlpLinearWei
     lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpLinearWeightOnly &args, bridge::Answer &answer) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_weight_only_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpLinearWeightOnly &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.linear.weight_only` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpLinearWeightOnlyKernel {
-  public:
-    virtual ~MlpLinearWeightOnlyKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpLinearWeightOnly &call, const MlpLinearWeightOnlyOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpLinearWeightOnly &call) const { return 0; }
-};
+/// A kernel of `mlp.linear.weight_only` written in C++.
+using MlpLinearWeightOnlyKernel = OperationKernel<MlpLinearWeightOnly, MlpLinearWeightOnlyOut>;
 
 namespace detail {
 
@@ -213,12 +190,7 @@ inline Kernel mlp_linear_weight_only_kernel(std::string id, std::unique_ptr<cons
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearWeightOnly &, const MlpLinearWeightOnlyOut &, Run &>
 Kernel mlp_linear_weight_only_kernel(std::string id, Function function) {
-    struct Called final : MlpLinearWeightOnlyKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpLinearWeightOnly &call, const MlpLinearWeightOnlyOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_linear_weight_only_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpLinearWeightOnlyAbi, MlpLinearWeightOnlyKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -66,14 +66,8 @@ struct NormLayerCrossing {
         args.x = from.x.raw();
         args.weight = from.weight ? from.weight->raw() : nullptr;
         args.bias = from.bias ? from.bias->raw() : nullptr;
-        if (from.eps) {
-            args.given |= std::uint64_t{1} << 0;
-            args.eps = (*from.eps);
-        }
-        if (from.return_stats) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_stats = static_cast<std::uint8_t>(*from.return_stats);
-        }
+        lz::detail::pass(args.given, 0, args.eps, from.eps);
+        lz::detail::pass(args.given, 1, args.return_stats, from.return_stats);
     }
 };
 
@@ -101,28 +95,21 @@ inline void norm_layer_into(const Engine &engine, const NormLayer &args, const N
     lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const NormLayer &args, bridge::Answer &answer) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::check(bridge::norm_layer_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const NormLayer &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
     lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `norm.layer` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class NormLayerKernel {
-  public:
-    virtual ~NormLayerKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const NormLayer &call, const NormLayerOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const NormLayer &call) const { return 0; }
-};
+/// A kernel of `norm.layer` written in C++.
+using NormLayerKernel = OperationKernel<NormLayer, NormLayerOut>;
 
 namespace detail {
 
@@ -159,12 +146,7 @@ inline Kernel norm_layer_kernel(std::string id, std::unique_ptr<const NormLayerK
 template <class Function>
     requires std::invocable<const Function &, const NormLayer &, const NormLayerOut &, Run &>
 Kernel norm_layer_kernel(std::string id, Function function) {
-    struct Called final : NormLayerKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const NormLayer &call, const NormLayerOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return norm_layer_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::NormLayerAbi, NormLayerKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

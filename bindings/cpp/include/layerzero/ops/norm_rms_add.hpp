@@ -58,14 +58,8 @@ struct NormRmsAddCrossing {
         args.x = from.x.raw();
         args.residual = from.residual.raw();
         args.weight = from.weight ? from.weight->raw() : nullptr;
-        if (from.eps) {
-            args.given |= std::uint64_t{1} << 0;
-            args.eps = (*from.eps);
-        }
-        if (from.weight_offset) {
-            args.given |= std::uint64_t{1} << 1;
-            args.weight_offset = (*from.weight_offset);
-        }
+        lz::detail::pass(args.given, 0, args.eps, from.eps);
+        lz::detail::pass(args.given, 1, args.weight_offset, from.weight_offset);
     }
 };
 
@@ -91,28 +85,21 @@ inline void norm_rms_add_into(const Engine &engine, const NormRmsAdd &args, cons
     lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const NormRmsAdd &args, bridge::Answer &answer) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::check(bridge::norm_rms_add_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const NormRmsAdd &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `norm.rms.add` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class NormRmsAddKernel {
-  public:
-    virtual ~NormRmsAddKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const NormRmsAdd &call, const NormRmsAddOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const NormRmsAdd &call) const { return 0; }
-};
+/// A kernel of `norm.rms.add` written in C++.
+using NormRmsAddKernel = OperationKernel<NormRmsAdd, NormRmsAddOut>;
 
 namespace detail {
 
@@ -147,12 +134,7 @@ inline Kernel norm_rms_add_kernel(std::string id, std::unique_ptr<const NormRmsA
 template <class Function>
     requires std::invocable<const Function &, const NormRmsAdd &, const NormRmsAddOut &, Run &>
 Kernel norm_rms_add_kernel(std::string id, Function function) {
-    struct Called final : NormRmsAddKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const NormRmsAdd &call, const NormRmsAddOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return norm_rms_add_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::NormRmsAddAbi, NormRmsAddKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -51,10 +51,7 @@ struct PosencAlibiCrossing {
         args.size = sizeof(args);
         args.scores = from.scores.raw();
         args.slopes = from.slopes.raw();
-        if (from.causal_offset) {
-            args.given |= std::uint64_t{1} << 0;
-            args.causal_offset = (*from.causal_offset);
-        }
+        lz::detail::pass(args.given, 0, args.causal_offset, from.causal_offset);
     }
 };
 
@@ -80,28 +77,21 @@ inline void posenc_alibi_into(const Engine &engine, const PosencAlibi &args, con
     lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const PosencAlibi &args, bridge::Answer &answer) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::check(bridge::posenc_alibi_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const PosencAlibi &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `posenc.alibi` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class PosencAlibiKernel {
-  public:
-    virtual ~PosencAlibiKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const PosencAlibi &call, const PosencAlibiOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const PosencAlibi &call) const { return 0; }
-};
+/// A kernel of `posenc.alibi` written in C++.
+using PosencAlibiKernel = OperationKernel<PosencAlibi, PosencAlibiOut>;
 
 namespace detail {
 
@@ -134,12 +124,7 @@ inline Kernel posenc_alibi_kernel(std::string id, std::unique_ptr<const PosencAl
 template <class Function>
     requires std::invocable<const Function &, const PosencAlibi &, const PosencAlibiOut &, Run &>
 Kernel posenc_alibi_kernel(std::string id, Function function) {
-    struct Called final : PosencAlibiKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const PosencAlibi &call, const PosencAlibiOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return posenc_alibi_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::PosencAlibiAbi, PosencAlibiKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

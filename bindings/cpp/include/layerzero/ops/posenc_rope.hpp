@@ -68,14 +68,8 @@ struct PosencRopeCrossing {
         args.cos = from.cos.raw();
         args.sin = from.sin.raw();
         args.positions = from.positions ? from.positions->raw() : nullptr;
-        if (from.interleaved) {
-            args.given |= std::uint64_t{1} << 0;
-            args.interleaved = static_cast<std::uint8_t>(*from.interleaved);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 1;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.interleaved, from.interleaved);
+        lz::detail::pass(args.given, 1, args.layout, from.layout);
     }
 };
 
@@ -101,28 +95,21 @@ inline void posenc_rope_into(const Engine &engine, const PosencRope &args, const
     lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const PosencRope &args, bridge::Answer &answer) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::check(bridge::posenc_rope_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const PosencRope &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `posenc.rope` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class PosencRopeKernel {
-  public:
-    virtual ~PosencRopeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const PosencRope &call, const PosencRopeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const PosencRope &call) const { return 0; }
-};
+/// A kernel of `posenc.rope` written in C++.
+using PosencRopeKernel = OperationKernel<PosencRope, PosencRopeOut>;
 
 namespace detail {
 
@@ -158,12 +145,7 @@ inline Kernel posenc_rope_kernel(std::string id, std::unique_ptr<const PosencRop
 template <class Function>
     requires std::invocable<const Function &, const PosencRope &, const PosencRopeOut &, Run &>
 Kernel posenc_rope_kernel(std::string id, Function function) {
-    struct Called final : PosencRopeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const PosencRope &call, const PosencRopeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return posenc_rope_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::PosencRopeAbi, PosencRopeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

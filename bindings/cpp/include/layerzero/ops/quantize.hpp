@@ -106,14 +106,9 @@ struct QuantizeCrossing {
         args.scale = from.scale ? from.scale->raw() : nullptr;
         args.zero_point = from.zero_point ? from.zero_point->raw() : nullptr;
         args.global_scale = from.global_scale ? from.global_scale->raw() : nullptr;
-        args.given |= std::uint64_t{1} << 0;
-        args.format = static_cast<std::uint32_t>(from.format.value);
-        args.given |= std::uint64_t{1} << 1;
-        args.granularity = static_cast<std::uint32_t>(from.granularity.value);
-        if (from.block_size) {
-            args.given |= std::uint64_t{1} << 2;
-            args.block_size = (*from.block_size);
-        }
+        lz::detail::pass(args.given, 0, args.format, from.format);
+        lz::detail::pass(args.given, 1, args.granularity, from.granularity);
+        lz::detail::pass(args.given, 2, args.block_size, from.block_size);
     }
 };
 
@@ -140,28 +135,21 @@ inline void quantize_into(const Engine &engine, const Quantize &args, const Quan
     lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const Quantize &args, bridge::Answer &answer) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::check(bridge::quantize_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const Quantize &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `quantize` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class QuantizeKernel {
-  public:
-    virtual ~QuantizeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const Quantize &call, const QuantizeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const Quantize &call) const { return 0; }
-};
+/// A kernel of `quantize` written in C++.
+using QuantizeKernel = OperationKernel<Quantize, QuantizeOut>;
 
 namespace detail {
 
@@ -199,12 +187,7 @@ inline Kernel quantize_kernel(std::string id, std::unique_ptr<const QuantizeKern
 template <class Function>
     requires std::invocable<const Function &, const Quantize &, const QuantizeOut &, Run &>
 Kernel quantize_kernel(std::string id, Function function) {
-    struct Called final : QuantizeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const Quantize &call, const QuantizeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return quantize_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::QuantizeAbi, QuantizeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

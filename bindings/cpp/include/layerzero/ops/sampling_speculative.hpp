@@ -87,14 +87,8 @@ struct SamplingSpeculativeCrossing {
         args.target_probs = from.target_probs.raw();
         args.seed_tensor = from.seed_tensor ? from.seed_tensor->raw() : nullptr;
         args.offset_tensor = from.offset_tensor ? from.offset_tensor->raw() : nullptr;
-        if (from.seed) {
-            args.given |= std::uint64_t{1} << 0;
-            args.seed = (*from.seed);
-        }
-        if (from.offset) {
-            args.given |= std::uint64_t{1} << 1;
-            args.offset = (*from.offset);
-        }
+        lz::detail::pass(args.given, 0, args.seed, from.seed);
+        lz::detail::pass(args.given, 1, args.offset, from.offset);
     }
 };
 
@@ -121,28 +115,21 @@ inline void sampling_speculative_into(const Engine &engine, const SamplingSpecul
     lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const SamplingSpeculative &args, bridge::Answer &answer) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::check(bridge::sampling_speculative_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const SamplingSpeculative &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `sampling.speculative` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class SamplingSpeculativeKernel {
-  public:
-    virtual ~SamplingSpeculativeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const SamplingSpeculative &call, const SamplingSpeculativeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const SamplingSpeculative &call) const { return 0; }
-};
+/// A kernel of `sampling.speculative` written in C++.
+using SamplingSpeculativeKernel = OperationKernel<SamplingSpeculative, SamplingSpeculativeOut>;
 
 namespace detail {
 
@@ -180,12 +167,7 @@ inline Kernel sampling_speculative_kernel(std::string id, std::unique_ptr<const 
 template <class Function>
     requires std::invocable<const Function &, const SamplingSpeculative &, const SamplingSpeculativeOut &, Run &>
 Kernel sampling_speculative_kernel(std::string id, Function function) {
-    struct Called final : SamplingSpeculativeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const SamplingSpeculative &call, const SamplingSpeculativeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return sampling_speculative_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::SamplingSpeculativeAbi, SamplingSpeculativeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -81,20 +81,10 @@ struct SamplingTopkCrossing {
         args.k_tensor = from.k_tensor ? from.k_tensor->raw() : nullptr;
         args.seed_tensor = from.seed_tensor ? from.seed_tensor->raw() : nullptr;
         args.offset_tensor = from.offset_tensor ? from.offset_tensor->raw() : nullptr;
-        args.given |= std::uint64_t{1} << 0;
-        args.k = (from.k.value);
-        if (from.temperature) {
-            args.given |= std::uint64_t{1} << 1;
-            args.temperature = (*from.temperature);
-        }
-        if (from.seed) {
-            args.given |= std::uint64_t{1} << 2;
-            args.seed = (*from.seed);
-        }
-        if (from.offset) {
-            args.given |= std::uint64_t{1} << 3;
-            args.offset = (*from.offset);
-        }
+        lz::detail::pass(args.given, 0, args.k, from.k);
+        lz::detail::pass(args.given, 1, args.temperature, from.temperature);
+        lz::detail::pass(args.given, 2, args.seed, from.seed);
+        lz::detail::pass(args.given, 3, args.offset, from.offset);
     }
 };
 
@@ -120,28 +110,21 @@ inline void sampling_topk_into(const Engine &engine, const SamplingTopk &args, c
     lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const SamplingTopk &args, bridge::Answer &answer) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::check(bridge::sampling_topk_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const SamplingTopk &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `sampling.topk` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class SamplingTopkKernel {
-  public:
-    virtual ~SamplingTopkKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const SamplingTopk &call, const SamplingTopkOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const SamplingTopk &call) const { return 0; }
-};
+/// A kernel of `sampling.topk` written in C++.
+using SamplingTopkKernel = OperationKernel<SamplingTopk, SamplingTopkOut>;
 
 namespace detail {
 
@@ -179,12 +162,7 @@ inline Kernel sampling_topk_kernel(std::string id, std::unique_ptr<const Samplin
 template <class Function>
     requires std::invocable<const Function &, const SamplingTopk &, const SamplingTopkOut &, Run &>
 Kernel sampling_topk_kernel(std::string id, Function function) {
-    struct Called final : SamplingTopkKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const SamplingTopk &call, const SamplingTopkOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return sampling_topk_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::SamplingTopkAbi, SamplingTopkKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

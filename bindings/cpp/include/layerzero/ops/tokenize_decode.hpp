@@ -55,10 +55,7 @@ struct TokenizeDecodeCrossing {
         args.tokens = from.tokens.raw();
         args.indptr = from.indptr.raw();
         args.tokenizer = from.tokenizer.raw();
-        if (from.skip_special_tokens) {
-            args.given |= std::uint64_t{1} << 0;
-            args.skip_special_tokens = static_cast<std::uint8_t>(*from.skip_special_tokens);
-        }
+        lz::detail::pass(args.given, 0, args.skip_special_tokens, from.skip_special_tokens);
     }
 };
 
@@ -74,28 +71,21 @@ inline TokenizeDecodeOutput tokenize_decode(const Engine &engine, const Tokenize
     return {outputs.take_texts(0)};
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const TokenizeDecode &args, bridge::Answer &answer) {
     const detail::TokenizeDecodeCrossing crossing(args);
     lz::detail::check(bridge::tokenize_decode_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const TokenizeDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::TokenizeDecodeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::tokenize_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `tokenize.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class TokenizeDecodeKernel {
-  public:
-    virtual ~TokenizeDecodeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const TokenizeDecode &call, const TokenizeDecodeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const TokenizeDecode &call) const { return 0; }
-};
+/// A kernel of `tokenize.decode` written in C++.
+using TokenizeDecodeKernel = OperationKernel<TokenizeDecode, TokenizeDecodeOut>;
 
 namespace detail {
 
@@ -129,12 +119,7 @@ inline Kernel tokenize_decode_kernel(std::string id, std::unique_ptr<const Token
 template <class Function>
     requires std::invocable<const Function &, const TokenizeDecode &, const TokenizeDecodeOut &, Run &>
 Kernel tokenize_decode_kernel(std::string id, Function function) {
-    struct Called final : TokenizeDecodeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const TokenizeDecode &call, const TokenizeDecodeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return tokenize_decode_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::TokenizeDecodeAbi, TokenizeDecodeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops
