@@ -28,7 +28,11 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             Store::Flag { word, shift, .. } => {
                 let shift = Literal::u32_unsuffixed(shift);
                 // A cast binds less tightly than a shift looks.
-                let value = if crate::expr::is_atom(&value) { value } else { quote! { (#value) } };
+                let value = if crate::expr::is_atom(&value) {
+                    value
+                } else {
+                    quote! { (#value) }
+                };
                 (&mut flags, word as usize, quote! { #value << #shift })
             }
             Store::Axis(axis) if operation.axes[axis].dynamic => (&mut axes, axis, quote! { 0 }),

@@ -67,7 +67,7 @@ fn camel_dtype(dtype: DType) -> String {
     }
 }
 
-/// A comment of Doxygen's kind.
+/// A Doxygen comment.
 fn doc(text: &mut String, indent: &str, content: &str) {
     for line in content.trim_end().lines() {
         let _ = writeln!(text, "{}", format!("{indent}/// {line}").trim_end());
@@ -91,7 +91,7 @@ fn enumeration(operation: &Operation, param: &Param) -> String {
     format!("{}{}", camel(&operation.name), camel(&param.name))
 }
 
-/// How C++ holds an input.
+/// The C++ type of an input.
 pub(super) fn input_type(input: &Input) -> &'static str {
     match (input.kind, input.read_write) {
         (Kind::Tensor, false) => "TensorView",
@@ -101,7 +101,7 @@ pub(super) fn input_type(input: &Input) -> &'static str {
     }
 }
 
-/// How C++ holds a param.
+/// The C++ type of a param.
 pub(super) fn param_type(operation: &Operation, param: &Param) -> String {
     match &param.ty {
         ParamType::Int => "std::int64_t".to_owned(),
@@ -158,7 +158,7 @@ fn arguments(text: &mut String, operation: &Operation) {
     );
 }
 
-/// How C++ gets a result.
+/// The C++ type of a result.
 pub(super) fn result_type(output: &Output) -> &'static str {
     if output.kind == Kind::Text { "std::vector<std::string>" } else { "Tensor" }
 }
@@ -174,7 +174,7 @@ pub(super) fn place_type(operation: &Operation, output: &Output) -> &'static str
 
 fn results(text: &mut String, operation: &Operation) {
     let stem = camel(&operation.name);
-    for (suffix, about) in [("Output", "What a call gives"), ("Out", "Where results go")] {
+    for (suffix, about) in [("Output", "The results of a call"), ("Out", "The output slots of a call")] {
         let _ = writeln!(text, "/// {about}.\nstruct {stem}{suffix} {{");
         for output in &operation.outputs {
             let ty = if suffix == "Output" { result_type(output) } else { place_type(operation, output) };
@@ -200,7 +200,7 @@ fn conversions(text: &mut String, operation: &Operation) {
     let (stem, flat) = (camel(&operation.name), operation.flat_name());
     let _ = writeln!(
         text,
-        "namespace detail {{\n\n/// The arguments as they cross; lives no longer than they do.\nstruct {stem}Crossing {{\n    \
+        "namespace detail {{\n\n/// The arguments as a C structure; valid as long as the arguments.\nstruct {stem}Crossing {{\n    \
          lz_{flat}_args args{{}};"
     );
     let texts: Vec<&Input> = operation.inputs.iter().filter(|input| input.kind == Kind::Text).collect();
@@ -251,7 +251,7 @@ fn calls(text: &mut String, operation: &Operation) {
     let (stem, flat) = (camel(&operation.name), operation.flat_name());
     let count = operation.outputs.len();
     let array = count.max(1);
-    doc(text, "", &format!("{}\n\nResults come in memory of `options.allocator`.", operation.summary));
+    doc(text, "", &format!("{}\n\nThe results are allocated with `options.allocator`.", operation.summary));
     let returned = if count == 0 { "void".to_owned() } else { format!("{stem}Output") };
     let _ = writeln!(
         text,
@@ -277,7 +277,7 @@ fn calls(text: &mut String, operation: &Operation) {
     }
     text.push_str("}\n\n");
     if takes_out(operation) {
-        doc(text, "", &format!("{}\n\nWrites into tensors that the caller gives.", operation.summary));
+        doc(text, "", &format!("{}\n\nWrites into the tensors that the caller passes.", operation.summary));
         let _ = writeln!(
             text,
             "inline void {flat}_into(const Engine &engine, const {stem} &args, const {stem}Out &out, const Options &options = {{}}) {{\n    \
@@ -312,7 +312,7 @@ fn kernel(text: &mut String, operation: &Operation) {
     );
     let _ = writeln!(
         text,
-        "namespace detail {{\n\n/// How C calls such a kernel.\nstruct {stem}Abi {{\n    using Args = lz_{flat}_args;\n    \
+        "namespace detail {{\n\n/// The C interface of such a kernel.\nstruct {stem}Abi {{\n    using Args = lz_{flat}_args;\n    \
          using Out = lz_{flat}_out;\n    using Vtable = lz_{flat}_kernel;\n    using Arguments = {stem};\n    using Places = {stem}Out;\n"
     );
     let _ =
@@ -370,12 +370,12 @@ fn kernel(text: &mut String, operation: &Operation) {
     );
     let _ = writeln!(
         text,
-        "/// A kernel that is an object.\ninline Kernel {flat}_kernel(std::string id, std::unique_ptr<const {stem}Kernel> kernel) {{\n    \
+        "/// A kernel implemented by an object.\ninline Kernel {flat}_kernel(std::string id, std::unique_ptr<const {stem}Kernel> kernel) {{\n    \
          return lz::detail::make_kernel<detail::{stem}Abi, {stem}Kernel>(std::move(id), std::move(kernel));\n}}\n"
     );
     let _ = writeln!(
         text,
-        "/// A kernel that is a function.\ntemplate <class Function>\n    \
+        "/// A kernel implemented by a function.\ntemplate <class Function>\n    \
          requires std::invocable<const Function &, const {stem} &, const {stem}Out &, Run &>\n\
          Kernel {flat}_kernel(std::string id, Function function) {{\n    \
          return lz::detail::make_function_kernel<detail::{stem}Abi, {stem}Kernel>(std::move(id), std::move(function));\n}}\n"

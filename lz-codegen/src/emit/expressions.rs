@@ -94,7 +94,11 @@ pub fn param_local(name: &str) -> Ident {
 /// A constant as an expression of a param's type.
 pub fn constant(ty: &ParamType, value: Value) -> Option<TokenStream> {
     let signed = |negative: bool, magnitude: TokenStream| {
-        if negative { quote! { -#magnitude } } else { magnitude }
+        if negative {
+            quote! { -#magnitude }
+        } else {
+            magnitude
+        }
     };
     match (ty, value) {
         (ParamType::Int, Value::Int(value)) if value != i64::MIN => {

@@ -16,7 +16,8 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     let names = OperationNames::of(operation);
     let (args, call) = (&names.args, &names.call);
     let sets = operation.types.iter().map(|variable| {
-        let (name, dtypes) = (dtype_set(&variable.name), variable.dtypes.iter().map(|dtype| dtype_name(*dtype)));
+        let (name, dtypes) =
+            (dtype_set(&variable.name), variable.dtypes.iter().map(|dtype| dtype_name(*dtype)));
         quote! { const #name: u32 = lz::dtype_set(&[#(#dtypes),*]); }
     });
     let body = bind(operation);
@@ -83,11 +84,8 @@ fn bind(operation: &Operation) -> TokenStream {
         // An axis that only absent inputs have is 0.
         (!is_certain(operation, &axis.name)).then(|| quote! { axes.#name = axes.#name.max(0); })
     });
-    let params = operation
-        .params
-        .iter()
-        .filter(|param| !is_enum(param))
-        .map(|param| declare_param(operation, param));
+    let params =
+        operation.params.iter().filter(|param| !is_enum(param)).map(|param| declare_param(operation, param));
     let ranges = operation.params.iter().filter_map(|param| param.range.as_ref());
     let ranges = ranges.map(|range| require(operation, range));
     let computed = operation.inputs.iter().filter_map(|input| computed_dimensions(operation, input));
@@ -96,7 +94,11 @@ fn bind(operation: &Operation) -> TokenStream {
     let values = operation.inputs.iter().filter_map(|input| values(operation, input));
     let param_fields = operation.params.iter().map(|param| {
         let (local, field) = (param_local(&param.name), ident(&param.name));
-        if local == field { quote! { #field } } else { quote! { #field: #local } }
+        if local == field {
+            quote! { #field }
+        } else {
+            quote! { #field: #local }
+        }
     });
     let type_fields = operation.types.iter().map(|variable| {
         let field = dtype_field(&variable.name);

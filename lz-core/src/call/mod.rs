@@ -5,8 +5,8 @@
 //! over, or expanded for, concrete types and inlined into its caller: nothing on the path of a call is dispatched
 //! dynamically.
 
-pub mod arith;
 mod arguments;
+pub mod arith;
 mod checks;
 mod fields;
 mod macros;
@@ -26,13 +26,13 @@ pub use crate::run::{Run, Scratch};
 pub use crate::spec::KernelSpec;
 pub use crate::tensor::{Dims, Place, Tensor, TensorMut, TensorView};
 pub use crate::{
-    arguments, axes, checked_call, enumeration, every, kernel_trait, output, output_slots, same_device, shape, sizes,
-    slot, unbound, value_rule, written_apart,
+    arguments, axes, checked_call, enumeration, every, kernel_trait, output, output_slots, same_device,
+    shape, sizes, slot, unbound, value_rule, written_apart,
 };
 pub use lz_schema::DType;
 
 pub use arguments::{FromArg, ToArg};
 pub use checks::{
-    Input, apart, bind_dtype, broadcasts, contiguous, dtype_bits, dtype_set, has_dtype, holds, last_dense, on_host,
-    on_same_device, output_apart, pack_size, rank_at_most, sound, stride_class, writable_apart,
+    Input, apart, bind_dtype, broadcasts, contiguous, dtype_bits, dtype_set, has_dtype, holds, last_dense,
+    on_host, on_same_device, output_apart, pack_size, rank_at_most, sound, stride_class, writable_apart,
 };

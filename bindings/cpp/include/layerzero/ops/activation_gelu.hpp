@@ -34,13 +34,13 @@ struct ActivationGelu {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationGeluOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationGeluOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -48,7 +48,7 @@ struct ActivationGeluOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationGeluCrossing {
     lz_activation_gelu_args args{};
 
@@ -64,7 +64,7 @@ struct ActivationGeluCrossing {
 
 /// The Gaussian error linear unit.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationGeluOutput activation_gelu(const Engine &engine, const ActivationGelu &args, const Options &options = {}) {
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -74,7 +74,7 @@ inline ActivationGeluOutput activation_gelu(const Engine &engine, const Activati
 
 /// The Gaussian error linear unit.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_gelu_into(const Engine &engine, const ActivationGelu &args, const ActivationGeluOut &out, const Options &options = {}) {
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -100,7 +100,7 @@ using ActivationGeluKernel = OperationKernel<ActivationGelu, ActivationGeluOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationGeluAbi {
     using Args = lz_activation_gelu_args;
     using Out = lz_activation_gelu_out;
@@ -119,12 +119,12 @@ struct ActivationGeluAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_gelu_kernel(std::string id, std::unique_ptr<const ActivationGeluKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationGeluAbi, ActivationGeluKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationGelu &, const ActivationGeluOut &, Run &>
 Kernel activation_gelu_kernel(std::string id, Function function) {

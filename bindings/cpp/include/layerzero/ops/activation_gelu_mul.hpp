@@ -35,13 +35,13 @@ struct ActivationGeluMul {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationGeluMulOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationGeluMulOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -49,7 +49,7 @@ struct ActivationGeluMulOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationGeluMulCrossing {
     lz_activation_gelu_mul_args args{};
 
@@ -66,7 +66,7 @@ struct ActivationGeluMulCrossing {
 
 /// The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationGeluMulOutput activation_gelu_mul(const Engine &engine, const ActivationGeluMul &args, const Options &options = {}) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -76,7 +76,7 @@ inline ActivationGeluMulOutput activation_gelu_mul(const Engine &engine, const A
 
 /// The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_gelu_mul_into(const Engine &engine, const ActivationGeluMul &args, const ActivationGeluMulOut &out, const Options &options = {}) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -102,7 +102,7 @@ using ActivationGeluMulKernel = OperationKernel<ActivationGeluMul, ActivationGel
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationGeluMulAbi {
     using Args = lz_activation_gelu_mul_args;
     using Out = lz_activation_gelu_mul_out;
@@ -122,12 +122,12 @@ struct ActivationGeluMulAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_gelu_mul_kernel(std::string id, std::unique_ptr<const ActivationGeluMulKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationGeluMulAbi, ActivationGeluMulKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationGeluMul &, const ActivationGeluMulOut &, Run &>
 Kernel activation_gelu_mul_kernel(std::string id, Function function) {

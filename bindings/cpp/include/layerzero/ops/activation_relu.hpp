@@ -23,13 +23,13 @@ struct ActivationRelu {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationReluOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationReluOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -37,7 +37,7 @@ struct ActivationReluOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationReluCrossing {
     lz_activation_relu_args args{};
 
@@ -52,7 +52,7 @@ struct ActivationReluCrossing {
 
 /// The rectified linear unit.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationReluOutput activation_relu(const Engine &engine, const ActivationRelu &args, const Options &options = {}) {
     const detail::ActivationReluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -62,7 +62,7 @@ inline ActivationReluOutput activation_relu(const Engine &engine, const Activati
 
 /// The rectified linear unit.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_relu_into(const Engine &engine, const ActivationRelu &args, const ActivationReluOut &out, const Options &options = {}) {
     const detail::ActivationReluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -88,7 +88,7 @@ using ActivationReluKernel = OperationKernel<ActivationRelu, ActivationReluOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationReluAbi {
     using Args = lz_activation_relu_args;
     using Out = lz_activation_relu_out;
@@ -106,12 +106,12 @@ struct ActivationReluAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_relu_kernel(std::string id, std::unique_ptr<const ActivationReluKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationReluAbi, ActivationReluKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationRelu &, const ActivationReluOut &, Run &>
 Kernel activation_relu_kernel(std::string id, Function function) {

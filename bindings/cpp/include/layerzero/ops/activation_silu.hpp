@@ -26,13 +26,13 @@ struct ActivationSilu {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationSiluOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationSiluOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -40,7 +40,7 @@ struct ActivationSiluOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationSiluCrossing {
     lz_activation_silu_args args{};
 
@@ -56,7 +56,7 @@ struct ActivationSiluCrossing {
 
 /// The sigmoid-weighted linear unit, also called swish.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationSiluOutput activation_silu(const Engine &engine, const ActivationSilu &args, const Options &options = {}) {
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -66,7 +66,7 @@ inline ActivationSiluOutput activation_silu(const Engine &engine, const Activati
 
 /// The sigmoid-weighted linear unit, also called swish.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_silu_into(const Engine &engine, const ActivationSilu &args, const ActivationSiluOut &out, const Options &options = {}) {
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -92,7 +92,7 @@ using ActivationSiluKernel = OperationKernel<ActivationSilu, ActivationSiluOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationSiluAbi {
     using Args = lz_activation_silu_args;
     using Out = lz_activation_silu_out;
@@ -111,12 +111,12 @@ struct ActivationSiluAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_silu_kernel(std::string id, std::unique_ptr<const ActivationSiluKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationSiluAbi, ActivationSiluKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationSilu &, const ActivationSiluOut &, Run &>
 Kernel activation_silu_kernel(std::string id, Function function) {

@@ -25,13 +25,13 @@ struct ActivationSiluMul {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationSiluMulOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationSiluMulOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -39,7 +39,7 @@ struct ActivationSiluMulOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationSiluMulCrossing {
     lz_activation_silu_mul_args args{};
 
@@ -55,7 +55,7 @@ struct ActivationSiluMulCrossing {
 
 /// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationSiluMulOutput activation_silu_mul(const Engine &engine, const ActivationSiluMul &args, const Options &options = {}) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -65,7 +65,7 @@ inline ActivationSiluMulOutput activation_silu_mul(const Engine &engine, const A
 
 /// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_silu_mul_into(const Engine &engine, const ActivationSiluMul &args, const ActivationSiluMulOut &out, const Options &options = {}) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -91,7 +91,7 @@ using ActivationSiluMulKernel = OperationKernel<ActivationSiluMul, ActivationSil
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationSiluMulAbi {
     using Args = lz_activation_silu_mul_args;
     using Out = lz_activation_silu_mul_out;
@@ -110,12 +110,12 @@ struct ActivationSiluMulAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_silu_mul_kernel(std::string id, std::unique_ptr<const ActivationSiluMulKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationSiluMulAbi, ActivationSiluMulKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationSiluMul &, const ActivationSiluMulOut &, Run &>
 Kernel activation_silu_mul_kernel(std::string id, Function function) {

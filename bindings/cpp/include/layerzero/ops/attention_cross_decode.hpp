@@ -51,7 +51,7 @@ struct AttentionCrossDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionCrossDecodeOutput {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -59,7 +59,7 @@ struct AttentionCrossDecodeOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionCrossDecodeOut {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -69,7 +69,7 @@ struct AttentionCrossDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionCrossDecodeCrossing {
     lz_attention_cross_decode_args args{};
 
@@ -91,7 +91,7 @@ struct AttentionCrossDecodeCrossing {
 
 /// One decode step of attention over the keys and values of an encoder.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionCrossDecodeOutput attention_cross_decode(const Engine &engine, const AttentionCrossDecode &args, const Options &options = {}) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -101,7 +101,7 @@ inline AttentionCrossDecodeOutput attention_cross_decode(const Engine &engine, c
 
 /// One decode step of attention over the keys and values of an encoder.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_cross_decode_into(const Engine &engine, const AttentionCrossDecode &args, const AttentionCrossDecodeOut &out, const Options &options = {}) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -128,7 +128,7 @@ using AttentionCrossDecodeKernel = OperationKernel<AttentionCrossDecode, Attenti
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionCrossDecodeAbi {
     using Args = lz_attention_cross_decode_args;
     using Out = lz_attention_cross_decode_out;
@@ -154,12 +154,12 @@ struct AttentionCrossDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_cross_decode_kernel(std::string id, std::unique_ptr<const AttentionCrossDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionCrossDecodeAbi, AttentionCrossDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionCrossDecode &, const AttentionCrossDecodeOut &, Run &>
 Kernel attention_cross_decode_kernel(std::string id, Function function) {

@@ -52,7 +52,7 @@ struct AttentionCrossPrefill {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionCrossPrefillOutput {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -60,7 +60,7 @@ struct AttentionCrossPrefillOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionCrossPrefillOut {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -70,7 +70,7 @@ struct AttentionCrossPrefillOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionCrossPrefillCrossing {
     lz_attention_cross_prefill_args args{};
 
@@ -92,7 +92,7 @@ struct AttentionCrossPrefillCrossing {
 
 /// Attention of a decoder's sequences over the keys and values of an encoder.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionCrossPrefillOutput attention_cross_prefill(const Engine &engine, const AttentionCrossPrefill &args, const Options &options = {}) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -102,7 +102,7 @@ inline AttentionCrossPrefillOutput attention_cross_prefill(const Engine &engine,
 
 /// Attention of a decoder's sequences over the keys and values of an encoder.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_cross_prefill_into(const Engine &engine, const AttentionCrossPrefill &args, const AttentionCrossPrefillOut &out, const Options &options = {}) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -129,7 +129,7 @@ using AttentionCrossPrefillKernel = OperationKernel<AttentionCrossPrefill, Atten
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionCrossPrefillAbi {
     using Args = lz_attention_cross_prefill_args;
     using Out = lz_attention_cross_prefill_out;
@@ -155,12 +155,12 @@ struct AttentionCrossPrefillAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_cross_prefill_kernel(std::string id, std::unique_ptr<const AttentionCrossPrefillKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionCrossPrefillAbi, AttentionCrossPrefillKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionCrossPrefill &, const AttentionCrossPrefillOut &, Run &>
 Kernel attention_cross_prefill_kernel(std::string id, Function function) {

@@ -58,7 +58,7 @@ struct AttentionGqaDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionGqaDecodeOutput {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -66,7 +66,7 @@ struct AttentionGqaDecodeOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionGqaDecodeOut {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -76,7 +76,7 @@ struct AttentionGqaDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionGqaDecodeCrossing {
     lz_attention_gqa_decode_args args{};
 
@@ -100,7 +100,7 @@ struct AttentionGqaDecodeCrossing {
 
 /// One decode step of grouped-query attention over contiguous keys and values.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionGqaDecodeOutput attention_gqa_decode(const Engine &engine, const AttentionGqaDecode &args, const Options &options = {}) {
     const detail::AttentionGqaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -110,7 +110,7 @@ inline AttentionGqaDecodeOutput attention_gqa_decode(const Engine &engine, const
 
 /// One decode step of grouped-query attention over contiguous keys and values.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_gqa_decode_into(const Engine &engine, const AttentionGqaDecode &args, const AttentionGqaDecodeOut &out, const Options &options = {}) {
     const detail::AttentionGqaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -137,7 +137,7 @@ using AttentionGqaDecodeKernel = OperationKernel<AttentionGqaDecode, AttentionGq
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionGqaDecodeAbi {
     using Args = lz_attention_gqa_decode_args;
     using Out = lz_attention_gqa_decode_out;
@@ -165,12 +165,12 @@ struct AttentionGqaDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_gqa_decode_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionGqaDecodeAbi, AttentionGqaDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionGqaDecode &, const AttentionGqaDecodeOut &, Run &>
 Kernel attention_gqa_decode_kernel(std::string id, Function function) {

@@ -65,7 +65,7 @@ struct AttentionGqaDecodePaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionGqaDecodePagedOutput {
     /// `[batch, heads, head_dim]` `T`. Attended values.
     Tensor output;
@@ -73,7 +73,7 @@ struct AttentionGqaDecodePagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionGqaDecodePagedOut {
     /// `[batch, heads, head_dim]` `T`. Attended values.
     TensorMut output;
@@ -83,7 +83,7 @@ struct AttentionGqaDecodePagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionGqaDecodePagedCrossing {
     lz_attention_gqa_decode_paged_args args{};
 
@@ -109,7 +109,7 @@ struct AttentionGqaDecodePagedCrossing {
 
 /// One decode step of grouped-query attention over a paged cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionGqaDecodePagedOutput attention_gqa_decode_paged(const Engine &engine, const AttentionGqaDecodePaged &args, const Options &options = {}) {
     const detail::AttentionGqaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -119,7 +119,7 @@ inline AttentionGqaDecodePagedOutput attention_gqa_decode_paged(const Engine &en
 
 /// One decode step of grouped-query attention over a paged cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_gqa_decode_paged_into(const Engine &engine, const AttentionGqaDecodePaged &args, const AttentionGqaDecodePagedOut &out, const Options &options = {}) {
     const detail::AttentionGqaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -146,7 +146,7 @@ using AttentionGqaDecodePagedKernel = OperationKernel<AttentionGqaDecodePaged, A
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionGqaDecodePagedAbi {
     using Args = lz_attention_gqa_decode_paged_args;
     using Out = lz_attention_gqa_decode_paged_out;
@@ -176,12 +176,12 @@ struct AttentionGqaDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_gqa_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodePagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionGqaDecodePagedAbi, AttentionGqaDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionGqaDecodePaged &, const AttentionGqaDecodePagedOut &, Run &>
 Kernel attention_gqa_decode_paged_kernel(std::string id, Function function) {

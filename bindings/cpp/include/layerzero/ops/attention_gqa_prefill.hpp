@@ -65,7 +65,7 @@ struct AttentionGqaPrefill {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionGqaPrefillOutput {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -73,7 +73,7 @@ struct AttentionGqaPrefillOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionGqaPrefillOut {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -83,7 +83,7 @@ struct AttentionGqaPrefillOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionGqaPrefillCrossing {
     lz_attention_gqa_prefill_args args{};
 
@@ -110,7 +110,7 @@ struct AttentionGqaPrefillCrossing {
 
 /// Grouped-query attention of whole sequences over contiguous keys and values.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionGqaPrefillOutput attention_gqa_prefill(const Engine &engine, const AttentionGqaPrefill &args, const Options &options = {}) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -120,7 +120,7 @@ inline AttentionGqaPrefillOutput attention_gqa_prefill(const Engine &engine, con
 
 /// Grouped-query attention of whole sequences over contiguous keys and values.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_gqa_prefill_into(const Engine &engine, const AttentionGqaPrefill &args, const AttentionGqaPrefillOut &out, const Options &options = {}) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -147,7 +147,7 @@ using AttentionGqaPrefillKernel = OperationKernel<AttentionGqaPrefill, Attention
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionGqaPrefillAbi {
     using Args = lz_attention_gqa_prefill_args;
     using Out = lz_attention_gqa_prefill_out;
@@ -178,12 +178,12 @@ struct AttentionGqaPrefillAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_gqa_prefill_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionGqaPrefillAbi, AttentionGqaPrefillKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionGqaPrefill &, const AttentionGqaPrefillOut &, Run &>
 Kernel attention_gqa_prefill_kernel(std::string id, Function function) {

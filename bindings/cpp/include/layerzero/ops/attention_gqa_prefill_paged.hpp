@@ -75,7 +75,7 @@ struct AttentionGqaPrefillPaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionGqaPrefillPagedOutput {
     /// `[total_q, heads, head_dim]` `T`. Attended values of all requests.
     Tensor output;
@@ -83,7 +83,7 @@ struct AttentionGqaPrefillPagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionGqaPrefillPagedOut {
     /// `[total_q, heads, head_dim]` `T`. Attended values of all requests.
     TensorMut output;
@@ -93,7 +93,7 @@ struct AttentionGqaPrefillPagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionGqaPrefillPagedCrossing {
     lz_attention_gqa_prefill_paged_args args{};
 
@@ -122,7 +122,7 @@ struct AttentionGqaPrefillPagedCrossing {
 
 /// Grouped-query attention of requests of different lengths over a paged cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionGqaPrefillPagedOutput attention_gqa_prefill_paged(const Engine &engine, const AttentionGqaPrefillPaged &args, const Options &options = {}) {
     const detail::AttentionGqaPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -132,7 +132,7 @@ inline AttentionGqaPrefillPagedOutput attention_gqa_prefill_paged(const Engine &
 
 /// Grouped-query attention of requests of different lengths over a paged cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_gqa_prefill_paged_into(const Engine &engine, const AttentionGqaPrefillPaged &args, const AttentionGqaPrefillPagedOut &out, const Options &options = {}) {
     const detail::AttentionGqaPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -159,7 +159,7 @@ using AttentionGqaPrefillPagedKernel = OperationKernel<AttentionGqaPrefillPaged,
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionGqaPrefillPagedAbi {
     using Args = lz_attention_gqa_prefill_paged_args;
     using Out = lz_attention_gqa_prefill_paged_out;
@@ -192,12 +192,12 @@ struct AttentionGqaPrefillPagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_gqa_prefill_paged_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillPagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionGqaPrefillPagedAbi, AttentionGqaPrefillPagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionGqaPrefillPaged &, const AttentionGqaPrefillPagedOut &, Run &>
 Kernel attention_gqa_prefill_paged_kernel(std::string id, Function function) {

@@ -58,7 +58,7 @@ struct AttentionGqaPrefillRagged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionGqaPrefillRaggedOutput {
     /// `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
     Tensor output;
@@ -66,7 +66,7 @@ struct AttentionGqaPrefillRaggedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionGqaPrefillRaggedOut {
     /// `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
     TensorMut output;
@@ -76,7 +76,7 @@ struct AttentionGqaPrefillRaggedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionGqaPrefillRaggedCrossing {
     lz_attention_gqa_prefill_ragged_args args{};
 
@@ -102,7 +102,7 @@ struct AttentionGqaPrefillRaggedCrossing {
 
 /// Grouped-query attention of requests of different lengths that lie one after the other without padding.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionGqaPrefillRaggedOutput attention_gqa_prefill_ragged(const Engine &engine, const AttentionGqaPrefillRagged &args, const Options &options = {}) {
     const detail::AttentionGqaPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -112,7 +112,7 @@ inline AttentionGqaPrefillRaggedOutput attention_gqa_prefill_ragged(const Engine
 
 /// Grouped-query attention of requests of different lengths that lie one after the other without padding.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_gqa_prefill_ragged_into(const Engine &engine, const AttentionGqaPrefillRagged &args, const AttentionGqaPrefillRaggedOut &out, const Options &options = {}) {
     const detail::AttentionGqaPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -139,7 +139,7 @@ using AttentionGqaPrefillRaggedKernel = OperationKernel<AttentionGqaPrefillRagge
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionGqaPrefillRaggedAbi {
     using Args = lz_attention_gqa_prefill_ragged_args;
     using Out = lz_attention_gqa_prefill_ragged_out;
@@ -169,12 +169,12 @@ struct AttentionGqaPrefillRaggedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_gqa_prefill_ragged_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillRaggedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionGqaPrefillRaggedAbi, AttentionGqaPrefillRaggedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionGqaPrefillRagged &, const AttentionGqaPrefillRaggedOut &, Run &>
 Kernel attention_gqa_prefill_ragged_kernel(std::string id, Function function) {

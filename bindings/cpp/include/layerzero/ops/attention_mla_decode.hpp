@@ -39,7 +39,7 @@ struct AttentionMlaDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionMlaDecodeOutput {
     /// `[tokens, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     Tensor output;
@@ -47,7 +47,7 @@ struct AttentionMlaDecodeOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionMlaDecodeOut {
     /// `[tokens, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     TensorMut output;
@@ -57,7 +57,7 @@ struct AttentionMlaDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionMlaDecodeCrossing {
     lz_attention_mla_decode_args args{};
 
@@ -77,7 +77,7 @@ struct AttentionMlaDecodeCrossing {
 
 /// One decode step of multi-head latent attention over a contiguous compressed cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionMlaDecodeOutput attention_mla_decode(const Engine &engine, const AttentionMlaDecode &args, const Options &options = {}) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -87,7 +87,7 @@ inline AttentionMlaDecodeOutput attention_mla_decode(const Engine &engine, const
 
 /// One decode step of multi-head latent attention over a contiguous compressed cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_mla_decode_into(const Engine &engine, const AttentionMlaDecode &args, const AttentionMlaDecodeOut &out, const Options &options = {}) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -114,7 +114,7 @@ using AttentionMlaDecodeKernel = OperationKernel<AttentionMlaDecode, AttentionMl
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionMlaDecodeAbi {
     using Args = lz_attention_mla_decode_args;
     using Out = lz_attention_mla_decode_out;
@@ -138,12 +138,12 @@ struct AttentionMlaDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_mla_decode_kernel(std::string id, std::unique_ptr<const AttentionMlaDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionMlaDecodeAbi, AttentionMlaDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaDecode &, const AttentionMlaDecodeOut &, Run &>
 Kernel attention_mla_decode_kernel(std::string id, Function function) {

@@ -46,7 +46,7 @@ struct AttentionMlaDecodePaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionMlaDecodePagedOutput {
     /// `[batch, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     Tensor output;
@@ -54,7 +54,7 @@ struct AttentionMlaDecodePagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionMlaDecodePagedOut {
     /// `[batch, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     TensorMut output;
@@ -64,7 +64,7 @@ struct AttentionMlaDecodePagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionMlaDecodePagedCrossing {
     lz_attention_mla_decode_paged_args args{};
 
@@ -87,7 +87,7 @@ struct AttentionMlaDecodePagedCrossing {
 
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionMlaDecodePagedOutput attention_mla_decode_paged(const Engine &engine, const AttentionMlaDecodePaged &args, const Options &options = {}) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -97,7 +97,7 @@ inline AttentionMlaDecodePagedOutput attention_mla_decode_paged(const Engine &en
 
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_mla_decode_paged_into(const Engine &engine, const AttentionMlaDecodePaged &args, const AttentionMlaDecodePagedOut &out, const Options &options = {}) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -124,7 +124,7 @@ using AttentionMlaDecodePagedKernel = OperationKernel<AttentionMlaDecodePaged, A
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionMlaDecodePagedAbi {
     using Args = lz_attention_mla_decode_paged_args;
     using Out = lz_attention_mla_decode_paged_out;
@@ -151,12 +151,12 @@ struct AttentionMlaDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_mla_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionMlaDecodePagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionMlaDecodePagedAbi, AttentionMlaDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaDecodePaged &, const AttentionMlaDecodePagedOut &, Run &>
 Kernel attention_mla_decode_paged_kernel(std::string id, Function function) {

@@ -44,7 +44,7 @@ struct AttentionMlaPrefill {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionMlaPrefillOutput {
     /// `[seq_q, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     Tensor output;
@@ -52,7 +52,7 @@ struct AttentionMlaPrefillOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionMlaPrefillOut {
     /// `[seq_q, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     TensorMut output;
@@ -62,7 +62,7 @@ struct AttentionMlaPrefillOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionMlaPrefillCrossing {
     lz_attention_mla_prefill_args args{};
 
@@ -84,7 +84,7 @@ struct AttentionMlaPrefillCrossing {
 
 /// Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionMlaPrefillOutput attention_mla_prefill(const Engine &engine, const AttentionMlaPrefill &args, const Options &options = {}) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -94,7 +94,7 @@ inline AttentionMlaPrefillOutput attention_mla_prefill(const Engine &engine, con
 
 /// Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_mla_prefill_into(const Engine &engine, const AttentionMlaPrefill &args, const AttentionMlaPrefillOut &out, const Options &options = {}) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -121,7 +121,7 @@ using AttentionMlaPrefillKernel = OperationKernel<AttentionMlaPrefill, Attention
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionMlaPrefillAbi {
     using Args = lz_attention_mla_prefill_args;
     using Out = lz_attention_mla_prefill_out;
@@ -147,12 +147,12 @@ struct AttentionMlaPrefillAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_mla_prefill_kernel(std::string id, std::unique_ptr<const AttentionMlaPrefillKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionMlaPrefillAbi, AttentionMlaPrefillKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaPrefill &, const AttentionMlaPrefillOut &, Run &>
 Kernel attention_mla_prefill_kernel(std::string id, Function function) {

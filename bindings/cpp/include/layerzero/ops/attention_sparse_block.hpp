@@ -50,7 +50,7 @@ struct AttentionSparseBlock {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionSparseBlockOutput {
     /// `[m, heads, head_dim]` `T`. Attended values.
     Tensor output;
@@ -58,7 +58,7 @@ struct AttentionSparseBlockOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionSparseBlockOut {
     /// `[m, heads, head_dim]` `T`. Attended values.
     TensorMut output;
@@ -68,7 +68,7 @@ struct AttentionSparseBlockOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionSparseBlockCrossing {
     lz_attention_sparse_block_args args{};
 
@@ -92,7 +92,7 @@ struct AttentionSparseBlockCrossing {
 
 /// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionSparseBlockOutput attention_sparse_block(const Engine &engine, const AttentionSparseBlock &args, const Options &options = {}) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -102,7 +102,7 @@ inline AttentionSparseBlockOutput attention_sparse_block(const Engine &engine, c
 
 /// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_sparse_block_into(const Engine &engine, const AttentionSparseBlock &args, const AttentionSparseBlockOut &out, const Options &options = {}) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -129,7 +129,7 @@ using AttentionSparseBlockKernel = OperationKernel<AttentionSparseBlock, Attenti
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionSparseBlockAbi {
     using Args = lz_attention_sparse_block_args;
     using Out = lz_attention_sparse_block_out;
@@ -157,12 +157,12 @@ struct AttentionSparseBlockAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_sparse_block_kernel(std::string id, std::unique_ptr<const AttentionSparseBlockKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionSparseBlockAbi, AttentionSparseBlockKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionSparseBlock &, const AttentionSparseBlockOut &, Run &>
 Kernel attention_sparse_block_kernel(std::string id, Function function) {

@@ -48,7 +48,7 @@ struct AttentionSparseVariableBlock {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionSparseVariableBlockOutput {
     /// `[heads, m, head_dim]` `T`. Attended values.
     Tensor output;
@@ -56,7 +56,7 @@ struct AttentionSparseVariableBlockOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionSparseVariableBlockOut {
     /// `[heads, m, head_dim]` `T`. Attended values.
     TensorMut output;
@@ -66,7 +66,7 @@ struct AttentionSparseVariableBlockOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionSparseVariableBlockCrossing {
     lz_attention_sparse_variable_block_args args{};
 
@@ -89,7 +89,7 @@ struct AttentionSparseVariableBlockCrossing {
 
 /// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionSparseVariableBlockOutput attention_sparse_variable_block(const Engine &engine, const AttentionSparseVariableBlock &args, const Options &options = {}) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -99,7 +99,7 @@ inline AttentionSparseVariableBlockOutput attention_sparse_variable_block(const 
 
 /// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_sparse_variable_block_into(const Engine &engine, const AttentionSparseVariableBlock &args, const AttentionSparseVariableBlockOut &out, const Options &options = {}) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -126,7 +126,7 @@ using AttentionSparseVariableBlockKernel = OperationKernel<AttentionSparseVariab
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionSparseVariableBlockAbi {
     using Args = lz_attention_sparse_variable_block_args;
     using Out = lz_attention_sparse_variable_block_out;
@@ -153,12 +153,12 @@ struct AttentionSparseVariableBlockAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_sparse_variable_block_kernel(std::string id, std::unique_ptr<const AttentionSparseVariableBlockKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionSparseVariableBlockAbi, AttentionSparseVariableBlockKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionSparseVariableBlock &, const AttentionSparseVariableBlockOut &, Run &>
 Kernel attention_sparse_variable_block_kernel(std::string id, Function function) {

@@ -57,7 +57,7 @@ struct AttentionStandardDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardDecodeOutput {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -65,7 +65,7 @@ struct AttentionStandardDecodeOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardDecodeOut {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -75,7 +75,7 @@ struct AttentionStandardDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardDecodeCrossing {
     lz_attention_standard_decode_args args{};
 
@@ -99,7 +99,7 @@ struct AttentionStandardDecodeCrossing {
 
 /// One decode step of attention over contiguous keys and values.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardDecodeOutput attention_standard_decode(const Engine &engine, const AttentionStandardDecode &args, const Options &options = {}) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -109,7 +109,7 @@ inline AttentionStandardDecodeOutput attention_standard_decode(const Engine &eng
 
 /// One decode step of attention over contiguous keys and values.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_decode_into(const Engine &engine, const AttentionStandardDecode &args, const AttentionStandardDecodeOut &out, const Options &options = {}) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -136,7 +136,7 @@ using AttentionStandardDecodeKernel = OperationKernel<AttentionStandardDecode, A
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardDecodeAbi {
     using Args = lz_attention_standard_decode_args;
     using Out = lz_attention_standard_decode_out;
@@ -164,12 +164,12 @@ struct AttentionStandardDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_decode_kernel(std::string id, std::unique_ptr<const AttentionStandardDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardDecodeAbi, AttentionStandardDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardDecode &, const AttentionStandardDecodeOut &, Run &>
 Kernel attention_standard_decode_kernel(std::string id, Function function) {

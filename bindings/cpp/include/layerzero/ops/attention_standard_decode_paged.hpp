@@ -64,7 +64,7 @@ struct AttentionStandardDecodePaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardDecodePagedOutput {
     /// `[batch, heads, head_dim]` `T`. Attended values.
     Tensor output;
@@ -72,7 +72,7 @@ struct AttentionStandardDecodePagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardDecodePagedOut {
     /// `[batch, heads, head_dim]` `T`. Attended values.
     TensorMut output;
@@ -82,7 +82,7 @@ struct AttentionStandardDecodePagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardDecodePagedCrossing {
     lz_attention_standard_decode_paged_args args{};
 
@@ -108,7 +108,7 @@ struct AttentionStandardDecodePagedCrossing {
 
 /// One decode step of attention over a paged cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardDecodePagedOutput attention_standard_decode_paged(const Engine &engine, const AttentionStandardDecodePaged &args, const Options &options = {}) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -118,7 +118,7 @@ inline AttentionStandardDecodePagedOutput attention_standard_decode_paged(const 
 
 /// One decode step of attention over a paged cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_decode_paged_into(const Engine &engine, const AttentionStandardDecodePaged &args, const AttentionStandardDecodePagedOut &out, const Options &options = {}) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -145,7 +145,7 @@ using AttentionStandardDecodePagedKernel = OperationKernel<AttentionStandardDeco
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardDecodePagedAbi {
     using Args = lz_attention_standard_decode_paged_args;
     using Out = lz_attention_standard_decode_paged_out;
@@ -175,12 +175,12 @@ struct AttentionStandardDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionStandardDecodePagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardDecodePagedAbi, AttentionStandardDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardDecodePaged &, const AttentionStandardDecodePagedOut &, Run &>
 Kernel attention_standard_decode_paged_kernel(std::string id, Function function) {

@@ -64,7 +64,7 @@ struct AttentionStandardPrefill {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardPrefillOutput {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -72,7 +72,7 @@ struct AttentionStandardPrefillOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardPrefillOut {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -82,7 +82,7 @@ struct AttentionStandardPrefillOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardPrefillCrossing {
     lz_attention_standard_prefill_args args{};
 
@@ -109,7 +109,7 @@ struct AttentionStandardPrefillCrossing {
 
 /// Attention of whole sequences over contiguous keys and values.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardPrefillOutput attention_standard_prefill(const Engine &engine, const AttentionStandardPrefill &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -119,7 +119,7 @@ inline AttentionStandardPrefillOutput attention_standard_prefill(const Engine &e
 
 /// Attention of whole sequences over contiguous keys and values.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_prefill_into(const Engine &engine, const AttentionStandardPrefill &args, const AttentionStandardPrefillOut &out, const Options &options = {}) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -146,7 +146,7 @@ using AttentionStandardPrefillKernel = OperationKernel<AttentionStandardPrefill,
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardPrefillAbi {
     using Args = lz_attention_standard_prefill_args;
     using Out = lz_attention_standard_prefill_out;
@@ -177,12 +177,12 @@ struct AttentionStandardPrefillAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_prefill_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardPrefillAbi, AttentionStandardPrefillKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardPrefill &, const AttentionStandardPrefillOut &, Run &>
 Kernel attention_standard_prefill_kernel(std::string id, Function function) {

@@ -74,7 +74,7 @@ struct AttentionStandardPrefillPaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardPrefillPagedOutput {
     /// `[total_q, heads, head_dim]` `T`. Attended values of all requests.
     Tensor output;
@@ -82,7 +82,7 @@ struct AttentionStandardPrefillPagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardPrefillPagedOut {
     /// `[total_q, heads, head_dim]` `T`. Attended values of all requests.
     TensorMut output;
@@ -92,7 +92,7 @@ struct AttentionStandardPrefillPagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardPrefillPagedCrossing {
     lz_attention_standard_prefill_paged_args args{};
 
@@ -121,7 +121,7 @@ struct AttentionStandardPrefillPagedCrossing {
 
 /// Attention of requests of different lengths over a paged cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardPrefillPagedOutput attention_standard_prefill_paged(const Engine &engine, const AttentionStandardPrefillPaged &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -131,7 +131,7 @@ inline AttentionStandardPrefillPagedOutput attention_standard_prefill_paged(cons
 
 /// Attention of requests of different lengths over a paged cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_prefill_paged_into(const Engine &engine, const AttentionStandardPrefillPaged &args, const AttentionStandardPrefillPagedOut &out, const Options &options = {}) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -158,7 +158,7 @@ using AttentionStandardPrefillPagedKernel = OperationKernel<AttentionStandardPre
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardPrefillPagedAbi {
     using Args = lz_attention_standard_prefill_paged_args;
     using Out = lz_attention_standard_prefill_paged_out;
@@ -191,12 +191,12 @@ struct AttentionStandardPrefillPagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_prefill_paged_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillPagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardPrefillPagedAbi, AttentionStandardPrefillPagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardPrefillPaged &, const AttentionStandardPrefillPagedOut &, Run &>
 Kernel attention_standard_prefill_paged_kernel(std::string id, Function function) {

@@ -57,7 +57,7 @@ struct AttentionStandardPrefillRagged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardPrefillRaggedOutput {
     /// `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
     Tensor output;
@@ -65,7 +65,7 @@ struct AttentionStandardPrefillRaggedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardPrefillRaggedOut {
     /// `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
     TensorMut output;
@@ -75,7 +75,7 @@ struct AttentionStandardPrefillRaggedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardPrefillRaggedCrossing {
     lz_attention_standard_prefill_ragged_args args{};
 
@@ -101,7 +101,7 @@ struct AttentionStandardPrefillRaggedCrossing {
 
 /// Attention of requests of different lengths that lie one after the other without padding.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardPrefillRaggedOutput attention_standard_prefill_ragged(const Engine &engine, const AttentionStandardPrefillRagged &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -111,7 +111,7 @@ inline AttentionStandardPrefillRaggedOutput attention_standard_prefill_ragged(co
 
 /// Attention of requests of different lengths that lie one after the other without padding.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_prefill_ragged_into(const Engine &engine, const AttentionStandardPrefillRagged &args, const AttentionStandardPrefillRaggedOut &out, const Options &options = {}) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -138,7 +138,7 @@ using AttentionStandardPrefillRaggedKernel = OperationKernel<AttentionStandardPr
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardPrefillRaggedAbi {
     using Args = lz_attention_standard_prefill_ragged_args;
     using Out = lz_attention_standard_prefill_ragged_out;
@@ -168,12 +168,12 @@ struct AttentionStandardPrefillRaggedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_prefill_ragged_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillRaggedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardPrefillRaggedAbi, AttentionStandardPrefillRaggedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardPrefillRagged &, const AttentionStandardPrefillRaggedOut &, Run &>
 Kernel attention_standard_prefill_ragged_kernel(std::string id, Function function) {

@@ -30,7 +30,7 @@ struct AttentionStateMerge {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStateMergeOutput {
     /// `[rows..., heads, head_dim]` `T`. Output over all keys.
     Tensor output;
@@ -38,7 +38,7 @@ struct AttentionStateMergeOutput {
     Tensor lse;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStateMergeOut {
     /// `[rows..., heads, head_dim]` `T`. Output over all keys.
     TensorMut output;
@@ -48,7 +48,7 @@ struct AttentionStateMergeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStateMergeCrossing {
     lz_attention_state_merge_args args{};
 
@@ -64,7 +64,7 @@ struct AttentionStateMergeCrossing {
 
 /// Combines partial attention results over disjoint sets of keys into the result over all of them.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStateMergeOutput attention_state_merge(const Engine &engine, const AttentionStateMerge &args, const Options &options = {}) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -74,7 +74,7 @@ inline AttentionStateMergeOutput attention_state_merge(const Engine &engine, con
 
 /// Combines partial attention results over disjoint sets of keys into the result over all of them.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_state_merge_into(const Engine &engine, const AttentionStateMerge &args, const AttentionStateMergeOut &out, const Options &options = {}) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -101,7 +101,7 @@ using AttentionStateMergeKernel = OperationKernel<AttentionStateMerge, Attention
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStateMergeAbi {
     using Args = lz_attention_state_merge_args;
     using Out = lz_attention_state_merge_out;
@@ -121,12 +121,12 @@ struct AttentionStateMergeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_state_merge_kernel(std::string id, std::unique_ptr<const AttentionStateMergeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStateMergeAbi, AttentionStateMergeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStateMerge &, const AttentionStateMergeOut &, Run &>
 Kernel attention_state_merge_kernel(std::string id, Function function) {

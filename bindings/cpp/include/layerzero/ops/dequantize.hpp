@@ -75,13 +75,13 @@ struct Dequantize {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct DequantizeOutput {
     /// `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The values as ordinary floats.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct DequantizeOut {
     /// `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The values as ordinary floats.
     TensorMut output;
@@ -89,7 +89,7 @@ struct DequantizeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct DequantizeCrossing {
     lz_dequantize_args args{};
 
@@ -112,7 +112,7 @@ struct DequantizeCrossing {
 
 /// Turns values of a small integer or float format back into ordinary floats.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline DequantizeOutput dequantize(const Engine &engine, const Dequantize &args, const Options &options = {}) {
     const detail::DequantizeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -122,7 +122,7 @@ inline DequantizeOutput dequantize(const Engine &engine, const Dequantize &args,
 
 /// Turns values of a small integer or float format back into ordinary floats.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void dequantize_into(const Engine &engine, const Dequantize &args, const DequantizeOut &out, const Options &options = {}) {
     const detail::DequantizeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -148,7 +148,7 @@ using DequantizeKernel = OperationKernel<Dequantize, DequantizeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct DequantizeAbi {
     using Args = lz_dequantize_args;
     using Out = lz_dequantize_out;
@@ -174,12 +174,12 @@ struct DequantizeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel dequantize_kernel(std::string id, std::unique_ptr<const DequantizeKernel> kernel) {
     return lz::detail::make_kernel<detail::DequantizeAbi, DequantizeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const Dequantize &, const DequantizeOut &, Run &>
 Kernel dequantize_kernel(std::string id, Function function) {

@@ -25,13 +25,13 @@ struct EmbeddingLookup {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct EmbeddingLookupOutput {
     /// `[tokens..., dim]` `T`. The rows in the order of the ids.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct EmbeddingLookupOut {
     /// `[tokens..., dim]` `T`. The rows in the order of the ids.
     TensorMut output;
@@ -39,7 +39,7 @@ struct EmbeddingLookupOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct EmbeddingLookupCrossing {
     lz_embedding_lookup_args args{};
 
@@ -55,7 +55,7 @@ struct EmbeddingLookupCrossing {
 
 /// Copies the rows of a table that ids name.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline EmbeddingLookupOutput embedding_lookup(const Engine &engine, const EmbeddingLookup &args, const Options &options = {}) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -65,7 +65,7 @@ inline EmbeddingLookupOutput embedding_lookup(const Engine &engine, const Embedd
 
 /// Copies the rows of a table that ids name.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void embedding_lookup_into(const Engine &engine, const EmbeddingLookup &args, const EmbeddingLookupOut &out, const Options &options = {}) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -91,7 +91,7 @@ using EmbeddingLookupKernel = OperationKernel<EmbeddingLookup, EmbeddingLookupOu
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct EmbeddingLookupAbi {
     using Args = lz_embedding_lookup_args;
     using Out = lz_embedding_lookup_out;
@@ -110,12 +110,12 @@ struct EmbeddingLookupAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel embedding_lookup_kernel(std::string id, std::unique_ptr<const EmbeddingLookupKernel> kernel) {
     return lz::detail::make_kernel<detail::EmbeddingLookupAbi, EmbeddingLookupKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const EmbeddingLookup &, const EmbeddingLookupOut &, Run &>
 Kernel embedding_lookup_kernel(std::string id, Function function) {

@@ -43,17 +43,17 @@ struct KvAppend {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct KvAppendOutput {
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct KvAppendOut {
 };
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct KvAppendCrossing {
     lz_kv_append_args args{};
 
@@ -73,7 +73,7 @@ struct KvAppendCrossing {
 
 /// Writes the keys and values of new tokens into a paged cache, in place.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline void kv_append(const Engine &engine, const KvAppend &args, const Options &options = {}) {
     const detail::KvAppendCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -98,7 +98,7 @@ using KvAppendKernel = OperationKernel<KvAppend, KvAppendOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct KvAppendAbi {
     using Args = lz_kv_append_args;
     using Out = lz_kv_append_out;
@@ -121,12 +121,12 @@ struct KvAppendAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel kv_append_kernel(std::string id, std::unique_ptr<const KvAppendKernel> kernel) {
     return lz::detail::make_kernel<detail::KvAppendAbi, KvAppendKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const KvAppend &, const KvAppendOut &, Run &>
 Kernel kv_append_kernel(std::string id, Function function) {

@@ -38,17 +38,17 @@ struct KvCompact {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct KvCompactOutput {
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct KvCompactOut {
 };
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct KvCompactCrossing {
     lz_kv_compact_args args{};
 
@@ -67,7 +67,7 @@ struct KvCompactCrossing {
 
 /// Moves whole pages of a paged cache, in place.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline void kv_compact(const Engine &engine, const KvCompact &args, const Options &options = {}) {
     const detail::KvCompactCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -92,7 +92,7 @@ using KvCompactKernel = OperationKernel<KvCompact, KvCompactOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct KvCompactAbi {
     using Args = lz_kv_compact_args;
     using Out = lz_kv_compact_out;
@@ -114,12 +114,12 @@ struct KvCompactAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel kv_compact_kernel(std::string id, std::unique_ptr<const KvCompactKernel> kernel) {
     return lz::detail::make_kernel<detail::KvCompactAbi, KvCompactKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const KvCompact &, const KvCompactOut &, Run &>
 Kernel kv_compact_kernel(std::string id, Function function) {

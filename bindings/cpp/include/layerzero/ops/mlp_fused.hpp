@@ -48,13 +48,13 @@ struct MlpFused {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpFusedOutput {
     /// `[rows..., out_features]` `T`. The output rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpFusedOut {
     /// `[rows..., out_features]` `T`. The output rows.
     TensorMut output;
@@ -62,7 +62,7 @@ struct MlpFusedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpFusedCrossing {
     lz_mlp_fused_args args{};
 
@@ -81,7 +81,7 @@ struct MlpFusedCrossing {
 
 /// A gated feed-forward block in one step.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpFusedOutput mlp_fused(const Engine &engine, const MlpFused &args, const Options &options = {}) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -91,7 +91,7 @@ inline MlpFusedOutput mlp_fused(const Engine &engine, const MlpFused &args, cons
 
 /// A gated feed-forward block in one step.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_fused_into(const Engine &engine, const MlpFused &args, const MlpFusedOut &out, const Options &options = {}) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -117,7 +117,7 @@ using MlpFusedKernel = OperationKernel<MlpFused, MlpFusedOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpFusedAbi {
     using Args = lz_mlp_fused_args;
     using Out = lz_mlp_fused_out;
@@ -139,12 +139,12 @@ struct MlpFusedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_fused_kernel(std::string id, std::unique_ptr<const MlpFusedKernel> kernel) {
     return lz::detail::make_kernel<detail::MlpFusedAbi, MlpFusedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpFused &, const MlpFusedOut &, Run &>
 Kernel mlp_fused_kernel(std::string id, Function function) {

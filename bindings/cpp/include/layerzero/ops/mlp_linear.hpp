@@ -43,13 +43,13 @@ struct MlpLinear {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpLinearOutput {
     /// `[rows..., out_features]` `T`. The output rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpLinearOut {
     /// `[rows..., out_features]` `T`. The output rows.
     TensorMut output;
@@ -57,7 +57,7 @@ struct MlpLinearOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpLinearCrossing {
     lz_mlp_linear_args args{};
 
@@ -75,7 +75,7 @@ struct MlpLinearCrossing {
 
 /// A linear layer with an optional bias and activation.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpLinearOutput mlp_linear(const Engine &engine, const MlpLinear &args, const Options &options = {}) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -85,7 +85,7 @@ inline MlpLinearOutput mlp_linear(const Engine &engine, const MlpLinear &args, c
 
 /// A linear layer with an optional bias and activation.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_linear_into(const Engine &engine, const MlpLinear &args, const MlpLinearOut &out, const Options &options = {}) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -111,7 +111,7 @@ using MlpLinearKernel = OperationKernel<MlpLinear, MlpLinearOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpLinearAbi {
     using Args = lz_mlp_linear_args;
     using Out = lz_mlp_linear_out;
@@ -132,12 +132,12 @@ struct MlpLinearAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_linear_kernel(std::string id, std::unique_ptr<const MlpLinearKernel> kernel) {
     return lz::detail::make_kernel<detail::MlpLinearAbi, MlpLinearKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpLinear &, const MlpLinearOut &, Run &>
 Kernel mlp_linear_kernel(std::string id, Function function) {

@@ -74,13 +74,13 @@ struct MlpLinearInt8 {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpLinearInt8Output {
     /// `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16. The output rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpLinearInt8Out {
     /// `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16. The output rows.
     TensorMut output;
@@ -88,7 +88,7 @@ struct MlpLinearInt8Out {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpLinearInt8Crossing {
     lz_mlp_linear_int8_args args{};
 
@@ -112,7 +112,7 @@ struct MlpLinearInt8Crossing {
 
 /// A linear layer of int8 rows with int8 weights, an optional bias and activation.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpLinearInt8Output mlp_linear_int8(const Engine &engine, const MlpLinearInt8 &args, const Options &options = {}) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -122,7 +122,7 @@ inline MlpLinearInt8Output mlp_linear_int8(const Engine &engine, const MlpLinear
 
 /// A linear layer of int8 rows with int8 weights, an optional bias and activation.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_linear_int8_into(const Engine &engine, const MlpLinearInt8 &args, const MlpLinearInt8Out &out, const Options &options = {}) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -148,7 +148,7 @@ using MlpLinearInt8Kernel = OperationKernel<MlpLinearInt8, MlpLinearInt8Out>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpLinearInt8Abi {
     using Args = lz_mlp_linear_int8_args;
     using Out = lz_mlp_linear_int8_out;
@@ -175,12 +175,12 @@ struct MlpLinearInt8Abi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_linear_int8_kernel(std::string id, std::unique_ptr<const MlpLinearInt8Kernel> kernel) {
     return lz::detail::make_kernel<detail::MlpLinearInt8Abi, MlpLinearInt8Kernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearInt8 &, const MlpLinearInt8Out &, Run &>
 Kernel mlp_linear_int8_kernel(std::string id, Function function) {

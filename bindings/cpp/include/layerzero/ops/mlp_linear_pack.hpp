@@ -25,13 +25,13 @@ struct MlpLinearPack {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpLinearPackOutput {
     /// `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` `Q`. Panels of 16 rows, word by word.
     Tensor packed;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpLinearPackOut {
     /// `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` `Q`. Panels of 16 rows, word by word.
     TensorMut packed;
@@ -39,7 +39,7 @@ struct MlpLinearPackOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpLinearPackCrossing {
     lz_mlp_linear_pack_args args{};
 
@@ -54,7 +54,7 @@ struct MlpLinearPackCrossing {
 
 /// Lays the integer weights of a linear layer out in panels, once for many calls.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpLinearPackOutput mlp_linear_pack(const Engine &engine, const MlpLinearPack &args, const Options &options = {}) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -64,7 +64,7 @@ inline MlpLinearPackOutput mlp_linear_pack(const Engine &engine, const MlpLinear
 
 /// Lays the integer weights of a linear layer out in panels, once for many calls.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_linear_pack_into(const Engine &engine, const MlpLinearPack &args, const MlpLinearPackOut &out, const Options &options = {}) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -90,7 +90,7 @@ using MlpLinearPackKernel = OperationKernel<MlpLinearPack, MlpLinearPackOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpLinearPackAbi {
     using Args = lz_mlp_linear_pack_args;
     using Out = lz_mlp_linear_pack_out;
@@ -108,12 +108,12 @@ struct MlpLinearPackAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_linear_pack_kernel(std::string id, std::unique_ptr<const MlpLinearPackKernel> kernel) {
     return lz::detail::make_kernel<detail::MlpLinearPackAbi, MlpLinearPackKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearPack &, const MlpLinearPackOut &, Run &>
 Kernel mlp_linear_pack_kernel(std::string id, Function function) {

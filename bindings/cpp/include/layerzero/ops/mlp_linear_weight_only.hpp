@@ -78,13 +78,13 @@ struct MlpLinearWeightOnly {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpLinearWeightOnlyOutput {
     /// `[rows..., out_features]` `T`. The output rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpLinearWeightOnlyOut {
     /// `[rows..., out_features]` `T`. The output rows.
     TensorMut output;
@@ -92,7 +92,7 @@ struct MlpLinearWeightOnlyOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpLinearWeightOnlyCrossing {
     lz_mlp_linear_weight_only_args args{};
 
@@ -117,7 +117,7 @@ struct MlpLinearWeightOnlyCrossing {
 
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpLinearWeightOnlyOutput mlp_linear_weight_only(const Engine &engine, const MlpLinearWeightOnly &args, const Options &options = {}) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -127,7 +127,7 @@ inline MlpLinearWeightOnlyOutput mlp_linear_weight_only(const Engine &engine, co
 
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_linear_weight_only_into(const Engine &engine, const MlpLinearWeightOnly &args, const MlpLinearWeightOnlyOut &out, const Options &options = {}) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -153,7 +153,7 @@ using MlpLinearWeightOnlyKernel = OperationKernel<MlpLinearWeightOnly, MlpLinear
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpLinearWeightOnlyAbi {
     using Args = lz_mlp_linear_weight_only_args;
     using Out = lz_mlp_linear_weight_only_out;
@@ -181,12 +181,12 @@ struct MlpLinearWeightOnlyAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_linear_weight_only_kernel(std::string id, std::unique_ptr<const MlpLinearWeightOnlyKernel> kernel) {
     return lz::detail::make_kernel<detail::MlpLinearWeightOnlyAbi, MlpLinearWeightOnlyKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearWeightOnly &, const MlpLinearWeightOnlyOut &, Run &>
 Kernel mlp_linear_weight_only_kernel(std::string id, Function function) {

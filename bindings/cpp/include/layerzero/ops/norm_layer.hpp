@@ -34,7 +34,7 @@ struct NormLayer {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct NormLayerOutput {
     /// `[rows..., hidden]` `T`. The normalised rows.
     Tensor output;
@@ -44,7 +44,7 @@ struct NormLayerOutput {
     std::optional<Tensor> inv_std = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct NormLayerOut {
     /// `[rows..., hidden]` `T`. The normalised rows.
     TensorMut output;
@@ -56,7 +56,7 @@ struct NormLayerOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct NormLayerCrossing {
     lz_norm_layer_args args{};
 
@@ -75,7 +75,7 @@ struct NormLayerCrossing {
 
 /// Layer normalisation over the last dimension.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline NormLayerOutput norm_layer(const Engine &engine, const NormLayer &args, const Options &options = {}) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
@@ -85,7 +85,7 @@ inline NormLayerOutput norm_layer(const Engine &engine, const NormLayer &args, c
 
 /// Layer normalisation over the last dimension.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void norm_layer_into(const Engine &engine, const NormLayer &args, const NormLayerOut &out, const Options &options = {}) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
@@ -113,7 +113,7 @@ using NormLayerKernel = OperationKernel<NormLayer, NormLayerOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct NormLayerAbi {
     using Args = lz_norm_layer_args;
     using Out = lz_norm_layer_out;
@@ -137,12 +137,12 @@ struct NormLayerAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel norm_layer_kernel(std::string id, std::unique_ptr<const NormLayerKernel> kernel) {
     return lz::detail::make_kernel<detail::NormLayerAbi, NormLayerKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const NormLayer &, const NormLayerOut &, Run &>
 Kernel norm_layer_kernel(std::string id, Function function) {

@@ -32,13 +32,13 @@ struct NormRms {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct NormRmsOutput {
     /// `[rows..., hidden]` `T`. The normalised rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct NormRmsOut {
     /// `[rows..., hidden]` `T`. The normalised rows.
     TensorMut output;
@@ -46,7 +46,7 @@ struct NormRmsOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct NormRmsCrossing {
     lz_norm_rms_args args{};
 
@@ -64,7 +64,7 @@ struct NormRmsCrossing {
 
 /// Root-mean-square normalisation over the last dimension.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline NormRmsOutput norm_rms(const Engine &engine, const NormRms &args, const Options &options = {}) {
     const detail::NormRmsCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -74,7 +74,7 @@ inline NormRmsOutput norm_rms(const Engine &engine, const NormRms &args, const O
 
 /// Root-mean-square normalisation over the last dimension.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void norm_rms_into(const Engine &engine, const NormRms &args, const NormRmsOut &out, const Options &options = {}) {
     const detail::NormRmsCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -100,7 +100,7 @@ using NormRmsKernel = OperationKernel<NormRms, NormRmsOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct NormRmsAbi {
     using Args = lz_norm_rms_args;
     using Out = lz_norm_rms_out;
@@ -121,12 +121,12 @@ struct NormRmsAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel norm_rms_kernel(std::string id, std::unique_ptr<const NormRmsKernel> kernel) {
     return lz::detail::make_kernel<detail::NormRmsAbi, NormRmsKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const NormRms &, const NormRmsOut &, Run &>
 Kernel norm_rms_kernel(std::string id, Function function) {

@@ -34,13 +34,13 @@ struct NormRmsAdd {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct NormRmsAddOutput {
     /// `[rows..., hidden]` `T`. The normalised sum.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct NormRmsAddOut {
     /// `[rows..., hidden]` `T`. The normalised sum.
     TensorMut output;
@@ -48,7 +48,7 @@ struct NormRmsAddOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct NormRmsAddCrossing {
     lz_norm_rms_add_args args{};
 
@@ -67,7 +67,7 @@ struct NormRmsAddCrossing {
 
 /// Adds to the residual stream in place and normalises the sum by its root mean square.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline NormRmsAddOutput norm_rms_add(const Engine &engine, const NormRmsAdd &args, const Options &options = {}) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -77,7 +77,7 @@ inline NormRmsAddOutput norm_rms_add(const Engine &engine, const NormRmsAdd &arg
 
 /// Adds to the residual stream in place and normalises the sum by its root mean square.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void norm_rms_add_into(const Engine &engine, const NormRmsAdd &args, const NormRmsAddOut &out, const Options &options = {}) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -103,7 +103,7 @@ using NormRmsAddKernel = OperationKernel<NormRmsAdd, NormRmsAddOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct NormRmsAddAbi {
     using Args = lz_norm_rms_add_args;
     using Out = lz_norm_rms_add_out;
@@ -125,12 +125,12 @@ struct NormRmsAddAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel norm_rms_add_kernel(std::string id, std::unique_ptr<const NormRmsAddKernel> kernel) {
     return lz::detail::make_kernel<detail::NormRmsAddAbi, NormRmsAddKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const NormRmsAdd &, const NormRmsAddOut &, Run &>
 Kernel norm_rms_add_kernel(std::string id, Function function) {

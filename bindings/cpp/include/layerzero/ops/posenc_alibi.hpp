@@ -28,13 +28,13 @@ struct PosencAlibi {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct PosencAlibiOutput {
     /// `[batch, heads, seq_q, seq_k]` `T`. The biased scores.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct PosencAlibiOut {
     /// `[batch, heads, seq_q, seq_k]` `T`. The biased scores.
     TensorMut output;
@@ -42,7 +42,7 @@ struct PosencAlibiOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct PosencAlibiCrossing {
     lz_posenc_alibi_args args{};
 
@@ -59,7 +59,7 @@ struct PosencAlibiCrossing {
 
 /// Adds the linear position bias of ALiBi to attention scores.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline PosencAlibiOutput posenc_alibi(const Engine &engine, const PosencAlibi &args, const Options &options = {}) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -69,7 +69,7 @@ inline PosencAlibiOutput posenc_alibi(const Engine &engine, const PosencAlibi &a
 
 /// Adds the linear position bias of ALiBi to attention scores.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void posenc_alibi_into(const Engine &engine, const PosencAlibi &args, const PosencAlibiOut &out, const Options &options = {}) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -95,7 +95,7 @@ using PosencAlibiKernel = OperationKernel<PosencAlibi, PosencAlibiOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct PosencAlibiAbi {
     using Args = lz_posenc_alibi_args;
     using Out = lz_posenc_alibi_out;
@@ -115,12 +115,12 @@ struct PosencAlibiAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel posenc_alibi_kernel(std::string id, std::unique_ptr<const PosencAlibiKernel> kernel) {
     return lz::detail::make_kernel<detail::PosencAlibiAbi, PosencAlibiKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const PosencAlibi &, const PosencAlibiOut &, Run &>
 Kernel posenc_alibi_kernel(std::string id, Function function) {

@@ -43,13 +43,13 @@ struct PosencRope {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct PosencRopeOutput {
     /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features turned.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct PosencRopeOut {
     /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features turned.
     TensorMut output;
@@ -57,7 +57,7 @@ struct PosencRopeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct PosencRopeCrossing {
     lz_posenc_rope_args args{};
 
@@ -77,7 +77,7 @@ struct PosencRopeCrossing {
 
 /// Rotary position encoding of queries or keys by tables of cosines and sines.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline PosencRopeOutput posenc_rope(const Engine &engine, const PosencRope &args, const Options &options = {}) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -87,7 +87,7 @@ inline PosencRopeOutput posenc_rope(const Engine &engine, const PosencRope &args
 
 /// Rotary position encoding of queries or keys by tables of cosines and sines.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void posenc_rope_into(const Engine &engine, const PosencRope &args, const PosencRopeOut &out, const Options &options = {}) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -113,7 +113,7 @@ using PosencRopeKernel = OperationKernel<PosencRope, PosencRopeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct PosencRopeAbi {
     using Args = lz_posenc_rope_args;
     using Out = lz_posenc_rope_out;
@@ -136,12 +136,12 @@ struct PosencRopeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel posenc_rope_kernel(std::string id, std::unique_ptr<const PosencRopeKernel> kernel) {
     return lz::detail::make_kernel<detail::PosencRopeAbi, PosencRopeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const PosencRope &, const PosencRopeOut &, Run &>
 Kernel posenc_rope_kernel(std::string id, Function function) {

@@ -77,7 +77,7 @@ struct Quantize {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct QuantizeOutput {
     /// int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The rounded values.
     Tensor quantized;
@@ -85,7 +85,7 @@ struct QuantizeOutput {
     std::optional<Tensor> scale_out = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct QuantizeOut {
     /// int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The rounded values.
     TensorMut quantized;
@@ -95,7 +95,7 @@ struct QuantizeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct QuantizeCrossing {
     lz_quantize_args args{};
 
@@ -116,7 +116,7 @@ struct QuantizeCrossing {
 
 /// Rounds a tensor to a small integer or float format with scales.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline QuantizeOutput quantize(const Engine &engine, const Quantize &args, const Options &options = {}) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -126,7 +126,7 @@ inline QuantizeOutput quantize(const Engine &engine, const Quantize &args, const
 
 /// Rounds a tensor to a small integer or float format with scales.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void quantize_into(const Engine &engine, const Quantize &args, const QuantizeOut &out, const Options &options = {}) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -153,7 +153,7 @@ using QuantizeKernel = OperationKernel<Quantize, QuantizeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct QuantizeAbi {
     using Args = lz_quantize_args;
     using Out = lz_quantize_out;
@@ -178,12 +178,12 @@ struct QuantizeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel quantize_kernel(std::string id, std::unique_ptr<const QuantizeKernel> kernel) {
     return lz::detail::make_kernel<detail::QuantizeAbi, QuantizeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const Quantize &, const QuantizeOut &, Run &>
 Kernel quantize_kernel(std::string id, Function function) {

@@ -57,7 +57,7 @@ struct SamplingSpeculative {
     static constexpr std::uint32_t version = 2;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct SamplingSpeculativeOutput {
     /// `[batch, draft_len + 1]` int32. Accepted draft tokens, the emitted token, then -1.
     Tensor tokens;
@@ -65,7 +65,7 @@ struct SamplingSpeculativeOutput {
     Tensor accepted;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct SamplingSpeculativeOut {
     /// `[batch, draft_len + 1]` int32. Accepted draft tokens, the emitted token, then -1.
     TensorMut tokens;
@@ -75,7 +75,7 @@ struct SamplingSpeculativeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct SamplingSpeculativeCrossing {
     lz_sampling_speculative_args args{};
 
@@ -96,7 +96,7 @@ struct SamplingSpeculativeCrossing {
 
 /// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline SamplingSpeculativeOutput sampling_speculative(const Engine &engine, const SamplingSpeculative &args, const Options &options = {}) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -106,7 +106,7 @@ inline SamplingSpeculativeOutput sampling_speculative(const Engine &engine, cons
 
 /// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void sampling_speculative_into(const Engine &engine, const SamplingSpeculative &args, const SamplingSpeculativeOut &out, const Options &options = {}) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -133,7 +133,7 @@ using SamplingSpeculativeKernel = OperationKernel<SamplingSpeculative, SamplingS
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct SamplingSpeculativeAbi {
     using Args = lz_sampling_speculative_args;
     using Out = lz_sampling_speculative_out;
@@ -158,12 +158,12 @@ struct SamplingSpeculativeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel sampling_speculative_kernel(std::string id, std::unique_ptr<const SamplingSpeculativeKernel> kernel) {
     return lz::detail::make_kernel<detail::SamplingSpeculativeAbi, SamplingSpeculativeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const SamplingSpeculative &, const SamplingSpeculativeOut &, Run &>
 Kernel sampling_speculative_kernel(std::string id, Function function) {

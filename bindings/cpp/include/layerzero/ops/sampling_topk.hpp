@@ -56,13 +56,13 @@ struct SamplingTopk {
     static constexpr std::uint32_t version = 2;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct SamplingTopkOutput {
     /// `[rows...]` int32. The chosen token of each row, or -1.
     Tensor tokens;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct SamplingTopkOut {
     /// `[rows...]` int32. The chosen token of each row, or -1.
     TensorMut tokens;
@@ -70,7 +70,7 @@ struct SamplingTopkOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct SamplingTopkCrossing {
     lz_sampling_topk_args args{};
 
@@ -92,7 +92,7 @@ struct SamplingTopkCrossing {
 
 /// Draws one token a row among the k most likely.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline SamplingTopkOutput sampling_topk(const Engine &engine, const SamplingTopk &args, const Options &options = {}) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -102,7 +102,7 @@ inline SamplingTopkOutput sampling_topk(const Engine &engine, const SamplingTopk
 
 /// Draws one token a row among the k most likely.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void sampling_topk_into(const Engine &engine, const SamplingTopk &args, const SamplingTopkOut &out, const Options &options = {}) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -128,7 +128,7 @@ using SamplingTopkKernel = OperationKernel<SamplingTopk, SamplingTopkOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct SamplingTopkAbi {
     using Args = lz_sampling_topk_args;
     using Out = lz_sampling_topk_out;
@@ -153,12 +153,12 @@ struct SamplingTopkAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel sampling_topk_kernel(std::string id, std::unique_ptr<const SamplingTopkKernel> kernel) {
     return lz::detail::make_kernel<detail::SamplingTopkAbi, SamplingTopkKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const SamplingTopk &, const SamplingTopkOut &, Run &>
 Kernel sampling_topk_kernel(std::string id, Function function) {

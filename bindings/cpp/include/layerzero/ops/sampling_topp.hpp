@@ -60,13 +60,13 @@ struct SamplingTopp {
     static constexpr std::uint32_t version = 2;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct SamplingToppOutput {
     /// `[rows...]` int32. The chosen token of each row, or -1.
     Tensor tokens;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct SamplingToppOut {
     /// `[rows...]` int32. The chosen token of each row, or -1.
     TensorMut tokens;
@@ -74,7 +74,7 @@ struct SamplingToppOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct SamplingToppCrossing {
     lz_sampling_topp_args args{};
 
@@ -97,7 +97,7 @@ struct SamplingToppCrossing {
 
 /// Draws one token a row among the most likely ones that together reach probability p.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline SamplingToppOutput sampling_topp(const Engine &engine, const SamplingTopp &args, const Options &options = {}) {
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -107,7 +107,7 @@ inline SamplingToppOutput sampling_topp(const Engine &engine, const SamplingTopp
 
 /// Draws one token a row among the most likely ones that together reach probability p.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void sampling_topp_into(const Engine &engine, const SamplingTopp &args, const SamplingToppOut &out, const Options &options = {}) {
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -133,7 +133,7 @@ using SamplingToppKernel = OperationKernel<SamplingTopp, SamplingToppOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct SamplingToppAbi {
     using Args = lz_sampling_topp_args;
     using Out = lz_sampling_topp_out;
@@ -159,12 +159,12 @@ struct SamplingToppAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel sampling_topp_kernel(std::string id, std::unique_ptr<const SamplingToppKernel> kernel) {
     return lz::detail::make_kernel<detail::SamplingToppAbi, SamplingToppKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const SamplingTopp &, const SamplingToppOut &, Run &>
 Kernel sampling_topp_kernel(std::string id, Function function) {

@@ -31,13 +31,13 @@ struct TokenizeDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct TokenizeDecodeOutput {
     /// `[batch]`. The texts.
     std::vector<std::string> texts;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct TokenizeDecodeOut {
     /// `[batch]`. The texts.
     TextsOutput texts;
@@ -45,7 +45,7 @@ struct TokenizeDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct TokenizeDecodeCrossing {
     lz_tokenize_decode_args args{};
 
@@ -63,7 +63,7 @@ struct TokenizeDecodeCrossing {
 
 /// Turns token ids back into texts.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline TokenizeDecodeOutput tokenize_decode(const Engine &engine, const TokenizeDecode &args, const Options &options = {}) {
     const detail::TokenizeDecodeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -89,7 +89,7 @@ using TokenizeDecodeKernel = OperationKernel<TokenizeDecode, TokenizeDecodeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct TokenizeDecodeAbi {
     using Args = lz_tokenize_decode_args;
     using Out = lz_tokenize_decode_out;
@@ -110,12 +110,12 @@ struct TokenizeDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel tokenize_decode_kernel(std::string id, std::unique_ptr<const TokenizeDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::TokenizeDecodeAbi, TokenizeDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const TokenizeDecode &, const TokenizeDecodeOut &, Run &>
 Kernel tokenize_decode_kernel(std::string id, Function function) {

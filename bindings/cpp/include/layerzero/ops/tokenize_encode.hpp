@@ -34,7 +34,7 @@ struct TokenizeEncode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct TokenizeEncodeOutput {
     /// `[total]` int32. Ids of all texts, one text after the other.
     Tensor tokens;
@@ -44,7 +44,7 @@ struct TokenizeEncodeOutput {
     std::optional<Tensor> offsets = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct TokenizeEncodeOut {
     /// `[total]` int32. Ids of all texts, one text after the other.
     DynamicOutput tokens;
@@ -56,7 +56,7 @@ struct TokenizeEncodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct TokenizeEncodeCrossing {
     lz_tokenize_encode_args args{};
     lz::detail::CrossingTexts texts_texts;
@@ -78,7 +78,7 @@ struct TokenizeEncodeCrossing {
 
 /// Turns texts into token ids.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline TokenizeEncodeOutput tokenize_encode(const Engine &engine, const TokenizeEncode &args, const Options &options = {}) {
     const detail::TokenizeEncodeCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
@@ -104,7 +104,7 @@ using TokenizeEncodeKernel = OperationKernel<TokenizeEncode, TokenizeEncodeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct TokenizeEncodeAbi {
     using Args = lz_tokenize_encode_args;
     using Out = lz_tokenize_encode_out;
@@ -128,12 +128,12 @@ struct TokenizeEncodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel tokenize_encode_kernel(std::string id, std::unique_ptr<const TokenizeEncodeKernel> kernel) {
     return lz::detail::make_kernel<detail::TokenizeEncodeAbi, TokenizeEncodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const TokenizeEncode &, const TokenizeEncodeOut &, Run &>
 Kernel tokenize_encode_kernel(std::string id, Function function) {
