@@ -307,7 +307,7 @@ mod tests {
             lz::axes!(NormRmsAxes: rows..rows_dims, hidden, bits = "a, b");
             lz::checked_call!(
                 "an.operation.with.a.long.name", INFO, Args, Axes, Call;
-                inputs(first_input, second_input, third_input, fourth_input, fifth_input, sixth_input, seventh_input);
+                inputs(first_input, second_input, third_input, fourth_input, fifth_input, sixth_input, seventh(a, b), last);
                 params(eps: f32, flag: bool);
             );
             fn check(&self) -> Option<()> {
@@ -320,12 +320,14 @@ mod tests {
         });
         let expected = "\
 lz::axes!(NormRmsAxes: rows..rows_dims, hidden, bits = \"a, b\");
+
 lz::checked_call!(
     \"an.operation.with.a.long.name\", INFO, Args, Axes, Call;
-    inputs(first_input, second_input, third_input, fourth_input, fifth_input, sixth_input,
-        seventh_input);
+    inputs(first_input, second_input, third_input, fourth_input, fifth_input, sixth_input, seventh(a, b),
+        last);
     params(eps: f32, flag: bool);
 );
+
 fn check(&self) -> Option<()> {
     match layout {
         Layout::Nhd | Layout::Hnd => lz::shape!(view, axes, [batch, (seq + 1), _, 3]),
