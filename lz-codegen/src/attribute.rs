@@ -135,7 +135,7 @@ fn written(key: &Ident, input: ParseStream<'_>) -> Result<Written> {
     let Some((_, form)) = KEYS.iter().find(|(known, _)| *known == name) else {
         let known = KEYS.iter().map(|(known, _)| *known).chain(["id", "operation", "schema"]);
         let hint = nearest(&name, known).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-        return Err(Error::new(key.span(), format!("a kernel says nothing of `{name}`{hint}")));
+        return Err(Error::new(key.span(), format!("unknown key `{name}` of `#[kernel]`{hint}")));
     };
     match form {
         Form::Flag if !input.peek(Token![=]) => return Ok(Written::Flag(true)),
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(refusal("id = \"a\", jit, jit"), "`jit` is given twice");
         assert_eq!(
             refusal("prioritty = 3"),
-            "a kernel says nothing of `prioritty`; did you mean `priority`?"
+            "unknown key `prioritty` of `#[kernel]`; did you mean `priority`?"
         );
         assert_eq!(refusal("version = 3"), "`version` takes a text in quotes");
     }

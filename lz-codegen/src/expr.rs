@@ -1,7 +1,7 @@
 //! The generated back end of the expression language: a typed tree as a Rust expression.
 //!
 //! It computes what [`lz_schema::expr::Program`] computes, by the same functions of [`lz_schema::expr::arith`], and is
-//! lazy where that is lazy. Nothing here knows what a variable stands for: the caller gives the tokens for each.
+//! lazy where that is lazy. The meaning of a variable is the caller's: it supplies the tokens for each.
 
 use lz_schema::expr::ast::{Arithmetic, Comparison, Logic};
 use lz_schema::expr::{Function, Node, NodeKind, Type, Typed, Value};
@@ -27,11 +27,11 @@ pub fn rust_tokens(
         let (ty, value) = (rust_type(&typed.ty), piece.tokens);
         (quote!(::core::result::Result::Ok::<#ty, #arith::EvalError>(#value)), !typed.is_total())
     };
-    // A closure gives the `?` inside a place to return to.
+    // A closure, so that the `?` inside returns from it.
     if tries { quote!((|| #body)()) } else { body }
 }
 
-/// A Rust expression of type `T` (see [`rust_tokens`]) that uses `?` wherever evaluation can fail, for a place inside
+/// A Rust expression of type `T` (see [`rust_tokens`]) that uses `?` wherever evaluation can fail, inside
 /// a function whose error can be made from `EvalError`. Without failure ([`Typed::is_total`]) there is no `?`.
 pub fn rust_value_tokens(
     typed: &Typed,
@@ -51,17 +51,17 @@ pub fn rust_type(ty: &Type) -> TokenStream {
     }
 }
 
-/// How tightly a piece of Rust holds together, tightest first: what parentheses depend on.
+/// Precedence of a piece of Rust, highest first: determines parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Binding {
-    /// A path, a call, a literal: stands anywhere.
+    /// A path, a call, a literal: allowed anywhere.
     Atom,
     /// A sign before an atom.
     Sign,
     Comparison,
     And,
     Or,
-    /// A block or an `if`: stands only where a whole expression does.
+    /// A block or an `if`: allowed only as a whole expression.
     Whole,
 }
 
@@ -78,13 +78,13 @@ impl Piece {
         Piece { tokens, binding, is_result: false }
     }
 
-    /// As a value that stands by itself: an argument, a branch.
+    /// As a value by itself: an argument, a branch.
     fn value(self) -> TokenStream {
         let tokens = self.tokens;
         if self.is_result { quote!(#tokens?) } else { tokens }
     }
 
-    /// As an operand that must hold together at least so tightly.
+    /// As an operand of at least this precedence.
     fn within(self, loosest: Binding) -> TokenStream {
         let loose = self.binding > loosest;
         let tokens = self.value();
@@ -157,7 +157,7 @@ impl Emitter<'_> {
         self.emit(node).value()
     }
 
-    /// Equality with each item of the list in turn; what is looked for is computed once, and first.
+    /// Equality with each item of the list; the item is computed once, and first.
     fn member(&self, negated: bool, item: &Node, list: &[Node]) -> Piece {
         let plain = matches!(item.kind, NodeKind::Constant(_) | NodeKind::Variable { .. });
         let item = self.emit(item).within(if plain { Binding::Sign } else { Binding::Whole });
@@ -255,13 +255,13 @@ fn signed(negative: bool, magnitude: Literal) -> Piece {
     }
 }
 
-/// Whether the caller's tokens for a variable can stand beside an operator as they are.
-fn is_atom(tokens: &TokenStream) -> bool {
-    use syn::Expr::{Call, Field, Index, Lit, Macro, MethodCall, Paren, Path};
+/// Whether the caller's tokens for a variable can be an operand as they are.
+pub(crate) fn is_atom(tokens: &TokenStream) -> bool {
+    use syn::Expr::{Call, Field, Index, Lit, Macro, MethodCall, Paren, Path, Try};
     let parsed = syn::parse2::<syn::Expr>(tokens.clone());
     matches!(
         parsed,
-        Ok(Call(_) | Field(_) | Index(_) | Lit(_) | Macro(_) | MethodCall(_) | Paren(_) | Path(_))
+        Ok(Call(_) | Field(_) | Index(_) | Lit(_) | Macro(_) | MethodCall(_) | Paren(_) | Path(_) | Try(_))
     )
 }
 

@@ -6,6 +6,7 @@ pub mod attribute;
 pub mod definition;
 pub mod emit;
 pub mod expr;
+mod layout;
 pub mod names;
 
 use std::collections::BTreeMap;
@@ -23,15 +24,18 @@ use names::OperationNames;
 pub fn tokens(operation: &Operation, path: &str, yaml: &TokenStream) -> TokenStream {
     let info = OperationNames::of(operation).info;
     let (name, version, digest) = (&operation.name, operation.version, &operation.digest);
-    let docs = format!(" `{name}` as the engine sees it.");
+    let version = proc_macro2::Literal::u32_unsuffixed(version);
+    let docs = format!(" The description of `{name}` that the engine uses.");
     let op = emit::op::tokens(operation);
     let validate = emit::validate::tokens(operation);
     let context = emit::context::tokens(operation);
     let kernel = emit::kernel::tokens(operation);
     quote! {
+        use ::lz_core::call as lz;
+
         #[doc = #docs]
-        pub static #info: ::lz_core::OperationInfo =
-            ::lz_core::OperationInfo::new(#name, #version, #digest, #path, #yaml, &FIELDS);
+        pub static #info: lz::OperationInfo =
+            lz::OperationInfo::new(#name, #version, #digest, #path, #yaml, &FIELDS);
 
         #op
         #validate
@@ -40,7 +44,7 @@ pub fn tokens(operation: &Operation, path: &str, yaml: &TokenStream) -> TokenStr
     }
 }
 
-/// One schema and where it is: its path from the repository's root.
+/// One schema and its path from the repository's root.
 #[derive(Debug)]
 pub struct Source<'a> {
     /// The checked operation.
@@ -57,13 +61,9 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
         let up = "../../../";
         let include = format!("{up}{}", source.path);
         let rust = tokens(source.operation, source.path, &quote! { include_str!(#include) });
-        let allow = quote! {
-            #![allow(clippy::all, reason = "written for the compiler; schemas read better than what they become")]
-            #![allow(clippy::undocumented_unsafe_blocks, reason = "each lends a tensor that a checked call holds to its kernel")]
-        };
         files.insert(
             format!("lz-ops/src/generated/{}.rs", source.operation.flat_name()),
-            rust_file(source.path, quote! { #allow #rust }),
+            rust_file(source.path, rust),
         );
         let python = emit::python::tokens(source.operation);
         files.insert(
@@ -71,20 +71,9 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
             rust_file(
                 source.path,
                 quote! {
-                    #![allow(unused_imports, unused_mut, unused_variables, clippy::all, reason = "schemas differ in what they use")]
-                    #![allow(clippy::undocumented_unsafe_blocks, reason = "each passes on what the interpreter calls with")]
-                    use lz_core::{KernelError, TensorMut, TensorView};
-                    use lz_ops::*;
+                    use pyo3::ffi;
                     use pyo3::prelude::*;
-                    use pyo3::{Borrowed, ffi};
-                    use crate::call::Frame;
-                    use crate::fastcall::{Arguments, Signature, enter};
-                    use crate::function::Entry;
-                    use crate::hosted::{Hosted, Param};
-                    use crate::output::{Out, Place};
-                    use crate::plan::Way;
-                    use crate::results::Wanted;
-                    use crate::tensor::Hold;
+                    use crate::operation::python_function;
                     #python
                 },
             ),
@@ -108,10 +97,6 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
         files.insert(
             format!("docs/cpp/{}.md", source.operation.name),
             emit::cpp_docs::page(source.operation, source.path),
-        );
-        files.insert(
-            format!("tests/conformance/src/generated/{}.rs", source.operation.flat_name()),
-            rust_file(source.path, emit::strategy::tokens(source.operation)),
         );
     }
     let every = "schemas/ops/**.yaml";
@@ -200,10 +185,10 @@ pub fn render_bridge(operations: &[Operation]) -> Result<BTreeMap<String, String
     ]))
 }
 
-/// Rust text with the header that says what made it.
+/// Rust text with the header that names the generator and the source.
 fn rust_file(source: &str, tokens: TokenStream) -> String {
-    let body = match syn::parse2::<syn::File>(tokens.clone()) {
-        Ok(file) => prettyplease::unparse(&file),
+    let body = match layout::unparse(tokens.clone()) {
+        Ok(text) => text,
         // A generator bug: keep the text readable so that the compiler's message points into it.
         Err(error) => {
             format!("compile_error!(\"the generator wrote Rust that does not parse: {error}\");\n{tokens}\n")

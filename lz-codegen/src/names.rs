@@ -1,4 +1,4 @@
-//! How schema names become names in the target languages. Every emitter asks here, so one thing has one name everywhere.
+//! Names in the target languages, from schema names. Every emitter uses these, so that one thing has one name everywhere.
 
 use lz_schema::model::Operation;
 use proc_macro2::{Ident, Span};
@@ -38,15 +38,15 @@ pub struct OperationNames {
     pub axes: Ident,
     /// `NormRmsCall`, the checked call.
     pub call: Ident,
-    /// `NormRmsOut`, where a kernel writes.
+    /// `NormRmsOut`, the checked output slots.
     pub out: Ident,
     /// `NormRmsOutput`, owned results.
     pub output: Ident,
     /// `NormRmsKernel`, the trait.
     pub kernel: Ident,
-    /// `NormRmsHandle`, a kernel behind the engine's back door.
+    /// `NormRmsHandle`, a typed kernel in the registry.
     pub handle: Ident,
-    /// `norm_rms_kernel`, makes a registry entry.
+    /// `norm_rms_kernel`, creates a registry entry.
     pub entry: Ident,
     /// `NORM_RMS`, the static description.
     pub info: Ident,

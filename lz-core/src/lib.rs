@@ -6,6 +6,7 @@
 
 pub mod args;
 pub mod built_in;
+pub mod call;
 pub mod check;
 pub mod context;
 pub mod contract;
@@ -23,6 +24,7 @@ pub mod mode;
 pub mod operation;
 pub mod plan;
 pub mod reason;
+mod reason_codes;
 pub mod spec;
 pub mod tensor;
 

@@ -2,6 +2,7 @@
 
 /// `schemas/reasons.yaml`.
 pub const REASONS: &str = include_str!("../../schemas/reasons.yaml");
+
 /// Name, path and text of every operation's schema.
 pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
     (

@@ -1,5 +1,5 @@
-//! The generator for crates outside of this repository: [`operation!`] and [`macro@kernel`]. Everything that thinks is in
-//! `lz-codegen`; this crate reads files and hands tokens over.
+//! The generator for crates outside of this repository: [`operation!`] and [`macro@kernel`]. All logic is in
+//! `lz-codegen`; this crate reads files and passes tokens on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub fn operation(input: TokenStream) -> TokenStream {
     expanded.unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// On `impl SomeKernel for X`: gives `X` a `spec()` that was held against the operation's schema, and an `entry()` for registries.
+/// On `impl SomeKernel for X`: adds a `spec()` that was checked against the operation's schema, and an `entry()` for registries.
 ///
 /// `#[kernel(id = "mine.norm.rms", operation = "norm.rms", limits("hidden % 8 == 0" => HEAD_DIM_ALIGNMENT), dtypes(T = [f32]))]`;
 /// an operation that is not in the catalogue is named by `schema = "ops/scale_add.yaml"`.
@@ -78,7 +78,7 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
         let operation = find(&attribute)?;
         lz_codegen::emit::spec::tokens(&attribute, &operation, &reasons()?, &item)
     });
-    // The `impl` stays whatever is wrong with the attribute: its own mistakes are worth seeing at once.
+    // The `impl` is kept even if the attribute is wrong, so that its own mistakes are reported as well.
     let added = checked.unwrap_or_else(Error::into_compile_error);
     quote! { #item #added }.into()
 }

@@ -10,5 +10,6 @@ pub mod engine;
 pub mod generated;
 pub mod health;
 pub mod inspect;
+mod operation;
 pub mod output;
 pub mod perfdb;

@@ -17,6 +17,7 @@ mod health;
 mod hosted;
 mod inspect;
 mod jit;
+mod operation;
 mod output;
 mod plan;
 mod prepare;

@@ -1,4 +1,4 @@
-//! The catalogue as `lz-macros` sees it: the text of every schema, inside the macro's own binary.
+//! The catalogue for `lz-macros`: the text of every schema, compiled into the macro's binary.
 
 use proc_macro2::TokenStream;
 use quote::quote;

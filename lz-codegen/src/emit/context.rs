@@ -1,13 +1,13 @@
-//! The context builder: a checked call packed into what selection sees. No allocation.
+//! The context of a checked call: everything that selection depends on, packed into words without allocating.
 
-use lz_schema::layout::{FieldKind, Store, context_layout};
+use lz_schema::layout::{FieldKind, FieldLayout, Store, context_layout};
 use lz_schema::model::{Kind, Operation, ParamType, Select};
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
 
 use crate::names::{OperationNames, dtype_field, ident};
 
-/// The static description with its fields, and `context` of a checked call.
+/// The table of fields, and `packed` of a checked call.
 pub fn tokens(operation: &Operation) -> TokenStream {
     let layout = match context_layout(operation) {
         Ok(layout) => layout,
@@ -16,54 +16,25 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             return quote! { compile_error!(#message); };
         }
     };
-    let names = OperationNames::of(operation);
-    let (call, out) = (&names.call, &names.out);
-    let fields = layout.iter().map(|field| {
-        let name = &field.name;
-        let kind = field_kind(operation, &field.kind);
-        let store = match field.store {
-            Store::Flag { word, shift, bits } => {
-                let (word, shift, bits) = (word as u8, shift as u8, bits as u8);
-                quote! { ::lz_core::context::Store::Flag { word: #word, shift: #shift, bits: #bits } }
-            }
-            Store::Axis(axis) => {
-                let axis = axis as u8;
-                quote! { ::lz_core::context::Store::Axis(#axis) }
-            }
-            Store::Scalar(scalar) => {
-                let scalar = scalar as u8;
-                quote! { ::lz_core::context::Store::Scalar(#scalar) }
-            }
-        };
-        quote! {
-            ::lz_core::context::Field { name: ::std::borrow::Cow::Borrowed(#name), kind: #kind, store: #store }
-        }
-    });
-    // The words of the context in order: flags, axes, scalars. What shares a word is gathered into one expression, so that
-    // the compiler stores each word once. The classes of outputs are handed in: they are not part of a call.
+    let call = OperationNames::of(operation).call;
+    let fields = layout.iter().map(|field| table_row(operation, field));
+    // The words of the context in order: flags, axes, scalars. What shares a word is one expression, so that the compiler
+    // stores each word once. The stride classes of outputs are parameters: they are not part of a call.
     let (mut flags, mut axes, mut scalars) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut classes, mut fresh, mut given) = (Vec::new(), Vec::new(), Vec::new());
     for field in &layout {
-        let value = match &field.kind {
-            FieldKind::OutputStrides(index) => {
-                let output = &operation.outputs[*index];
-                let (place, class) = (ident(&output.name), ident(&format!("class_of_{}", output.name)));
-                fresh.push(quote! { ::lz_core::context::FRESH_OUTPUT });
-                given.push(if output.when.is_some() {
-                    quote! {
-                        out.#place.as_ref()
-                            .map_or(::lz_core::context::FRESH_OUTPUT, ::lz_core::TensorMut::stride_class)
-                    }
-                } else {
-                    quote! { out.#place.stride_class() }
-                });
-                classes.push(class.clone());
-                quote! { #class }
-            }
-            kind => raw_value(operation, kind),
-        };
+        let value = raw_value(operation, &field.kind);
         let (words, index, value) = match field.store {
-            Store::Flag { word, shift, .. } => (&mut flags, word as usize, quote! { (#value) << #shift }),
+            Store::Flag { word, shift: 0, .. } => (&mut flags, word as usize, value),
+            Store::Flag { word, shift, .. } => {
+                let shift = Literal::u32_unsuffixed(shift);
+                // A cast binds less tightly than a shift looks.
+                let value = if crate::expr::is_atom(&value) {
+                    value
+                } else {
+                    quote! { (#value) }
+                };
+                (&mut flags, word as usize, quote! { #value << #shift })
+            }
             Store::Axis(axis) if operation.axes[axis].dynamic => (&mut axes, axis, quote! { 0 }),
             Store::Axis(axis) => (&mut axes, axis, quote! { #value as u64 }),
             Store::Scalar(scalar) => (&mut scalars, scalar, value),
@@ -74,62 +45,76 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         words[index].push(value);
     }
     let extent = {
-        let (flags, axes, scalars) = (flags.len(), axes.len(), scalars.len());
-        quote! { ::lz_core::context::Extent::new(#flags, #axes, #scalars) }
+        let lengths = [flags.len(), axes.len(), scalars.len()].map(Literal::usize_unsuffixed);
+        quote! { lz::Extent::new(#(#lengths),*) }
     };
     let words = flags.into_iter().chain(axes).chain(scalars).map(|parts| quote! { #(#parts)|* });
-    let count = layout.len();
+    let classes = operation.outputs.iter().map(|output| ident(&output.name));
+    let count = Literal::usize_unsuffixed(layout.len());
     quote! {
-        const FIELDS: [::lz_core::context::Field; #count] = [#(#fields,)*];
-
-        const EXTENT: ::lz_core::context::Extent = #extent;
+        static FIELDS: [lz::Field; #count] = [#(#fields,)*];
 
         impl #call<'_> {
-            /// What selection sees of this call if its outputs are allocated for it.
-            #[inline]
-            pub fn context(&self) -> ::lz_core::Context {
-                self.packed(#(#fresh),*)
-            }
-
-            /// What selection sees of this call with these outputs.
-            #[inline]
-            #[allow(unused_variables, reason = "not every operation has outputs whose places are given")]
-            pub fn context_with(&self, out: &#out<'_>) -> ::lz_core::Context {
-                self.packed(#(#given),*)
-            }
-
+            /// The context from the stride classes of the outputs.
             #[inline(always)]
-            fn packed(&self, #(#classes: u64),*) -> ::lz_core::Context {
-                ::lz_core::Context::packed(EXTENT, [#(#words),*])
+            #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
+            fn packed(&self, #(#classes: u64),*) -> lz::Context {
+                lz::Context::packed(#extent, [#(#words),*])
             }
         }
     }
 }
 
-fn field_kind(operation: &Operation, kind: &FieldKind) -> TokenStream {
-    let path = quote! { ::lz_core::context::FieldKind };
-    match kind {
-        FieldKind::Axis(_, Select::Exact) => quote! { #path::Axis { buckets: None } },
-        FieldKind::Axis(_, Select::Ignored) => {
-            quote! { #path::Axis { buckets: Some(::std::borrow::Cow::Borrowed(&[])) } }
+/// One field of the table.
+fn table_row(operation: &Operation, field: &FieldLayout) -> TokenStream {
+    let name = &field.name;
+    match field.store {
+        Store::Axis(index) => {
+            let index = Literal::usize_unsuffixed(index);
+            let buckets = match &field.kind {
+                FieldKind::Axis(_, Select::Ignored) => quote! { Some(&[]) },
+                FieldKind::Axis(_, Select::Bucket(bounds)) => {
+                    let bounds = bounds.iter().map(|bound| Literal::i64_unsuffixed(*bound));
+                    quote! { Some(&[#(#bounds),*]) }
+                }
+                _ => quote! { None },
+            };
+            quote! { lz::Field::axis(#name, #index, #buckets) }
         }
-        FieldKind::Axis(_, Select::Bucket(bounds)) => {
-            quote! { #path::Axis { buckets: Some(::std::borrow::Cow::Borrowed(&[#(#bounds),*])) } }
+        Store::Scalar(index) => {
+            let (kind, index) = (field_kind(operation, &field.kind), Literal::usize_unsuffixed(index));
+            quote! { lz::Field::scalar(#name, lz::FieldKind::#kind, #index) }
         }
-        FieldKind::Param(param) => match &operation.params[*param].ty {
-            ParamType::Int => quote! { #path::Int },
-            ParamType::F32 | ParamType::F64 => quote! { #path::Float },
-            ParamType::Bool => quote! { #path::Bool },
-            ParamType::Enum(cases) => quote! {
-                #path::Enum(::std::borrow::Cow::Borrowed(&[#(::std::borrow::Cow::Borrowed(#cases)),*]))
-            },
-        },
-        FieldKind::Given(_) => quote! { #path::Given },
-        FieldKind::DType(_) => quote! { #path::DType },
-        FieldKind::Strides(_) | FieldKind::OutputStrides(_) => quote! { #path::Strides },
-        FieldKind::Digest(_) => quote! { #path::Digest },
-        FieldKind::Place => quote! { #path::Place },
+        Store::Flag { word, shift, bits } => {
+            let [word, shift, bits] = [word, shift, bits].map(Literal::u32_unsuffixed);
+            if let FieldKind::Param(param) = &field.kind
+                && let ParamType::Enum(_) = &operation.params[*param].ty
+            {
+                let ty = OperationNames::enumeration(operation, &operation.params[*param].name);
+                return quote! { lz::Field::cases(#name, #ty::CASES, #word, #shift, #bits) };
+            }
+            let kind = field_kind(operation, &field.kind);
+            quote! { lz::Field::flag(#name, lz::FieldKind::#kind, #word, #shift, #bits) }
+        }
     }
+}
+
+/// The case of `FieldKind` for a field without data.
+fn field_kind(operation: &Operation, kind: &FieldKind) -> Ident {
+    ident(match kind {
+        FieldKind::Axis(..) => "Axis",
+        FieldKind::Param(param) => match &operation.params[*param].ty {
+            ParamType::Int => "Int",
+            ParamType::F32 | ParamType::F64 => "Float",
+            ParamType::Bool => "Bool",
+            ParamType::Enum(_) => "Enum",
+        },
+        FieldKind::Given(_) => "Given",
+        FieldKind::DType(_) => "DType",
+        FieldKind::Strides(_) | FieldKind::OutputStrides(_) => "Strides",
+        FieldKind::Digest(_) => "Digest",
+        FieldKind::Place => "Place",
+    })
 }
 
 /// The raw bits of a field, taken from the checked call.
@@ -146,7 +131,8 @@ fn raw_value(operation: &Operation, kind: &FieldKind) -> TokenStream {
                 ParamType::F32 => quote! { f64::from(self.#field).to_bits() },
                 ParamType::F64 => quote! { self.#field.to_bits() },
                 ParamType::Enum(_) => quote! { self.#field as u32 as u64 },
-                _ => quote! { self.#field as u64 },
+                ParamType::Bool => quote! { u64::from(self.#field) },
+                ParamType::Int => quote! { self.#field as u64 },
             }
         }
         FieldKind::Given(input) => {
@@ -155,32 +141,28 @@ fn raw_value(operation: &Operation, kind: &FieldKind) -> TokenStream {
         }
         FieldKind::DType(variable) => {
             let field = dtype_field(&operation.types[*variable].name);
-            quote! { self.#field.map_or(0, |dtype| dtype as u64) }
+            quote! { lz::dtype_bits(self.#field) }
         }
         FieldKind::Strides(input) => {
-            let definition = &operation.inputs[*input];
-            let field = ident(&definition.name);
-            let view = match (definition.read_write, definition.optional.is_some()) {
-                (_, false) => return quote! { self.args.#field.stride_class() },
-                (false, true) => quote! { ::lz_core::TensorView },
-                (true, true) => quote! { ::lz_core::TensorMut },
-            };
-            quote! { self.args.#field.as_ref().map_or(0, #view::stride_class) }
+            let field = ident(&operation.inputs[*input].name);
+            quote! { lz::stride_class(&self.args.#field) }
         }
-        // The places of outputs are not part of a call; `tokens` handles them.
-        FieldKind::OutputStrides(_) => quote! { ::lz_core::context::FRESH_OUTPUT },
+        FieldKind::OutputStrides(output) => {
+            let class = ident(&operation.outputs[*output].name);
+            quote! { #class }
+        }
         FieldKind::Digest(input) => {
             let field = ident(&operation.inputs[*input].name);
-            quote! { ::lz_core::context::digest_bits(&self.args.#field.digest()) }
+            quote! { lz::digest_bits(&self.args.#field.digest()) }
         }
         FieldKind::Place => {
-            match operation.inputs.iter().find(|input| input.kind == Kind::Tensor && input.optional.is_none())
-            {
+            let mut inputs = operation.inputs.iter();
+            match inputs.find(|input| input.kind == Kind::Tensor && input.optional.is_none()) {
                 Some(input) => {
                     let field = ident(&input.name);
-                    quote! { ::lz_core::context::place_bits(self.args.#field.place()) }
+                    quote! { lz::place_bits(self.args.#field.place()) }
                 }
-                None => quote! { ::lz_core::context::place_bits(::lz_core::tensor::Place::HOST) },
+                None => quote! { lz::place_bits(lz::Place::HOST) },
             }
         }
     }

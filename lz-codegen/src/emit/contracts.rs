@@ -1,7 +1,7 @@
 //! Contracts (JSON Schema) as Rust types, by typify.
 //!
-//! The types only carry what a file says. Lengths, ranges and uniqueness are checked with places and suggestions by whoever
-//! reads a file, so those keywords are taken out here instead of becoming a newtype each.
+//! The types only carry the content of a file. The reader of a file checks lengths, ranges and uniqueness, with locations and
+//! suggestions, so those keywords are removed here instead of becoming a newtype each.
 
 use std::fmt;
 

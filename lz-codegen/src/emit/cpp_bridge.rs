@@ -1,4 +1,4 @@
-//! The cxx bridge: the functions of the engine that C++ calls, and one entry an operation.
+//! The cxx bridge: the functions of the engine that C++ calls, and the entries of each operation.
 //!
 //! cxx reads files, not macro output, so the bridge is checked in as text, and so is the C++ that it becomes. It is narrow on
 //! purpose: a function that can fail returns a `Failure` or null and never throws, and arguments cross as plain structures.
@@ -12,7 +12,7 @@ use super::plugin::structures;
 /// What does not depend on operations, hand-written.
 const ENGINE: &str = include_str!("cpp_bridge_engine.txt");
 
-/// The bridge's module. Written as text because no formatter knows the types that a bridge may alias.
+/// The bridge's module. Written as text because formatters cannot parse the type aliases of a bridge.
 pub fn file(operations: &[Operation]) -> String {
     let mut types = String::new();
     let mut entries = String::new();

@@ -1,4 +1,4 @@
-//! C++ that calls every operation on drawn cases and holds the results to what the reference gave in Rust.
+//! C++ that calls every operation on drawn cases and compares the results with those of the reference in Rust.
 //!
 //! Each operation is called three ways: into new memory, into given tensors where that can be, and through a kernel written
 //! in C++ that hands the call on to the reference, so that both directions of the ABI are walked.

@@ -1,4 +1,4 @@
-//! The C++ headers: one an operation, with its arguments, results, calls and the interface of its kernels.
+//! The C++ headers: one per operation, with its arguments, results, calls and the interface of its kernels.
 
 use std::fmt::Write as _;
 
@@ -67,7 +67,7 @@ fn camel_dtype(dtype: DType) -> String {
     }
 }
 
-/// A comment of Doxygen's kind.
+/// A Doxygen comment.
 fn doc(text: &mut String, indent: &str, content: &str) {
     for line in content.trim_end().lines() {
         let _ = writeln!(text, "{}", format!("{indent}/// {line}").trim_end());
@@ -91,7 +91,7 @@ fn enumeration(operation: &Operation, param: &Param) -> String {
     format!("{}{}", camel(&operation.name), camel(&param.name))
 }
 
-/// How C++ holds an input.
+/// The C++ type of an input.
 pub(super) fn input_type(input: &Input) -> &'static str {
     match (input.kind, input.read_write) {
         (Kind::Tensor, false) => "TensorView",
@@ -101,7 +101,7 @@ pub(super) fn input_type(input: &Input) -> &'static str {
     }
 }
 
-/// How C++ holds a param.
+/// The C++ type of a param.
 pub(super) fn param_type(operation: &Operation, param: &Param) -> String {
     match &param.ty {
         ParamType::Int => "std::int64_t".to_owned(),
@@ -158,12 +158,12 @@ fn arguments(text: &mut String, operation: &Operation) {
     );
 }
 
-/// How C++ gets a result.
+/// The C++ type of a result.
 pub(super) fn result_type(output: &Output) -> &'static str {
     if output.kind == Kind::Text { "std::vector<std::string>" } else { "Tensor" }
 }
 
-/// How a kernel in C++ gets the place of a result.
+/// The output slot that a kernel in C++ gets.
 pub(super) fn place_type(operation: &Operation, output: &Output) -> &'static str {
     match (output.kind, output.is_dynamic(operation)) {
         (Kind::Text, _) => "TextsOutput",
@@ -174,7 +174,7 @@ pub(super) fn place_type(operation: &Operation, output: &Output) -> &'static str
 
 fn results(text: &mut String, operation: &Operation) {
     let stem = camel(&operation.name);
-    for (suffix, about) in [("Output", "What a call gives"), ("Out", "Where results go")] {
+    for (suffix, about) in [("Output", "The results of a call"), ("Out", "The output slots of a call")] {
         let _ = writeln!(text, "/// {about}.\nstruct {stem}{suffix} {{");
         for output in &operation.outputs {
             let ty = if suffix == "Output" { result_type(output) } else { place_type(operation, output) };
@@ -200,7 +200,7 @@ fn conversions(text: &mut String, operation: &Operation) {
     let (stem, flat) = (camel(&operation.name), operation.flat_name());
     let _ = writeln!(
         text,
-        "namespace detail {{\n\n/// The arguments as they cross; lives no longer than they do.\nstruct {stem}Crossing {{\n    \
+        "namespace detail {{\n\n/// The arguments as a C structure; valid as long as the arguments.\nstruct {stem}Crossing {{\n    \
          lz_{flat}_args args{{}};"
     );
     let texts: Vec<&Input> = operation.inputs.iter().filter(|input| input.kind == Kind::Text).collect();
@@ -228,23 +228,10 @@ fn conversions(text: &mut String, operation: &Operation) {
             }
             Field::Param(param, number) => {
                 let name = &param.name;
-                let cast = match &param.ty {
-                    ParamType::Enum(_) => "static_cast<std::uint32_t>",
-                    ParamType::Bool => "static_cast<std::uint8_t>",
-                    _ => "",
-                };
-                if param.default.is_some() {
-                    let _ = writeln!(
-                        text,
-                        "        if (from.{name}) {{\n            args.given |= std::uint64_t{{1}} << {number};\n            \
-                         args.{name} = {cast}(*from.{name});\n        }}"
-                    );
-                } else {
-                    let _ = writeln!(
-                        text,
-                        "        args.given |= std::uint64_t{{1}} << {number};\n        args.{name} = {cast}(from.{name}.value);"
-                    );
-                }
+                let _ = writeln!(
+                    text,
+                    "        lz::detail::pass(args.given, {number}, args.{name}, from.{name});"
+                );
             }
         }
     }
@@ -264,7 +251,7 @@ fn calls(text: &mut String, operation: &Operation) {
     let (stem, flat) = (camel(&operation.name), operation.flat_name());
     let count = operation.outputs.len();
     let array = count.max(1);
-    doc(text, "", &format!("{}\n\nResults come in memory of `options.allocator`.", operation.summary));
+    doc(text, "", &format!("{}\n\nThe results are allocated with `options.allocator`.", operation.summary));
     let returned = if count == 0 { "void".to_owned() } else { format!("{stem}Output") };
     let _ = writeln!(
         text,
@@ -290,7 +277,7 @@ fn calls(text: &mut String, operation: &Operation) {
     }
     text.push_str("}\n\n");
     if takes_out(operation) {
-        doc(text, "", &format!("{}\n\nWrites into tensors that the caller gives.", operation.summary));
+        doc(text, "", &format!("{}\n\nWrites into the tensors that the caller passes.", operation.summary));
         let _ = writeln!(
             text,
             "inline void {flat}_into(const Engine &engine, const {stem} &args, const {stem}Out &out, const Options &options = {{}}) {{\n    \
@@ -307,10 +294,10 @@ fn calls(text: &mut String, operation: &Operation) {
     }
     let _ = writeln!(
         text,
-        "/// What `Engine::which` and `Engine::explain` ask.\ninline void lz_ask(const Engine &engine, const {stem} &args, bridge::Answer &answer) {{\n    \
+        "/// Selection for `Engine::which` and `Engine::explain`.\ninline void lz_ask(const Engine &engine, const {stem} &args, bridge::Answer &answer) {{\n    \
          const detail::{stem}Crossing crossing(args);\n    \
          lz::detail::check(bridge::{flat}_ask(engine.raw(), &crossing.args, answer));\n}}\n\n\
-         /// What `Engine::tune` measures.\ninline void lz_tune(const Engine &engine, const {stem} &args, bridge::Tuned &tuned, const Options &options = {{}}) {{\n    \
+         /// Measurement for `Engine::tune`.\ninline void lz_tune(const Engine &engine, const {stem} &args, bridge::Tuned &tuned, const Options &options = {{}}) {{\n    \
          const detail::{stem}Crossing crossing(args);\n    lz::detail::Outputs<{array}> outputs(options);\n    \
          lz::detail::check(bridge::{flat}(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));\n}}\n"
     );
@@ -320,17 +307,12 @@ fn kernel(text: &mut String, operation: &Operation) {
     let (stem, flat) = (camel(&operation.name), operation.flat_name());
     let _ = writeln!(
         text,
-        "/// A kernel of `{}` written in C++. Params have values; what is thrown becomes the kernel's failure.\n\
-         class {stem}Kernel {{\n  public:\n    virtual ~{stem}Kernel() = default;\n    \
-         /// Runs a checked call, from any thread.\n    \
-         virtual void run(const {stem} &call, const {stem}Out &out, Run &run) const = 0;\n    \
-         /// Bytes of scratch memory that a call needs, at most what the descriptor declares.\n    \
-         virtual std::uint64_t workspace([[maybe_unused]] const {stem} &call) const {{ return 0; }}\n}};\n",
+        "/// A kernel of `{}` written in C++.\nusing {stem}Kernel = OperationKernel<{stem}, {stem}Out>;\n",
         operation.name
     );
     let _ = writeln!(
         text,
-        "namespace detail {{\n\n/// How C calls such a kernel.\nstruct {stem}Abi {{\n    using Args = lz_{flat}_args;\n    \
+        "namespace detail {{\n\n/// The C interface of such a kernel.\nstruct {stem}Abi {{\n    using Args = lz_{flat}_args;\n    \
          using Out = lz_{flat}_out;\n    using Vtable = lz_{flat}_kernel;\n    using Arguments = {stem};\n    using Places = {stem}Out;\n"
     );
     let _ =
@@ -388,17 +370,14 @@ fn kernel(text: &mut String, operation: &Operation) {
     );
     let _ = writeln!(
         text,
-        "/// A kernel that is an object.\ninline Kernel {flat}_kernel(std::string id, std::unique_ptr<const {stem}Kernel> kernel) {{\n    \
+        "/// A kernel implemented by an object.\ninline Kernel {flat}_kernel(std::string id, std::unique_ptr<const {stem}Kernel> kernel) {{\n    \
          return lz::detail::make_kernel<detail::{stem}Abi, {stem}Kernel>(std::move(id), std::move(kernel));\n}}\n"
     );
     let _ = writeln!(
         text,
-        "/// A kernel that is a function.\ntemplate <class Function>\n    \
+        "/// A kernel implemented by a function.\ntemplate <class Function>\n    \
          requires std::invocable<const Function &, const {stem} &, const {stem}Out &, Run &>\n\
          Kernel {flat}_kernel(std::string id, Function function) {{\n    \
-         struct Called final : {stem}Kernel {{\n        Function function;\n        \
-         explicit Called(Function given) : function(std::move(given)) {{}}\n        \
-         void run(const {stem} &call, const {stem}Out &out, Run &run) const override {{ function(call, out, run); }}\n    }};\n    \
-         return {flat}_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));\n}}\n"
+         return lz::detail::make_function_kernel<detail::{stem}Abi, {stem}Kernel>(std::move(id), std::move(function));\n}}\n"
     );
 }

@@ -131,7 +131,7 @@ pub fn page(operation: &Operation, source: &str) -> String {
             line(format!("- {}: {}", key.replace('_', " "), value.replace('_', " ")));
         }
     }
-    line("\n## How implementations are judged\n".to_owned());
+    line("\n## Tolerances\n".to_owned());
     line(equivalence(&operation.equivalence));
     line("\n## Workloads\n".to_owned());
     for workload in &operation.workloads {
@@ -207,7 +207,7 @@ fn cases<T>(operation: &Operation, cases: &Cases<T>, show: impl Fn(&Operation, &
 
 #[expect(
     clippy::ptr_arg,
-    reason = "a shape is held as a vector, and `cases` hands out references to what is held"
+    reason = "a shape is stored as a vector, and `cases` returns references to it"
 )]
 fn shape_text(operation: &Operation, dims: &Vec<Dim>) -> String {
     let names: Vec<String> = dims

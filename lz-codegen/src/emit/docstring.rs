@@ -1,4 +1,4 @@
-//! What `help` and the stub say of an operation: its mathematics, what it takes and gives, and a call with the sizes of a real
+//! The docstring of an operation for `help` and the stub: its mathematics, arguments and results, and a call with the sizes of a real
 //! model.
 
 use std::fmt::Write as _;
@@ -170,7 +170,7 @@ impl Sizes<'_> {
             Some(ValueRule::IndexInto(end)) => {
                 format!("torch.randint({}, {sizes}, dtype=torch.{name})", self.whole(end)?)
             }
-            // Numbers of a large range are places, which differ from each other; those of a small one are lengths.
+            // Numbers of a large range are indices, which differ from each other; those of a small one are lengths.
             Some(ValueRule::Between(low, high)) => match (self.whole(low)?, self.whole(high)?) {
                 (..=0, 4096..) if (1..4096).contains(&last) => counted(1),
                 (_, high) => filled(high),

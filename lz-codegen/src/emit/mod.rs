@@ -1,4 +1,4 @@
-//! One file an output. Each turns a checked operation into text or tokens; none reads or writes files.
+//! One file per output. Each turns a checked operation into text or tokens; none reads or writes files.
 
 pub mod catalogue;
 pub mod context;
@@ -35,7 +35,12 @@ pub(crate) fn doc(text: &str) -> TokenStream {
     quote! { #(#[doc = #lines])* }
 }
 
-/// One sentence about a field; schemas may leave it out where the name says it all.
+/// One sentence about a field; schemas may leave it out where the name is enough.
 pub(crate) fn sentence(text: &str, name: &str) -> TokenStream {
-    if text.trim().is_empty() { doc(&format!("`{name}`.")) } else { doc(text) }
+    doc(&sentence_text(text, name))
+}
+
+/// [`sentence`] as text.
+pub(crate) fn sentence_text(text: &str, name: &str) -> String {
+    if text.trim().is_empty() { format!("`{name}`.") } else { text.trim_end().to_owned() }
 }

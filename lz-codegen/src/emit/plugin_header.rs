@@ -1,4 +1,4 @@
-//! `lz_plugin.h`: the C ABI. What no operation owns is hand-written beside this file; the rest comes from the schemas.
+//! `lz_plugin.h`: the C ABI. The part that does not depend on operations is hand-written next to this file; the rest comes from the schemas.
 
 use std::fmt::Write as _;
 
@@ -54,7 +54,7 @@ fn one(text: &mut String, operation: &Operation) {
     }
     let _ = writeln!(text, "typedef struct lz_{flat}_args {{\n    size_t size;");
     let _ =
-        writeln!(text, "    uint64_t given; /* which params are given, by their number; kernels get all */");
+        writeln!(text, "    uint64_t given; /* bit n: the n-th param is given; kernels get all */");
     for field in fields(operation) {
         match field {
             Field::Input(input) => {

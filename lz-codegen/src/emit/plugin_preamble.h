@@ -1,20 +1,20 @@
 /*
- * The C ABI of LayerZero: what a kernel in a shared library is called with, and what such a library exports.
+ * The C ABI of LayerZero: the arguments of kernels in shared libraries, and the symbols that such a library exports.
  *
  * A plugin is a shared library that exports two things:
  *
  *     const uint32_t lz_plugin_abi = LZ_ABI_VERSION;
  *     lz_status lz_plugin_init(const lz_host *host, lz_plugin *plugin);
  *
- * The host reads `lz_plugin_abi` before it calls anything. A different major number is refused; a different minor one only
- * means that one side knows more fields than the other. `lz_plugin_init` fills in the plugin: a capability descriptor
+ * The host reads `lz_plugin_abi` before it calls anything. A different major number is refused; a different minor number
+ * only means that one side has more fields than the other. `lz_plugin_init` fills in the plugin: a capability descriptor
  * (JSON, schemas/contracts/capabilities.v1.schema.json), and one table of functions for each kernel that it describes.
  *
- * Every structure that may grow begins with its size in bytes. Fields are only ever added at the end, so a field is there if
- * the size says so (`LZ_HAS`). What an operation takes is fixed by its version; `lz_kernel` names the version it was built for.
+ * Every structure that may grow begins with its size in bytes. Fields are only ever added at the end, so a field exists if
+ * the size includes it (`LZ_HAS`). The arguments of an operation are fixed by its version; `lz_kernel` names the version it was built for.
  *
  * Functions of a kernel may be called from any thread, several at once, and must not let anything unwind out of them. Tensors
- * and texts are the host's, for the time of the call. Every call was checked against the operation's schema: shapes agree,
+ * and texts belong to the host and are valid during the call. Every call was checked against the operation's schema: shapes agree,
  * params have values (defaults are filled in), outputs have the right size and overlap nothing that is read.
  */
 #ifndef LZ_PLUGIN_H
@@ -45,15 +45,15 @@ extern "C" {
 /* The result of a function. */
 typedef int32_t lz_status;
 enum {
-    LZ_OK = 0,            /* it worked */
-    LZ_FAILED = 1,        /* it failed for this call; another kernel may try */
-    LZ_DECLINED = 2,      /* it declines this call; nothing was written */
-    LZ_OUT_OF_MEMORY = 3, /* there was not enough memory */
-    LZ_BACKEND_LOST = 4,  /* the whole backend should not be used for a while */
+    LZ_OK = 0,            /* success */
+    LZ_FAILED = 1,        /* failed for this call; a fallback may run */
+    LZ_DECLINED = 2,      /* declines this call; nothing was written */
+    LZ_OUT_OF_MEMORY = 3, /* not enough memory */
+    LZ_BACKEND_LOST = 4,  /* the whole backend is unusable for a while */
     LZ_DEVICE_LOST = 5    /* the device's context is lost */
 };
 
-/* Where memory is. */
+/* The platform of a device. */
 enum { LZ_CPU = 0, LZ_CUDA = 1, LZ_ROCM = 2, LZ_HPU = 3, LZ_XPU = 4, LZ_METAL = 5 };
 
 /* A borrowed tensor. */
@@ -82,31 +82,31 @@ typedef struct lz_texts {
 /* A tokenizer of the host. */
 typedef struct lz_tokenizer {
     size_t size;
-    const void *handle; /* the host's own */
+    const void *handle; /* private to the host */
     uint8_t digest[32]; /* SHA-256 of everything that can change a result */
     const char *json;   /* the tokenizer.json that it was made from */
     size_t json_size;
 } lz_tokenizer;
 
-/* A tensor whose size the kernel finds out: `lz_run::make_tensor` allocates it. */
+/* A tensor whose size the kernel determines: `lz_run::make_tensor` allocates it. */
 typedef struct lz_dynamic {
-    lz_tensor tensor; /* what was made */
-    void *slot;       /* the host's own */
+    lz_tensor tensor; /* the allocated tensor */
+    void *slot;       /* private to the host */
 } lz_dynamic;
 
-/* Strings that the kernel makes: `lz_run::make_texts` hands them over. */
+/* Strings that the kernel produces: `lz_run::make_texts` passes them to the host. */
 typedef struct lz_texts_output {
-    void *slot; /* the host's own */
+    void *slot; /* private to the host */
 } lz_texts_output;
 
-/* What a running kernel may use. */
+/* Resources of a running kernel. */
 typedef struct lz_run {
     size_t size;
     void *stream;             /* the caller's stream on its device; NULL on the host */
-    void *workspace;          /* as much as the kernel's `workspace` asked for, 64-byte aligned */
-    uint64_t workspace_bytes; /* how much that is */
-    char *error;              /* where the kernel says what went wrong, in UTF-8 */
-    size_t error_capacity;    /* bytes there, the terminator included */
+    void *workspace;          /* the bytes that the kernel's `workspace` requested, 64-byte aligned */
+    uint64_t workspace_bytes; /* its size */
+    char *error;              /* buffer for an error message, in UTF-8 */
+    size_t error_capacity;    /* size of the buffer, including the terminator */
     lz_status (*make_tensor)(struct lz_run *run, lz_dynamic *output, uint8_t dtype, uint32_t rank, const int64_t *shape);
     lz_status (*make_texts)(struct lz_run *run, lz_texts_output *output, const lz_text *items, size_t count);
 } lz_run;
@@ -114,54 +114,54 @@ typedef struct lz_run {
 /* One kernel of a plugin. */
 typedef struct lz_kernel {
     size_t size;
-    const char *id;             /* as the descriptor calls it */
+    const char *id;             /* its id in the descriptor */
     const char *operation;      /* "norm.rms" */
     uint32_t operation_version; /* LZ_NORM_RMS_VERSION, as this header had it when the plugin was built */
-    const void *vtable;         /* a lz_norm_rms_kernel that stays where it is until teardown */
+    const void *vtable;         /* a lz_norm_rms_kernel, valid until teardown */
 } lz_kernel;
 
-/* What a plugin says of itself. All pointers stay good until teardown. */
+/* The description of a plugin. All pointers are valid until teardown. */
 typedef struct lz_plugin {
-    size_t size;            /* set by the host: what it has room for */
+    size_t size;            /* set by the host: its capacity */
     const char *descriptor; /* JSON, terminated */
     const lz_kernel *kernels;
     size_t kernel_count;
     void (*teardown)(void); /* called once, after the last call; may be NULL */
 } lz_plugin;
 
-/* What a plugin may use of its host while it starts. */
+/* The host, for use while a plugin starts. */
 typedef struct lz_host {
     size_t size;
     uint32_t abi_version;
     const char *version; /* of LayerZero */
-    char *error;         /* where the plugin says why it does not start */
+    char *error;         /* buffer for the reason why the plugin does not start */
     size_t error_capacity;
 } lz_host;
 
-/* What a plugin exports as `lz_plugin_init`. */
+/* The type of `lz_plugin_init`. */
 typedef lz_status (*lz_plugin_init_function)(const lz_host *host, lz_plugin *plugin);
 
-/* Where a caller wants a result, and how it gets it. For callers, not for kernels. */
+/* An output slot of a caller. For callers, not for kernels. */
 typedef struct lz_output {
     uint32_t state;         /* LZ_OUTPUT_… */
-    const lz_tensor *given; /* the caller's */
-    void *owner;            /* keeps what was made alive */
+    const lz_tensor *given; /* the caller's tensor */
+    void *owner;            /* owns the result */
     void (*release)(void *owner);
-    lz_texts texts;   /* strings that were made */
-    lz_tensor tensor; /* what was made; nobody reads it before */
+    lz_texts texts;   /* resulting strings */
+    lz_tensor tensor; /* the result; uninitialized before the call */
 } lz_output;
 enum {
-    LZ_OUTPUT_WANTED = 0,    /* the caller wants it made */
-    LZ_OUTPUT_GIVEN = 1,     /* the caller gives the tensor */
+    LZ_OUTPUT_WANTED = 0,    /* to be allocated */
+    LZ_OUTPUT_GIVEN = 1,     /* the caller passes the tensor */
     LZ_OUTPUT_ABSENT = 2,    /* the call does not produce it */
-    LZ_OUTPUT_ALLOCATED = 3, /* memory of the caller's allocator holds it */
-    LZ_OUTPUT_OWNED = 4      /* `owner` holds it */
+    LZ_OUTPUT_ALLOCATED = 3, /* in memory of the caller's allocator */
+    LZ_OUTPUT_OWNED = 4      /* owned by `owner` */
 };
 
-/* How a call is made. For callers, not for kernels. */
+/* Options of a call. For callers, not for kernels. */
 typedef struct lz_call_options {
     size_t size;
-    void *stream;  /* on the tensors' device; NULL is the device's own */
+    void *stream;  /* on the tensors' device; NULL is the default stream */
     void *context; /* for `allocate` */
     /* Memory for results; NULL where there is none. */
     void *(*allocate)(void *context, uint64_t bytes, uint64_t alignment, uint32_t platform, uint32_t device);

@@ -1,4 +1,4 @@
-//! `#[kernel(…)]` on an `impl`: what the kernel says of itself, held against the schema, as its spec and registry entry.
+//! `#[kernel(…)]` on an `impl`: the kernel's declaration, checked against the schema, as its spec and registry entry.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub fn tokens(
     let (generics, _, bounds) = item.generics.split_for_impl();
     let ty = &item.self_ty;
     let docs =
-        format!(" What this kernel of `{name}` says of itself; its limits were held against the schema.");
+        format!(" The spec of this kernel of `{name}`; its limits were checked against the schema.");
     Ok(quote! {
         impl #generics #ty #bounds {
             #[doc = #docs]
@@ -81,7 +81,7 @@ pub fn tokens(
                 spec
             }
 
-            /// This kernel and its spec, as a registry holds them.
+            /// This kernel and its spec as a registry entry.
             pub fn entry(self) -> ::lz_core::KernelEntry {
                 <Self as #path>::into_entry(self, Self::spec())
             }
@@ -89,7 +89,7 @@ pub fn tokens(
     })
 }
 
-/// What limits may name: axes, params, dtype variables and `given(input)`, as the engine's registry sees them.
+/// The names that limits may use: axes, params, dtype variables and `given(input)`, as in the engine's registry.
 fn scope(operation: &Operation) -> VariableTable {
     let mut table = VariableTable::new();
     for axis in operation.axes.iter().filter(|axis| !axis.dynamic) {
@@ -183,7 +183,7 @@ impl Checker<'_> {
                 let value = value as u8;
                 Ok(quote! { spec.priority = #value; })
             }
-            "max_tp_size" if value == 0 => Err(Error::new(number.span(), "there is at least one rank")),
+            "max_tp_size" if value == 0 => Err(Error::new(number.span(), "`max_tp_size` must be at least 1")),
             "max_tp_size" => Ok(quote! { spec.max_tp_size = Some(#value); }),
             "min_sm" | "max_sm" | "min_tensor_core_generation" => {
                 Ok(quote! { spec.device.#key = Some(#value); })
@@ -224,7 +224,7 @@ impl Checker<'_> {
         Err(vec![Error::new(code.span(), message)])
     }
 
-    /// Holds an expression against the operation's names; a mistake is shown as those of schemas are.
+    /// Checks an expression against the operation's names; a mistake is reported like one in a schema.
     fn expression(&self, written: &LitStr, what: &str, expected: &Type) -> Result<(), Vec<Error>> {
         let text = written.value();
         let Err(errors) = expr::check_expecting(&text, &self.scope, expected) else { return Ok(()) };
@@ -237,7 +237,7 @@ impl Checker<'_> {
     fn diagnostic(&self, source: &Arc<Source>, error: &ExprError) -> Diagnostic {
         let operation = &self.operation.name;
         let full = error.kind.to_string();
-        // What to write instead is said beside the underlined text.
+        // The suggestion is printed next to the underlined text.
         let sentence = full.split("; did you mean `").next().unwrap_or(&full).to_owned();
         let (code, message) = match &error.kind {
             ExprErrorKind::UnknownName { name, .. } => (

@@ -1,242 +1,191 @@
-//! `check`: the fast yes-or-no of validation, and the way to the messages when the answer is no.
+//! The fast check of the arguments: straight-line Rust that returns `None` for an invalid call. It writes no messages;
+//! `lz_core::check` does, from the schema.
 
+use lz_schema::expr::Typed;
 use lz_schema::model::{
-    Cases, Contiguous, DTypeRef, DeviceRule, Dim, Input, Kind, Operation, ParamType, ValueRule,
+    Contiguous, DTypeRef, DeviceRule, Dim, Input, Kind, Operation, Param, ParamType, ValueRule,
 };
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-use super::expressions::{push_sizes, result, size};
+use super::expressions::{Scope, by_case, constant, param_local, plain_dimension, sizes};
 use crate::names::{OperationNames, camel, dtype_field, ident, pack_field};
 
-/// `check` of the arguments.
+/// `bind` of the arguments.
 pub fn tokens(operation: &Operation) -> TokenStream {
     let names = OperationNames::of(operation);
-    let (args, call, info) = (&names.args, &names.call, &names.info);
+    let (args, call) = (&names.args, &names.call);
+    let sets = operation.types.iter().map(|variable| {
+        let (name, dtypes) =
+            (dtype_set(&variable.name), variable.dtypes.iter().map(|dtype| dtype_name(*dtype)));
+        quote! { const #name: u32 = lz::dtype_set(&[#(#dtypes),*]); }
+    });
     let body = bind(operation);
-    let given = given_args(operation);
-    let count = operation.inputs.len() + operation.params.len();
     quote! {
+        #(#sets)*
+
         impl<'a> #args<'a> {
-            /// Checks the call against the schema; the error lists everything that is wrong.
             #[inline]
-            pub fn check(&self) -> Result<#call<'_>, ::lz_core::Error> {
-                let mut room = None;
-                self.check_in(&mut room)?;
-                room.ok_or_else(|| ::lz_core::check::disagreement(&#info))
-            }
-
-            /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
-            #[inline]
-            pub fn check_in<'r, 'c>(&'c self, room: &'r mut Option<#call<'c>>) -> Result<&'r #call<'c>, ::lz_core::Error> {
-                match self.bind(room) {
-                    Some(call) => Ok(call),
-                    None => Err(self.problems(None)),
-                }
-            }
-
-            /// As dynamic arguments, just as the caller gave them.
-            pub fn to_args(&self) -> [::lz_core::Arg<'_>; #count] {
-                #given
-            }
-
-            #[cold]
-            #[inline(never)]
-            fn problems(&self, outputs: Option<&[::lz_core::OutArg<'_>]>) -> ::lz_core::Error {
-                match ::lz_core::check::check_call(#info.schema(), &self.to_args(), outputs) {
-                    Err(error) => error,
-                    Ok(_) => ::lz_core::check::disagreement(&#info),
-                }
-            }
-
-            #[inline]
-            #[allow(unused_mut, unused_assignments, unused_variables, clippy::nonminimal_bool, reason = "schemas differ in what they use")]
-            fn bind<'r, 'c>(&'c self, room: &'r mut Option<#call<'c>>) -> Option<&'r #call<'c>> {
+            #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
+            fn bind<'r, 'c>(&'c self, checked: &'r mut Option<#call<'c>>) -> Option<&'r #call<'c>> {
                 #body
             }
         }
     }
 }
 
-fn given_args(operation: &Operation) -> TokenStream {
-    let inputs = super::op::dynamic_inputs(operation, &quote! { self });
-    let params = operation.params.iter().map(|param| {
-        let field = ident(&param.name);
-        if param.default.is_some() {
-            let value = super::expressions::param_value(&param.ty, quote! { value });
-            quote! { self.#field.map_or(::lz_core::Arg::Absent, |value| ::lz_core::Arg::Value(#value)) }
-        } else {
-            let value = super::expressions::param_value(&param.ty, quote! { self.#field });
-            quote! { ::lz_core::Arg::Value(#value) }
-        }
-    });
-    quote! { [#(#inputs,)* #(#params,)*] }
+/// The constant with the dtypes that a variable may have.
+fn dtype_set(variable: &str) -> proc_macro2::Ident {
+    format_ident!("DTYPES_{}", variable.to_uppercase())
+}
+
+/// A dtype as Rust.
+pub fn dtype_name(dtype: lz_schema::DType) -> TokenStream {
+    let name = format_ident!("{dtype:?}");
+    quote! { lz::DType::#name }
 }
 
 fn bind(operation: &Operation) -> TokenStream {
     let names = OperationNames::of(operation);
-    let (call, axes) = (&names.call, &names.axes);
-    let declare_axes = operation.axes.iter().filter(|axis| !axis.dynamic).map(|axis| {
-        let variable = format_ident!("axis_{}", axis.name);
-        let start = axis.value.unwrap_or(-1);
-        if axis.pack {
-            let (dims, bound) = (pack_field(&axis.name), format_ident!("{}_bound", axis.name));
-            quote! { let mut #variable = #start; let mut #dims = ::lz_core::tensor::Dims::empty(); let mut #bound = false; }
-        } else {
-            quote! { let mut #variable: i64 = #start; }
-        }
+    let (call, axes_type) = (&names.call, &names.axes);
+    let known: Vec<_> = operation.axes.iter().filter(|axis| !axis.dynamic).collect();
+    let axes = known.iter().map(|axis| {
+        let name = ident(&axis.name);
+        let dims = axis.pack.then(|| {
+            let dims = pack_field(&axis.name);
+            quote! { ..#dims }
+        });
+        let value = axis.value.map(|value| {
+            let value = proc_macro2::Literal::i64_unsuffixed(value);
+            quote! { = #value }
+        });
+        quote! { #name #dims #value }
     });
-    let declare_types = operation.types.iter().map(|variable| {
+    let packs = known.iter().filter(|axis| axis.pack).map(|axis| {
+        let bound = format_ident!("{}_bound", axis.name);
+        quote! { let mut #bound = false; }
+    });
+    let types = operation.types.iter().map(|variable| {
         let field = dtype_field(&variable.name);
         quote! { let mut #field = 0u8; }
     });
     // Shapes and dtypes may depend on enum params, so those come first; their defaults are constants.
-    let enums = operation
-        .params
-        .iter()
-        .filter(|param| matches!(param.ty, ParamType::Enum(_)))
-        .map(param_local(operation));
-    let views = operation.inputs.iter().filter(|input| input.read_write).map(|input| {
-        let (local, field) = (format_ident!("view_{}", input.name), ident(&input.name));
-        if input.optional.is_some() {
-            quote! { let #local = self.#field.as_ref().map(::lz_core::TensorMut::view); }
-        } else {
-            quote! { let #local = self.#field.view(); }
-        }
-    });
+    let is_enum = |param: &&Param| matches!(param.ty, ParamType::Enum(_));
+    let enums = operation.params.iter().filter(is_enum).map(|param| declare_param(operation, param));
     let order =
         |optional: bool| operation.inputs.iter().filter(move |input| input.optional.is_some() == optional);
     let bindings = order(false).chain(order(true)).map(|input| bind_input(operation, input));
-    let settle = operation.axes.iter().filter(|axis| !axis.dynamic).map(|axis| {
-        let variable = format_ident!("axis_{}", axis.name);
+    let finish = known.iter().filter_map(|axis| {
+        let name = ident(&axis.name);
         if axis.pack {
             let (dims, bound) = (pack_field(&axis.name), format_ident!("{}_bound", axis.name));
-            quote! { #variable = if #bound { #dims.product()? } else { 0 }; }
-        } else {
-            quote! { if #variable < 0 { #variable = 0; } }
+            return Some(quote! { axes.#name = lz::pack_size(&axes.#dims, #bound)?; });
         }
+        // An axis that only absent inputs have is 0.
+        (!is_certain(operation, &axis.name)).then(|| quote! { axes.#name = axes.#name.max(0); })
     });
-    let params = operation
-        .params
-        .iter()
-        .filter(|param| !matches!(param.ty, ParamType::Enum(_)))
-        .map(param_local(operation));
-    let ranges = operation
-        .params
-        .iter()
-        .filter_map(|param| param.range.as_ref())
-        .map(|range| require(operation, range));
+    let params =
+        operation.params.iter().filter(|param| !is_enum(param)).map(|param| declare_param(operation, param));
+    let ranges = operation.params.iter().filter_map(|param| param.range.as_ref());
+    let ranges = ranges.map(|range| require(operation, range));
     let computed = operation.inputs.iter().filter_map(|input| computed_dimensions(operation, input));
     let constraints = operation.constraints.iter().map(|constraint| require(operation, &constraint.check));
     let memory = memory(operation);
     let values = operation.inputs.iter().filter_map(|input| values(operation, input));
-    let axis_fields = operation.axes.iter().filter(|axis| !axis.dynamic).map(|axis| {
-        let (variable, field) = (format_ident!("axis_{}", axis.name), ident(&axis.name));
-        if axis.pack {
-            let dims = pack_field(&axis.name);
-            quote! { #field: #variable, #dims }
-        } else {
-            quote! { #field: #variable }
-        }
-    });
     let param_fields = operation.params.iter().map(|param| {
-        let (variable, field) = (format_ident!("param_{}", param.name), ident(&param.name));
-        quote! { #field: #variable }
+        let (local, field) = (param_local(&param.name), ident(&param.name));
+        if local == field {
+            quote! { #field }
+        } else {
+            quote! { #field: #local }
+        }
     });
     let type_fields = operation.types.iter().map(|variable| {
         let field = dtype_field(&variable.name);
-        quote! { #field: ::lz_core::DType::from_number(#field) }
+        quote! { #field: lz::DType::from_number(#field) }
     });
     quote! {
-        #(#declare_axes)*
-        #(#declare_types)*
+        let mut axes = lz::unbound!(#axes_type: #(#axes),*);
+        #(#packs)*
+        #(#types)*
         #(#enums)*
-        #(#views)*
         #(#bindings)*
-        #(#settle)*
+        #(#finish)*
         #(#params)*
         #(#ranges)*
         #(#computed)*
         #(#constraints)*
         #memory
         #(#values)*
-        Some(room.insert(#call {
-            args: self,
-            axes: #axes { #(#axis_fields,)* },
-            #(#param_fields,)*
-            #(#type_fields,)*
-        }))
+        Some(checked.insert(#call { args: self, axes, #(#param_fields,)* #(#type_fields,)* }))
     }
+}
+
+/// Whether every valid call binds the axis: it is fixed, or a required input has it whatever the params are.
+fn is_certain(operation: &Operation, name: &str) -> bool {
+    let has_it = |dims: &Vec<Dim>| {
+        dims.iter().any(|dim| match dim {
+            Dim::Axis(axis) | Dim::Offset(axis, _) => operation.axes[*axis].name == name,
+            _ => false,
+        })
+    };
+    operation.axes.iter().any(|axis| axis.name == name && axis.value.is_some())
+        || operation.inputs.iter().any(|input| {
+            let dims = input.shape.all();
+            input.optional.is_none()
+                && input.kind != Kind::Tokenizer
+                && !input.broadcast
+                && !dims.is_empty()
+                && dims.iter().all(has_it)
+        })
 }
 
 /// Declares the local of a param: what the caller gave, or the default.
-fn param_local(operation: &Operation) -> impl Fn(&lz_schema::model::Param) -> TokenStream + '_ {
-    move |param| {
-        let (variable, field) = (format_ident!("param_{}", param.name), ident(&param.name));
-        let Some(default) = &param.default else { return quote! { let #variable = self.#field; } };
-        let computed = result(operation, default);
-        let default = match &param.ty {
-            ParamType::F32 => quote! { (#computed).ok()? as f32 },
-            ParamType::Enum(cases) => {
-                let name = OperationNames::enumeration(operation, &param.name);
-                let case = match default.fold_constant() {
-                    Some(lz_schema::expr::Value::Enum(case)) => {
-                        cases.get(case as usize).map_or("", String::as_str)
-                    }
-                    _ => "",
-                };
-                let case = format_ident!("{}", camel(case));
-                quote! { #name::#case }
-            }
-            _ => quote! { (#computed).ok()? },
-        };
-        quote! { let #variable = match self.#field { Some(value) => value, None => #default }; }
+fn declare_param(operation: &Operation, param: &Param) -> TokenStream {
+    let (local, field) = (param_local(&param.name), ident(&param.name));
+    let Some(default) = &param.default else { return quote! { let #local = self.#field; } };
+    let folded = default.fold_constant();
+    if let (ParamType::Enum(cases), Some(lz_schema::expr::Value::Enum(case))) = (&param.ty, folded) {
+        let name = OperationNames::enumeration(operation, &param.name);
+        let case = format_ident!("{}", camel(cases.get(case as usize).map_or("", String::as_str)));
+        return quote! { let #local = self.#field.unwrap_or(#name::#case); };
     }
+    if let Some(constant) = folded.and_then(|value| constant(&param.ty, value)) {
+        return quote! { let #local = self.#field.unwrap_or(#constant); };
+    }
+    let value = Scope::Check.value(operation, default);
+    let value = match &param.ty {
+        ParamType::F32 if crate::expr::is_atom(&value) => quote! { #value as f32 },
+        ParamType::F32 => quote! { (#value) as f32 },
+        _ => value,
+    };
+    quote! { let #local = match self.#field { Some(value) => value, None => #value }; }
 }
 
 /// An expression that must be true.
-fn require(operation: &Operation, check: &lz_schema::expr::Typed) -> TokenStream {
-    let result = result(operation, check);
-    quote! { if !matches!(#result, Ok(true)) { return None; } }
+fn require(operation: &Operation, check: &Typed) -> TokenStream {
+    let value = Scope::Check.value(operation, check);
+    quote! { lz::holds(#value)?; }
 }
 
-/// The view of a tensor input inside the check: a local for written ones, the field otherwise.
-fn view(input: &Input) -> TokenStream {
-    if input.read_write {
-        let local = format_ident!("view_{}", input.name);
-        quote! { #local }
-    } else {
-        let field = ident(&input.name);
-        quote! { self.#field }
-    }
-}
-
-/// Runs `body` with `view: &TensorView`, only if the input is there.
-fn with_view(input: &Input, body: TokenStream) -> TokenStream {
-    let view = view(input);
+/// Runs `body` with `view: &TensorView`, only if the input is given.
+fn with_view(input: &Input, check_sound: bool, body: TokenStream) -> TokenStream {
+    let field = ident(&input.name);
+    let view = match (input.read_write, input.optional.is_some()) {
+        (false, false) => quote! { &self.#field },
+        (false, true) => quote! { view },
+        (true, false) => quote! { self.#field.view() },
+        (true, true) => quote! { view.view() },
+    };
+    let declare = match (check_sound, input.read_write || input.optional.is_none()) {
+        (true, _) => quote! { let view = lz::sound(#view)?; },
+        (false, true) => quote! { let view = #view; },
+        (false, false) => quote! {},
+    };
     if input.optional.is_some() {
-        quote! { if let Some(view) = &#view { #body } }
+        quote! { if let Some(view) = &self.#field { #declare #body } }
     } else {
-        quote! { { let view = &#view; #body } }
-    }
-}
-
-/// Code that depends on an enum param: a `match` over its cases, or the one alternative.
-pub fn by_case<T>(operation: &Operation, cases: &Cases<T>, emit: impl Fn(&T) -> TokenStream) -> TokenStream {
-    match cases {
-        Cases::One(only) => emit(only),
-        Cases::By(param, alternatives) => {
-            let definition = &operation.params[*param];
-            let name = OperationNames::enumeration(operation, &definition.name);
-            let variable = format_ident!("param_{}", definition.name);
-            let ParamType::Enum(cases) = &definition.ty else { return quote! {} };
-            let arms = cases.iter().zip(alternatives).map(|(case, alternative)| {
-                let case = format_ident!("{}", camel(case));
-                let body = emit(alternative);
-                quote! { #name::#case => { #body } }
-            });
-            quote! { match #variable { #(#arms)* } }
-        }
+        quote! { #declare #body }
     }
 }
 
@@ -245,90 +194,65 @@ fn bind_input(operation: &Operation, input: &Input) -> TokenStream {
         Kind::Tokenizer => quote! {},
         Kind::Text => {
             let field = ident(&input.name);
-            let bindings = by_case(operation, &input.shape, |dims| {
+            by_case(operation, &input.shape, |dims| {
                 let binds = dims.iter().filter_map(|dim| match dim {
                     Dim::Axis(axis) => {
-                        let variable = format_ident!("axis_{}", operation.axes[*axis].name);
-                        Some(quote! { if !::lz_core::check::fast::bind(&mut #variable, self.#field.len() as i64) { return None; } })
+                        let name = ident(&operation.axes[*axis].name);
+                        Some(quote! { lz::holds(lz::bind(&mut axes.#name, self.#field.len() as i64))?; })
                     }
                     _ => None,
                 });
                 quote! { #(#binds)* }
-            });
-            quote! { #bindings }
+            })
+            .matched(operation, Scope::Check)
         }
         Kind::Tensor => {
             let dtype = by_case(operation, &input.dtype, |reference| match reference {
                 DTypeRef::Fixed(dtype) => {
-                    let number = *dtype as u8;
-                    quote! { if view.dtype() as u8 != #number { return None; } }
+                    let dtype = dtype_name(*dtype);
+                    quote! { lz::has_dtype(view, #dtype)? }
                 }
                 DTypeRef::Variable(variable) => {
-                    let definition = &operation.types[*variable];
-                    let field = dtype_field(&definition.name);
-                    let allowed = definition.dtypes.iter().fold(0u32, |set, dtype| set | 1 << *dtype as u32);
-                    quote! {
-                        if !::lz_core::check::fast::bind_dtype(&mut #field, #allowed, view.dtype()) { return None; }
-                    }
+                    let name = &operation.types[*variable].name;
+                    let (field, allowed) = (dtype_field(name), dtype_set(name));
+                    quote! { lz::bind_dtype(&mut #field, #allowed, view)? }
                 }
-            });
+            })
+            .matched(operation, Scope::Check);
             let shape = by_case(operation, &input.shape, |dims| {
                 if input.broadcast {
-                    let most = dims.len();
-                    quote! { if view.rank() > #most { return None; } }
+                    let most = proc_macro2::Literal::usize_unsuffixed(dims.len());
+                    quote! { lz::rank_at_most(view, #most)? }
                 } else {
                     bind_dimensions(operation, dims)
                 }
-            });
-            with_view(input, quote! { if !view.is_sound() { return None; } #dtype #shape })
+            })
+            .matched(operation, Scope::Check);
+            with_view(input, true, quote! { #dtype; #shape; })
         }
     }
 }
 
 fn bind_dimensions(operation: &Operation, dims: &[Dim]) -> TokenStream {
-    let pack = dims.iter().position(|dim| matches!(dim, Dim::Pack(_)));
-    let plain = dims.len() - usize::from(pack.is_some());
-    let rank = match pack {
-        Some(_) if plain == 0 => quote! {},
-        Some(_) => quote! { if view.rank() < #plain { return None; } },
-        None => quote! { if view.rank() != #plain { return None; } },
+    let plain = |dims: &[Dim]| {
+        let dims = dims.iter().map(|dim| plain_dimension(operation, dim));
+        quote! { [#(#dims),*] }
     };
-    let mut lines = Vec::new();
-    for (position, dim) in dims.iter().enumerate() {
-        let after_pack = pack.is_some_and(|pack| pack < position);
-        let index = if after_pack {
-            let from_end = dims.len() - position;
-            quote! { shape.len() - #from_end }
-        } else {
-            quote! { #position }
-        };
-        match dim {
-            Dim::Axis(axis) => {
-                let variable = format_ident!("axis_{}", operation.axes[*axis].name);
-                lines.push(quote! { if !::lz_core::check::fast::bind(&mut #variable, shape[#index]) { return None; } });
-            }
-            Dim::Offset(axis, offset) => {
-                let variable = format_ident!("axis_{}", operation.axes[*axis].name);
-                lines.push(quote! {
-                    let size = shape[#index].checked_sub(#offset)?;
-                    if size < 0 || !::lz_core::check::fast::bind(&mut #variable, size) { return None; }
-                });
-            }
-            Dim::Fixed(size) => lines.push(quote! { if shape[#index] != #size { return None; } }),
-            Dim::Pack(axis) => {
-                let name = &operation.axes[*axis].name;
-                let (pack, bound) = (pack_field(name), format_ident!("{name}_bound"));
-                let after = dims.len() - position - 1;
-                lines.push(quote! {
-                    if !::lz_core::check::fast::bind_pack(&mut #pack, &mut #bound, &shape[#position..shape.len() - #after]) {
-                        return None;
-                    }
-                });
-            }
-            Dim::Expr(_) => {}
+    let packed = dims.iter().enumerate().find_map(|(position, dim)| match dim {
+        Dim::Pack(axis) => Some((position, &operation.axes[*axis].name)),
+        _ => None,
+    });
+    match packed {
+        Some((position, name)) => {
+            let (pack, bound) = (pack_field(name), format_ident!("{name}_bound"));
+            let (first, last) = (plain(&dims[..position]), plain(&dims[position + 1..]));
+            quote! { lz::shape!(view, axes, #first, #pack/#bound, #last) }
+        }
+        None => {
+            let dims = plain(dims);
+            quote! { lz::shape!(view, axes, #dims) }
         }
     }
-    quote! { #rank let shape = view.shape(); #(#lines)* }
 }
 
 /// Dimensions that need every axis: expressions, and broadcast inputs.
@@ -339,88 +263,72 @@ fn computed_dimensions(operation: &Operation, input: &Input) -> Option<TokenStre
     }
     let body = by_case(operation, &input.shape, |dims| {
         if input.broadcast {
-            let pushes = push_sizes(operation, dims);
-            return quote! {
-                let mut sizes = ::lz_core::tensor::Dims::empty();
-                #pushes
-                if !::lz_core::check::fast::broadcasts(view.shape(), &sizes) { return None; }
-            };
+            let sizes = sizes(operation, Scope::Check, dims);
+            return quote! { lz::broadcasts(view, &lz::sizes!((axes), #sizes))? };
         }
         let pack = dims.iter().position(|dim| matches!(dim, Dim::Pack(_)));
-        let checks =
-            dims.iter().enumerate().filter(|(_, dim)| matches!(dim, Dim::Expr(_))).map(|(position, dim)| {
-                let size = size(operation, dim);
-                let index = if pack.is_some_and(|pack| pack < position) {
-                    let from_end = dims.len() - position;
-                    quote! { view.rank() - #from_end }
-                } else {
-                    quote! { #position }
-                };
-                quote! { if view.shape()[#index] != #size? { return None; } }
-            });
-        quote! { #(#checks)* }
-    });
-    Some(with_view(input, body))
+        let mut checks = Vec::new();
+        for (position, dim) in dims.iter().enumerate() {
+            let Dim::Expr(typed) = dim else { continue };
+            let size = Scope::Check.value(operation, typed);
+            let index = if pack.is_some_and(|pack| pack < position) {
+                let from_end = proc_macro2::Literal::usize_unsuffixed(dims.len() - position);
+                quote! { view.rank() - #from_end }
+            } else {
+                let position = proc_macro2::Literal::usize_unsuffixed(position);
+                quote! { #position }
+            };
+            checks.push(quote! { lz::holds(view.shape()[#index] == #size)? });
+        }
+        match checks.as_slice() {
+            [] => quote! { {} },
+            [only] => only.clone(),
+            _ => quote! { { #(#checks;)* } },
+        }
+    })
+    .matched(operation, Scope::Check);
+    Some(with_view(input, false, quote! { #body; }))
 }
 
 /// Strides, devices, and overlap of what is written in place.
 fn memory(operation: &Operation) -> TokenStream {
-    let mut lines = vec![quote! { let mut place: Option<::lz_core::tensor::Place> = None; }];
-    for input in operation.inputs.iter().filter(|input| input.kind == Kind::Tensor) {
-        let strides = match input.contiguous {
-            Contiguous::None => quote! {},
-            Contiguous::Last => quote! { if !view.last_is_dense() { return None; } },
-            Contiguous::All => quote! { if !view.is_contiguous() { return None; } },
-        };
-        let device = match input.device {
-            DeviceRule::Any => quote! {},
-            DeviceRule::Host => quote! { if !view.place().is_host() { return None; } },
-            DeviceRule::Same => {
-                quote! { if !::lz_core::check::fast::same_place(&mut place, view) { return None; } }
-            }
-        };
-        lines.push(with_view(input, quote! { #strides #device }));
-    }
     let tensors: Vec<&Input> = operation.inputs.iter().filter(|input| input.kind == Kind::Tensor).collect();
-    for (index, input) in tensors.iter().enumerate().filter(|(_, input)| input.read_write) {
-        lines.push(with_view(input, quote! { if view.layout().overlaps_itself() { return None; } }));
-        for (other, definition) in tensors.iter().enumerate() {
-            if other == index || (definition.read_write && other < index) {
-                continue;
-            }
-            let inner = with_view(
-                definition,
-                quote! { if !::lz_core::check::fast::apart(written, view) { return None; } },
-            );
-            lines.push(with_view(input, quote! { let written = view; #inner }));
-        }
-    }
-    quote! { #(#lines)* }
+    let list = |wanted: &dyn Fn(&Input) -> bool| {
+        let names: Vec<_> =
+            tensors.iter().filter(|input| wanted(input)).map(|input| ident(&input.name)).collect();
+        names
+    };
+    let every = |check: &str, names: Vec<proc_macro2::Ident>| {
+        let check = ident(check);
+        (!names.is_empty()).then(|| quote! { lz::every!(self, #check: #(#names),*); })
+    };
+    let last_dense = every("last_dense", list(&|input| matches!(input.contiguous, Contiguous::Last)));
+    let contiguous = every("contiguous", list(&|input| matches!(input.contiguous, Contiguous::All)));
+    let host = every("on_host", list(&|input| input.device == DeviceRule::Host));
+    let same = list(&|input| input.device == DeviceRule::Same);
+    // One tensor is always on its own device.
+    let same = (same.len() > 1).then(|| quote! { lz::same_device!(self: #(#same),*); });
+    let written = tensors.iter().enumerate().filter(|(_, input)| input.read_write).map(|(index, input)| {
+        let name = ident(&input.name);
+        let others = tensors
+            .iter()
+            .enumerate()
+            .filter(|(other, definition)| *other != index && !(definition.read_write && *other < index))
+            .map(|(_, definition)| ident(&definition.name));
+        quote! { lz::written_apart!(self, #name: #(#others),*); }
+    });
+    quote! { #last_dense #contiguous #host #same #(#written)* }
 }
 
 fn values(operation: &Operation, input: &Input) -> Option<TokenStream> {
-    let int = |typed| {
-        let result = result(operation, typed);
-        quote! { (#result).ok()? }
+    let field = ident(&input.name);
+    let value = |typed: &Typed| Scope::Check.value(operation, typed);
+    let (rule, bounds) = match input.values.as_ref()? {
+        ValueRule::IndexInto(end) => ("index_ok", vec![value(end)]),
+        ValueRule::Between(low, high) => ("range_ok", vec![value(low), value(high)]),
+        ValueRule::IndptrOf(total) => ("indptr_ok", vec![value(total)]),
+        ValueRule::PartitionOf(total) => ("partition_ok", vec![value(total)]),
     };
-    let check = match input.values.as_ref()? {
-        ValueRule::IndexInto(end) => {
-            let end = int(end);
-            quote! { ::lz_core::check::values::index_ok(view, #end) }
-        }
-        ValueRule::Between(low, high) => {
-            let (low, high) = (int(low), int(high));
-            quote! { ::lz_core::check::values::range_ok(view, #low, #high) }
-        }
-        ValueRule::IndptrOf(total) => {
-            let total = int(total);
-            quote! { ::lz_core::check::values::indptr_ok(view, #total) }
-        }
-        ValueRule::PartitionOf(total) => {
-            let total = int(total);
-            quote! { ::lz_core::check::values::partition_ok(view, #total) }
-        }
-    };
-    // A device's data cannot be read here, so even the bounds of its rule are not computed.
-    Some(with_view(input, quote! { if view.place().is_host() && !#check { return None; } }))
+    let rule = ident(rule);
+    Some(quote! { lz::value_rule!(self, #field: #rule(#(#bounds),*)); })
 }

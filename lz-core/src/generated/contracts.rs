@@ -1180,6 +1180,7 @@ pub mod capabilities_v1 {
         }
     }
 }
+
 /// The types of `schemas/contracts/dispatch_table.v1.schema.json`.
 pub mod dispatch_table_v1 {
     ///The kernels for one bucket.

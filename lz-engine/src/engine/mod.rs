@@ -9,6 +9,7 @@ mod capture;
 mod dispatch;
 mod dispatch_tables;
 mod extensions;
+mod functions;
 pub(crate) mod measure;
 mod metrics;
 mod persistence;

@@ -176,315 +176,87 @@ pub mod tokenize_decode;
 #[path = "../reference/tokenize/encode.rs"]
 #[rustfmt::skip]
 pub mod tokenize_encode;
-fn reference_spec(id: &str, operation: &str) -> ::lz_core::KernelSpec {
-    let mut spec = ::lz_core::KernelSpec::new(
-        id,
-        operation,
-        "reference",
-        env!("CARGO_PKG_VERSION"),
-        ::lz_core::device::Platform::Cpu,
-    );
-    spec.reference = true;
-    spec.deterministic = true;
-    spec.tp_invariant = true;
-    spec
-}
-/// The reference of every operation, as kernels of priority 0.
-pub fn kernels() -> Vec<::lz_core::KernelEntry> {
-    vec![
-        { struct ReferenceActivationGelu; impl super::ActivationGeluKernel for
-        ReferenceActivationGelu { fn run(& self, call : & super::ActivationGeluCall < '_
-        >, out : super::ActivationGeluOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
-        Result < (), ::lz_core::KernelError > { activation_gelu::run(call, out) } }
-        super::activation_gelu_kernel(reference_spec("reference.activation.gelu",
-        "activation.gelu"), ReferenceActivationGelu) }, { struct
-        ReferenceActivationGeluMul; impl super::ActivationGeluMulKernel for
-        ReferenceActivationGeluMul { fn run(& self, call : & super::ActivationGeluMulCall
-        < '_ >, out : super::ActivationGeluMulOut < '_ >, _run : & mut ::lz_core::Run <
-        '_ >,) -> Result < (), ::lz_core::KernelError > { activation_gelu_mul::run(call,
-        out) } }
-        super::activation_gelu_mul_kernel(reference_spec("reference.activation.gelu_mul",
-        "activation.gelu_mul"), ReferenceActivationGeluMul) }, { struct
-        ReferenceActivationRelu; impl super::ActivationReluKernel for
-        ReferenceActivationRelu { fn run(& self, call : & super::ActivationReluCall < '_
-        >, out : super::ActivationReluOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
-        Result < (), ::lz_core::KernelError > { activation_relu::run(call, out) } }
-        super::activation_relu_kernel(reference_spec("reference.activation.relu",
-        "activation.relu"), ReferenceActivationRelu) }, { struct
-        ReferenceActivationReluSquared; impl super::ActivationReluSquaredKernel for
-        ReferenceActivationReluSquared { fn run(& self, call : &
-        super::ActivationReluSquaredCall < '_ >, out : super::ActivationReluSquaredOut <
-        '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError
-        > { activation_relu_squared::run(call, out) } }
-        super::activation_relu_squared_kernel(reference_spec("reference.activation.relu_squared",
-        "activation.relu_squared"), ReferenceActivationReluSquared) }, { struct
-        ReferenceActivationSilu; impl super::ActivationSiluKernel for
-        ReferenceActivationSilu { fn run(& self, call : & super::ActivationSiluCall < '_
-        >, out : super::ActivationSiluOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
-        Result < (), ::lz_core::KernelError > { activation_silu::run(call, out) } }
-        super::activation_silu_kernel(reference_spec("reference.activation.silu",
-        "activation.silu"), ReferenceActivationSilu) }, { struct
-        ReferenceActivationSiluMul; impl super::ActivationSiluMulKernel for
-        ReferenceActivationSiluMul { fn run(& self, call : & super::ActivationSiluMulCall
-        < '_ >, out : super::ActivationSiluMulOut < '_ >, _run : & mut ::lz_core::Run <
-        '_ >,) -> Result < (), ::lz_core::KernelError > { activation_silu_mul::run(call,
-        out) } }
-        super::activation_silu_mul_kernel(reference_spec("reference.activation.silu_mul",
-        "activation.silu_mul"), ReferenceActivationSiluMul) }, { struct
-        ReferenceAttentionCrossDecode; impl super::AttentionCrossDecodeKernel for
-        ReferenceAttentionCrossDecode { fn run(& self, call : &
-        super::AttentionCrossDecodeCall < '_ >, out : super::AttentionCrossDecodeOut < '_
-        >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError >
-        { attention_cross_decode::run(call, out) } }
-        super::attention_cross_decode_kernel(reference_spec("reference.attention.cross.decode",
-        "attention.cross.decode"), ReferenceAttentionCrossDecode) }, { struct
-        ReferenceAttentionCrossPrefill; impl super::AttentionCrossPrefillKernel for
-        ReferenceAttentionCrossPrefill { fn run(& self, call : &
-        super::AttentionCrossPrefillCall < '_ >, out : super::AttentionCrossPrefillOut <
-        '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError
-        > { attention_cross_prefill::run(call, out) } }
-        super::attention_cross_prefill_kernel(reference_spec("reference.attention.cross.prefill",
-        "attention.cross.prefill"), ReferenceAttentionCrossPrefill) }, { struct
-        ReferenceAttentionGqaDecode; impl super::AttentionGqaDecodeKernel for
-        ReferenceAttentionGqaDecode { fn run(& self, call : &
-        super::AttentionGqaDecodeCall < '_ >, out : super::AttentionGqaDecodeOut < '_ >,
-        _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        attention_gqa_decode::run(call, out) } }
-        super::attention_gqa_decode_kernel(reference_spec("reference.attention.gqa.decode",
-        "attention.gqa.decode"), ReferenceAttentionGqaDecode) }, { struct
-        ReferenceAttentionGqaDecodePaged; impl super::AttentionGqaDecodePagedKernel for
-        ReferenceAttentionGqaDecodePaged { fn run(& self, call : &
-        super::AttentionGqaDecodePagedCall < '_ >, out :
-        super::AttentionGqaDecodePagedOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
-        Result < (), ::lz_core::KernelError > { attention_gqa_decode_paged::run(call,
-        out) } }
-        super::attention_gqa_decode_paged_kernel(reference_spec("reference.attention.gqa.decode.paged",
-        "attention.gqa.decode.paged"), ReferenceAttentionGqaDecodePaged) }, { struct
-        ReferenceAttentionGqaPrefill; impl super::AttentionGqaPrefillKernel for
-        ReferenceAttentionGqaPrefill { fn run(& self, call : &
-        super::AttentionGqaPrefillCall < '_ >, out : super::AttentionGqaPrefillOut < '_
-        >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError >
-        { attention_gqa_prefill::run(call, out) } }
-        super::attention_gqa_prefill_kernel(reference_spec("reference.attention.gqa.prefill",
-        "attention.gqa.prefill"), ReferenceAttentionGqaPrefill) }, { struct
-        ReferenceAttentionGqaPrefillPaged; impl super::AttentionGqaPrefillPagedKernel for
-        ReferenceAttentionGqaPrefillPaged { fn run(& self, call : &
-        super::AttentionGqaPrefillPagedCall < '_ >, out :
-        super::AttentionGqaPrefillPagedOut < '_ >, _run : & mut ::lz_core::Run < '_ >,)
-        -> Result < (), ::lz_core::KernelError > { attention_gqa_prefill_paged::run(call,
-        out) } }
-        super::attention_gqa_prefill_paged_kernel(reference_spec("reference.attention.gqa.prefill.paged",
-        "attention.gqa.prefill.paged"), ReferenceAttentionGqaPrefillPaged) }, { struct
-        ReferenceAttentionGqaPrefillRagged; impl super::AttentionGqaPrefillRaggedKernel
-        for ReferenceAttentionGqaPrefillRagged { fn run(& self, call : &
-        super::AttentionGqaPrefillRaggedCall < '_ >, out :
-        super::AttentionGqaPrefillRaggedOut < '_ >, _run : & mut ::lz_core::Run < '_ >,)
-        -> Result < (), ::lz_core::KernelError > {
-        attention_gqa_prefill_ragged::run(call, out) } }
-        super::attention_gqa_prefill_ragged_kernel(reference_spec("reference.attention.gqa.prefill.ragged",
-        "attention.gqa.prefill.ragged"), ReferenceAttentionGqaPrefillRagged) }, { struct
-        ReferenceAttentionMlaDecode; impl super::AttentionMlaDecodeKernel for
-        ReferenceAttentionMlaDecode { fn run(& self, call : &
-        super::AttentionMlaDecodeCall < '_ >, out : super::AttentionMlaDecodeOut < '_ >,
-        _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        attention_mla_decode::run(call, out) } }
-        super::attention_mla_decode_kernel(reference_spec("reference.attention.mla.decode",
-        "attention.mla.decode"), ReferenceAttentionMlaDecode) }, { struct
-        ReferenceAttentionMlaDecodePaged; impl super::AttentionMlaDecodePagedKernel for
-        ReferenceAttentionMlaDecodePaged { fn run(& self, call : &
-        super::AttentionMlaDecodePagedCall < '_ >, out :
-        super::AttentionMlaDecodePagedOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
-        Result < (), ::lz_core::KernelError > { attention_mla_decode_paged::run(call,
-        out) } }
-        super::attention_mla_decode_paged_kernel(reference_spec("reference.attention.mla.decode.paged",
-        "attention.mla.decode.paged"), ReferenceAttentionMlaDecodePaged) }, { struct
-        ReferenceAttentionMlaPrefill; impl super::AttentionMlaPrefillKernel for
-        ReferenceAttentionMlaPrefill { fn run(& self, call : &
-        super::AttentionMlaPrefillCall < '_ >, out : super::AttentionMlaPrefillOut < '_
-        >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError >
-        { attention_mla_prefill::run(call, out) } }
-        super::attention_mla_prefill_kernel(reference_spec("reference.attention.mla.prefill",
-        "attention.mla.prefill"), ReferenceAttentionMlaPrefill) }, { struct
-        ReferenceAttentionSparseBlock; impl super::AttentionSparseBlockKernel for
-        ReferenceAttentionSparseBlock { fn run(& self, call : &
-        super::AttentionSparseBlockCall < '_ >, out : super::AttentionSparseBlockOut < '_
-        >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError >
-        { attention_sparse_block::run(call, out) } }
-        super::attention_sparse_block_kernel(reference_spec("reference.attention.sparse.block",
-        "attention.sparse.block"), ReferenceAttentionSparseBlock) }, { struct
-        ReferenceAttentionSparseVariableBlock; impl
-        super::AttentionSparseVariableBlockKernel for
-        ReferenceAttentionSparseVariableBlock { fn run(& self, call : &
-        super::AttentionSparseVariableBlockCall < '_ >, out :
-        super::AttentionSparseVariableBlockOut < '_ >, _run : & mut ::lz_core::Run < '_
-        >,) -> Result < (), ::lz_core::KernelError > {
-        attention_sparse_variable_block::run(call, out) } }
-        super::attention_sparse_variable_block_kernel(reference_spec("reference.attention.sparse.variable_block",
-        "attention.sparse.variable_block"), ReferenceAttentionSparseVariableBlock) }, {
-        struct ReferenceAttentionStandardDecode; impl
-        super::AttentionStandardDecodeKernel for ReferenceAttentionStandardDecode { fn
-        run(& self, call : & super::AttentionStandardDecodeCall < '_ >, out :
-        super::AttentionStandardDecodeOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
-        Result < (), ::lz_core::KernelError > { attention_standard_decode::run(call, out)
-        } }
-        super::attention_standard_decode_kernel(reference_spec("reference.attention.standard.decode",
-        "attention.standard.decode"), ReferenceAttentionStandardDecode) }, { struct
-        ReferenceAttentionStandardDecodePaged; impl
-        super::AttentionStandardDecodePagedKernel for
-        ReferenceAttentionStandardDecodePaged { fn run(& self, call : &
-        super::AttentionStandardDecodePagedCall < '_ >, out :
-        super::AttentionStandardDecodePagedOut < '_ >, _run : & mut ::lz_core::Run < '_
-        >,) -> Result < (), ::lz_core::KernelError > {
-        attention_standard_decode_paged::run(call, out) } }
-        super::attention_standard_decode_paged_kernel(reference_spec("reference.attention.standard.decode.paged",
-        "attention.standard.decode.paged"), ReferenceAttentionStandardDecodePaged) }, {
-        struct ReferenceAttentionStandardPrefill; impl
-        super::AttentionStandardPrefillKernel for ReferenceAttentionStandardPrefill { fn
-        run(& self, call : & super::AttentionStandardPrefillCall < '_ >, out :
-        super::AttentionStandardPrefillOut < '_ >, _run : & mut ::lz_core::Run < '_ >,)
-        -> Result < (), ::lz_core::KernelError > { attention_standard_prefill::run(call,
-        out) } }
-        super::attention_standard_prefill_kernel(reference_spec("reference.attention.standard.prefill",
-        "attention.standard.prefill"), ReferenceAttentionStandardPrefill) }, { struct
-        ReferenceAttentionStandardPrefillPaged; impl
-        super::AttentionStandardPrefillPagedKernel for
-        ReferenceAttentionStandardPrefillPaged { fn run(& self, call : &
-        super::AttentionStandardPrefillPagedCall < '_ >, out :
-        super::AttentionStandardPrefillPagedOut < '_ >, _run : & mut ::lz_core::Run < '_
-        >,) -> Result < (), ::lz_core::KernelError > {
-        attention_standard_prefill_paged::run(call, out) } }
-        super::attention_standard_prefill_paged_kernel(reference_spec("reference.attention.standard.prefill.paged",
-        "attention.standard.prefill.paged"), ReferenceAttentionStandardPrefillPaged) }, {
-        struct ReferenceAttentionStandardPrefillRagged; impl
-        super::AttentionStandardPrefillRaggedKernel for
-        ReferenceAttentionStandardPrefillRagged { fn run(& self, call : &
-        super::AttentionStandardPrefillRaggedCall < '_ >, out :
-        super::AttentionStandardPrefillRaggedOut < '_ >, _run : & mut ::lz_core::Run < '_
-        >,) -> Result < (), ::lz_core::KernelError > {
-        attention_standard_prefill_ragged::run(call, out) } }
-        super::attention_standard_prefill_ragged_kernel(reference_spec("reference.attention.standard.prefill.ragged",
-        "attention.standard.prefill.ragged"), ReferenceAttentionStandardPrefillRagged) },
-        { struct ReferenceAttentionStateMerge; impl super::AttentionStateMergeKernel for
-        ReferenceAttentionStateMerge { fn run(& self, call : &
-        super::AttentionStateMergeCall < '_ >, out : super::AttentionStateMergeOut < '_
-        >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError >
-        { attention_state_merge::run(call, out) } }
-        super::attention_state_merge_kernel(reference_spec("reference.attention.state.merge",
-        "attention.state.merge"), ReferenceAttentionStateMerge) }, { struct
-        ReferenceDequantize; impl super::DequantizeKernel for ReferenceDequantize { fn
-        run(& self, call : & super::DequantizeCall < '_ >, out : super::DequantizeOut <
-        '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError
-        > { dequantize::run(call, out) } }
-        super::dequantize_kernel(reference_spec("reference.dequantize", "dequantize"),
-        ReferenceDequantize) }, { struct ReferenceEmbeddingLookup; impl
-        super::EmbeddingLookupKernel for ReferenceEmbeddingLookup { fn run(& self, call :
-        & super::EmbeddingLookupCall < '_ >, out : super::EmbeddingLookupOut < '_ >, _run
-        : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        embedding_lookup::run(call, out) } }
-        super::embedding_lookup_kernel(reference_spec("reference.embedding.lookup",
-        "embedding.lookup"), ReferenceEmbeddingLookup) }, { struct ReferenceKvAppend;
-        impl super::KvAppendKernel for ReferenceKvAppend { fn run(& self, call : &
-        super::KvAppendCall < '_ >, out : super::KvAppendOut < '_ >, _run : & mut
-        ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        kv_append::run(call, out) } }
-        super::kv_append_kernel(reference_spec("reference.kv.append", "kv.append"),
-        ReferenceKvAppend) }, { struct ReferenceKvCompact; impl super::KvCompactKernel
-        for ReferenceKvCompact { fn run(& self, call : & super::KvCompactCall < '_ >, out
-        : super::KvCompactOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result <
-        (), ::lz_core::KernelError > { kv_compact::run(call, out) } }
-        super::kv_compact_kernel(reference_spec("reference.kv.compact", "kv.compact"),
-        ReferenceKvCompact) }, { struct ReferenceMlpFused; impl super::MlpFusedKernel for
-        ReferenceMlpFused { fn run(& self, call : & super::MlpFusedCall < '_ >, out :
-        super::MlpFusedOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (),
-        ::lz_core::KernelError > { mlp_fused::run(call, out) } }
-        super::mlp_fused_kernel(reference_spec("reference.mlp.fused", "mlp.fused"),
-        ReferenceMlpFused) }, { struct ReferenceMlpLinear; impl super::MlpLinearKernel
-        for ReferenceMlpLinear { fn run(& self, call : & super::MlpLinearCall < '_ >, out
-        : super::MlpLinearOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result <
-        (), ::lz_core::KernelError > { mlp_linear::run(call, out) } }
-        super::mlp_linear_kernel(reference_spec("reference.mlp.linear", "mlp.linear"),
-        ReferenceMlpLinear) }, { struct ReferenceMlpLinearInt8; impl
-        super::MlpLinearInt8Kernel for ReferenceMlpLinearInt8 { fn run(& self, call : &
-        super::MlpLinearInt8Call < '_ >, out : super::MlpLinearInt8Out < '_ >, _run : &
-        mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        mlp_linear_int8::run(call, out) } }
-        super::mlp_linear_int8_kernel(reference_spec("reference.mlp.linear.int8",
-        "mlp.linear.int8"), ReferenceMlpLinearInt8) }, { struct ReferenceMlpLinearPack;
-        impl super::MlpLinearPackKernel for ReferenceMlpLinearPack { fn run(& self, call
-        : & super::MlpLinearPackCall < '_ >, out : super::MlpLinearPackOut < '_ >, _run :
-        & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        mlp_linear_pack::run(call, out) } }
-        super::mlp_linear_pack_kernel(reference_spec("reference.mlp.linear.pack",
-        "mlp.linear.pack"), ReferenceMlpLinearPack) }, { struct
-        ReferenceMlpLinearWeightOnly; impl super::MlpLinearWeightOnlyKernel for
-        ReferenceMlpLinearWeightOnly { fn run(& self, call : &
-        super::MlpLinearWeightOnlyCall < '_ >, out : super::MlpLinearWeightOnlyOut < '_
-        >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError >
-        { mlp_linear_weight_only::run(call, out) } }
-        super::mlp_linear_weight_only_kernel(reference_spec("reference.mlp.linear.weight_only",
-        "mlp.linear.weight_only"), ReferenceMlpLinearWeightOnly) }, { struct
-        ReferenceNormLayer; impl super::NormLayerKernel for ReferenceNormLayer { fn run(&
-        self, call : & super::NormLayerCall < '_ >, out : super::NormLayerOut < '_ >,
-        _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        norm_layer::run(call, out) } }
-        super::norm_layer_kernel(reference_spec("reference.norm.layer", "norm.layer"),
-        ReferenceNormLayer) }, { struct ReferenceNormRms; impl super::NormRmsKernel for
-        ReferenceNormRms { fn run(& self, call : & super::NormRmsCall < '_ >, out :
-        super::NormRmsOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (),
-        ::lz_core::KernelError > { norm_rms::run(call, out) } }
-        super::norm_rms_kernel(reference_spec("reference.norm.rms", "norm.rms"),
-        ReferenceNormRms) }, { struct ReferenceNormRmsAdd; impl super::NormRmsAddKernel
-        for ReferenceNormRmsAdd { fn run(& self, call : & super::NormRmsAddCall < '_ >,
-        out : super::NormRmsAddOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result
-        < (), ::lz_core::KernelError > { norm_rms_add::run(call, out) } }
-        super::norm_rms_add_kernel(reference_spec("reference.norm.rms.add",
-        "norm.rms.add"), ReferenceNormRmsAdd) }, { struct ReferencePosencAlibi; impl
-        super::PosencAlibiKernel for ReferencePosencAlibi { fn run(& self, call : &
-        super::PosencAlibiCall < '_ >, out : super::PosencAlibiOut < '_ >, _run : & mut
-        ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        posenc_alibi::run(call, out) } }
-        super::posenc_alibi_kernel(reference_spec("reference.posenc.alibi",
-        "posenc.alibi"), ReferencePosencAlibi) }, { struct ReferencePosencRope; impl
-        super::PosencRopeKernel for ReferencePosencRope { fn run(& self, call : &
-        super::PosencRopeCall < '_ >, out : super::PosencRopeOut < '_ >, _run : & mut
-        ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        posenc_rope::run(call, out) } }
-        super::posenc_rope_kernel(reference_spec("reference.posenc.rope", "posenc.rope"),
-        ReferencePosencRope) }, { struct ReferenceQuantize; impl super::QuantizeKernel
-        for ReferenceQuantize { fn run(& self, call : & super::QuantizeCall < '_ >, out :
-        super::QuantizeOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (),
-        ::lz_core::KernelError > { quantize::run(call, out) } }
-        super::quantize_kernel(reference_spec("reference.quantize", "quantize"),
-        ReferenceQuantize) }, { struct ReferenceSamplingSpeculative; impl
-        super::SamplingSpeculativeKernel for ReferenceSamplingSpeculative { fn run(&
-        self, call : & super::SamplingSpeculativeCall < '_ >, out :
-        super::SamplingSpeculativeOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
-        Result < (), ::lz_core::KernelError > { sampling_speculative::run(call, out) } }
-        super::sampling_speculative_kernel(reference_spec("reference.sampling.speculative",
-        "sampling.speculative"), ReferenceSamplingSpeculative) }, { struct
-        ReferenceSamplingTopk; impl super::SamplingTopkKernel for ReferenceSamplingTopk {
-        fn run(& self, call : & super::SamplingTopkCall < '_ >, out :
-        super::SamplingTopkOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result <
-        (), ::lz_core::KernelError > { sampling_topk::run(call, out) } }
-        super::sampling_topk_kernel(reference_spec("reference.sampling.topk",
-        "sampling.topk"), ReferenceSamplingTopk) }, { struct ReferenceSamplingTopp; impl
-        super::SamplingToppKernel for ReferenceSamplingTopp { fn run(& self, call : &
-        super::SamplingToppCall < '_ >, out : super::SamplingToppOut < '_ >, _run : & mut
-        ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        sampling_topp::run(call, out) } }
-        super::sampling_topp_kernel(reference_spec("reference.sampling.topp",
-        "sampling.topp"), ReferenceSamplingTopp) }, { struct ReferenceTokenizeDecode;
-        impl super::TokenizeDecodeKernel for ReferenceTokenizeDecode { fn run(& self,
-        call : & super::TokenizeDecodeCall < '_ >, out : super::TokenizeDecodeOut < '_ >,
-        _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        tokenize_decode::run(call, out) } }
-        super::tokenize_decode_kernel(reference_spec("reference.tokenize.decode",
-        "tokenize.decode"), ReferenceTokenizeDecode) }, { struct ReferenceTokenizeEncode;
-        impl super::TokenizeEncodeKernel for ReferenceTokenizeEncode { fn run(& self,
-        call : & super::TokenizeEncodeCall < '_ >, out : super::TokenizeEncodeOut < '_ >,
-        _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        tokenize_encode::run(call, out) } }
-        super::tokenize_encode_kernel(reference_spec("reference.tokenize.encode",
-        "tokenize.encode"), ReferenceTokenizeEncode) }
-    ]
-}
+
+crate::reference::kernels::references!(
+    "activation.gelu" => activation_gelu(ActivationGeluKernel, ActivationGeluCall,
+        ActivationGeluOut) activation_gelu_kernel;
+    "activation.gelu_mul" => activation_gelu_mul(ActivationGeluMulKernel, ActivationGeluMulCall,
+        ActivationGeluMulOut) activation_gelu_mul_kernel;
+    "activation.relu" => activation_relu(ActivationReluKernel, ActivationReluCall,
+        ActivationReluOut) activation_relu_kernel;
+    "activation.relu_squared" => activation_relu_squared(ActivationReluSquaredKernel,
+        ActivationReluSquaredCall, ActivationReluSquaredOut) activation_relu_squared_kernel;
+    "activation.silu" => activation_silu(ActivationSiluKernel, ActivationSiluCall,
+        ActivationSiluOut) activation_silu_kernel;
+    "activation.silu_mul" => activation_silu_mul(ActivationSiluMulKernel, ActivationSiluMulCall,
+        ActivationSiluMulOut) activation_silu_mul_kernel;
+    "attention.cross.decode" => attention_cross_decode(AttentionCrossDecodeKernel, AttentionCrossDecodeCall,
+        AttentionCrossDecodeOut) attention_cross_decode_kernel;
+    "attention.cross.prefill" => attention_cross_prefill(AttentionCrossPrefillKernel,
+        AttentionCrossPrefillCall, AttentionCrossPrefillOut) attention_cross_prefill_kernel;
+    "attention.gqa.decode" => attention_gqa_decode(AttentionGqaDecodeKernel, AttentionGqaDecodeCall,
+        AttentionGqaDecodeOut) attention_gqa_decode_kernel;
+    "attention.gqa.decode.paged" => attention_gqa_decode_paged(AttentionGqaDecodePagedKernel,
+        AttentionGqaDecodePagedCall, AttentionGqaDecodePagedOut) attention_gqa_decode_paged_kernel;
+    "attention.gqa.prefill" => attention_gqa_prefill(AttentionGqaPrefillKernel, AttentionGqaPrefillCall,
+        AttentionGqaPrefillOut) attention_gqa_prefill_kernel;
+    "attention.gqa.prefill.paged" => attention_gqa_prefill_paged(AttentionGqaPrefillPagedKernel,
+        AttentionGqaPrefillPagedCall, AttentionGqaPrefillPagedOut) attention_gqa_prefill_paged_kernel;
+    "attention.gqa.prefill.ragged" => attention_gqa_prefill_ragged(AttentionGqaPrefillRaggedKernel,
+        AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut) attention_gqa_prefill_ragged_kernel;
+    "attention.mla.decode" => attention_mla_decode(AttentionMlaDecodeKernel, AttentionMlaDecodeCall,
+        AttentionMlaDecodeOut) attention_mla_decode_kernel;
+    "attention.mla.decode.paged" => attention_mla_decode_paged(AttentionMlaDecodePagedKernel,
+        AttentionMlaDecodePagedCall, AttentionMlaDecodePagedOut) attention_mla_decode_paged_kernel;
+    "attention.mla.prefill" => attention_mla_prefill(AttentionMlaPrefillKernel, AttentionMlaPrefillCall,
+        AttentionMlaPrefillOut) attention_mla_prefill_kernel;
+    "attention.sparse.block" => attention_sparse_block(AttentionSparseBlockKernel, AttentionSparseBlockCall,
+        AttentionSparseBlockOut) attention_sparse_block_kernel;
+    "attention.sparse.variable_block" => attention_sparse_variable_block(AttentionSparseVariableBlockKernel,
+        AttentionSparseVariableBlockCall,
+        AttentionSparseVariableBlockOut) attention_sparse_variable_block_kernel;
+    "attention.standard.decode" => attention_standard_decode(AttentionStandardDecodeKernel,
+        AttentionStandardDecodeCall, AttentionStandardDecodeOut) attention_standard_decode_kernel;
+    "attention.standard.decode.paged" => attention_standard_decode_paged(AttentionStandardDecodePagedKernel,
+        AttentionStandardDecodePagedCall,
+        AttentionStandardDecodePagedOut) attention_standard_decode_paged_kernel;
+    "attention.standard.prefill" => attention_standard_prefill(AttentionStandardPrefillKernel,
+        AttentionStandardPrefillCall, AttentionStandardPrefillOut) attention_standard_prefill_kernel;
+    "attention.standard.prefill.paged" => attention_standard_prefill_paged(AttentionStandardPrefillPagedKernel,
+        AttentionStandardPrefillPagedCall,
+        AttentionStandardPrefillPagedOut) attention_standard_prefill_paged_kernel;
+    "attention.standard.prefill.ragged" => attention_standard_prefill_ragged(AttentionStandardPrefillRaggedKernel,
+        AttentionStandardPrefillRaggedCall,
+        AttentionStandardPrefillRaggedOut) attention_standard_prefill_ragged_kernel;
+    "attention.state.merge" => attention_state_merge(AttentionStateMergeKernel, AttentionStateMergeCall,
+        AttentionStateMergeOut) attention_state_merge_kernel;
+    "dequantize" => dequantize(DequantizeKernel, DequantizeCall, DequantizeOut) dequantize_kernel;
+    "embedding.lookup" => embedding_lookup(EmbeddingLookupKernel, EmbeddingLookupCall,
+        EmbeddingLookupOut) embedding_lookup_kernel;
+    "kv.append" => kv_append(KvAppendKernel, KvAppendCall, KvAppendOut) kv_append_kernel;
+    "kv.compact" => kv_compact(KvCompactKernel, KvCompactCall, KvCompactOut) kv_compact_kernel;
+    "mlp.fused" => mlp_fused(MlpFusedKernel, MlpFusedCall, MlpFusedOut) mlp_fused_kernel;
+    "mlp.linear" => mlp_linear(MlpLinearKernel, MlpLinearCall, MlpLinearOut) mlp_linear_kernel;
+    "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Kernel, MlpLinearInt8Call,
+        MlpLinearInt8Out) mlp_linear_int8_kernel;
+    "mlp.linear.pack" => mlp_linear_pack(MlpLinearPackKernel, MlpLinearPackCall,
+        MlpLinearPackOut) mlp_linear_pack_kernel;
+    "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnlyKernel, MlpLinearWeightOnlyCall,
+        MlpLinearWeightOnlyOut) mlp_linear_weight_only_kernel;
+    "norm.layer" => norm_layer(NormLayerKernel, NormLayerCall, NormLayerOut) norm_layer_kernel;
+    "norm.rms" => norm_rms(NormRmsKernel, NormRmsCall, NormRmsOut) norm_rms_kernel;
+    "norm.rms.add" => norm_rms_add(NormRmsAddKernel, NormRmsAddCall, NormRmsAddOut) norm_rms_add_kernel;
+    "posenc.alibi" => posenc_alibi(PosencAlibiKernel, PosencAlibiCall, PosencAlibiOut) posenc_alibi_kernel;
+    "posenc.rope" => posenc_rope(PosencRopeKernel, PosencRopeCall, PosencRopeOut) posenc_rope_kernel;
+    "quantize" => quantize(QuantizeKernel, QuantizeCall, QuantizeOut) quantize_kernel;
+    "sampling.speculative" => sampling_speculative(SamplingSpeculativeKernel, SamplingSpeculativeCall,
+        SamplingSpeculativeOut) sampling_speculative_kernel;
+    "sampling.topk" => sampling_topk(SamplingTopkKernel, SamplingTopkCall,
+        SamplingTopkOut) sampling_topk_kernel;
+    "sampling.topp" => sampling_topp(SamplingToppKernel, SamplingToppCall,
+        SamplingToppOut) sampling_topp_kernel;
+    "tokenize.decode" => tokenize_decode(TokenizeDecodeKernel, TokenizeDecodeCall,
+        TokenizeDecodeOut) tokenize_decode_kernel;
+    "tokenize.encode" => tokenize_encode(TokenizeEncodeKernel, TokenizeEncodeCall,
+        TokenizeEncodeOut) tokenize_encode_kernel;
+);

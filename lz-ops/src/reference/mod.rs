@@ -6,5 +6,6 @@ pub mod attention_core;
 pub mod draw;
 pub mod groups;
 pub mod index;
+pub(crate) mod kernels;
 pub mod panels;
 pub mod philox;

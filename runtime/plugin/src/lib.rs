@@ -7,6 +7,7 @@
 pub mod abi;
 pub mod loader;
 pub mod native;
+mod operation;
 
 /// One structure of arguments and one of outputs for each operation.
 #[rustfmt::skip]

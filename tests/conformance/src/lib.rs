@@ -17,6 +17,7 @@ pub mod memory;
 pub mod mutants;
 pub mod random;
 pub mod strategy;
+mod subject;
 pub mod suite;
 pub mod take;
 pub mod text;

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use lz_plugin::abi::{self, Run, Status};
-use lz_plugin::generated::norm_rms::{NormRmsArgs, NormRmsPlaces};
+use lz_plugin::generated::norm_rms::{NormRmsArgs, NormRmsOutputSlots};
 use lz_plugin::loader::library::{Host, KernelRecord, PluginRecord};
 use lz_plugin::native::Vtable;
 
@@ -24,8 +24,8 @@ struct Fixed<T>(T);
 // SAFETY: read-only data.
 unsafe impl<T> Sync for Fixed<T> {}
 
-static VTABLE: Fixed<Vtable<NormRmsArgs, NormRmsPlaces>> = Fixed(Vtable {
-    size: size_of::<Vtable<NormRmsArgs, NormRmsPlaces>>(),
+static VTABLE: Fixed<Vtable<NormRmsArgs, NormRmsOutputSlots>> = Fixed(Vtable {
+    size: size_of::<Vtable<NormRmsArgs, NormRmsOutputSlots>>(),
     context: null_mut(),
     workspace: None,
     run: Some(run),
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn lz_plugin_init(_host: *const Host, plugin: *mut PluginR
 unsafe extern "C" fn run(
     _context: *mut c_void,
     args: *const NormRmsArgs,
-    out: *const NormRmsPlaces,
+    out: *const NormRmsOutputSlots,
     _run: *mut Run,
 ) -> Status {
     // SAFETY: the host passes a validated call: contiguous f32 tensors of equal shape.

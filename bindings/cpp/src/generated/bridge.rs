@@ -64,7 +64,7 @@ pub mod ffi {
         message: String,
     }
 
-    /// A kernel that was looked at.
+    /// A candidate kernel.
     struct Candidate {
         kernel: String,
         backend: String,
@@ -85,7 +85,7 @@ pub mod ffi {
         json: String,
     }
 
-    /// A kernel that C++ brings: the address of its table of functions.
+    /// A kernel written in C++: the address of its function table.
     struct KernelRecord {
         id: String,
         operation: String,
@@ -100,7 +100,7 @@ pub mod ffi {
         source: String,
     }
 
-    /// What became of one kernel in a measurement: "measured", "failed", "passed" over or "untouched".
+    /// The outcome of one kernel in a measurement: "measured", "failed", "passed" over or "untouched".
     struct Measured {
         kernel: String,
         state: String,
@@ -110,7 +110,7 @@ pub mod ffi {
         reasons: Vec<Reason>,
     }
 
-    /// What measuring the kernels of a call found, fastest first.
+    /// The measurements of the kernels of a call, fastest first.
     struct Tuned {
         kernels: Vec<Measured>,
         settled: bool,
@@ -127,7 +127,7 @@ pub mod ffi {
         dropped_writes: u64,
     }
 
-    /// A circuit with something to remember: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
+    /// A circuit breaker with recorded failures: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
     struct CircuitInfo {
         scope: String,
         name: String,
@@ -140,14 +140,14 @@ pub mod ffi {
         stored_only: bool,
     }
 
-    /// A dispatch table that was loaded; `stale` says why it decides nothing any more, and is empty while it does.
+    /// A loaded dispatch table; `stale` is the reason why it is no longer used, empty while it is.
     struct TableInfo {
         path: String,
         operations: Vec<String>,
         stale: String,
     }
 
-    /// A plugin that was loaded; `runs_in` is empty for this process.
+    /// A loaded plugin; `runs_in` is empty for this process.
     struct PluginInfo {
         backend: String,
         kernels: Vec<String>,

@@ -999,7 +999,7 @@ struct Reason final {
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$Candidate
 #define CXXBRIDGE1_STRUCT_lz$bridge$Candidate
-// A kernel that was looked at.
+// A candidate kernel.
 struct Candidate final {
   ::rust::String kernel;
   ::rust::String backend;
@@ -1030,7 +1030,7 @@ struct Answer final {
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$KernelRecord
 #define CXXBRIDGE1_STRUCT_lz$bridge$KernelRecord
-// A kernel that C++ brings: the address of its table of functions.
+// A kernel written in C++: the address of its function table.
 struct KernelRecord final {
   ::rust::String id;
   ::rust::String operation;
@@ -1055,7 +1055,7 @@ struct ConfigEntry final {
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$Measured
 #define CXXBRIDGE1_STRUCT_lz$bridge$Measured
-// What became of one kernel in a measurement: "measured", "failed", "passed" over or "untouched".
+// The outcome of one kernel in a measurement: "measured", "failed", "passed" over or "untouched".
 struct Measured final {
   ::rust::String kernel;
   ::rust::String state;
@@ -1070,7 +1070,7 @@ struct Measured final {
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$Tuned
 #define CXXBRIDGE1_STRUCT_lz$bridge$Tuned
-// What measuring the kernels of a call found, fastest first.
+// The measurements of the kernels of a call, fastest first.
 struct Tuned final {
   ::rust::Vec<::lz::bridge::Measured> kernels;
   bool settled CXX_DEFAULT_VALUE(false);
@@ -1096,7 +1096,7 @@ struct PerfDbInfo final {
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
-// A circuit with something to remember: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
+// A circuit breaker with recorded failures: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
 struct CircuitInfo final {
   ::rust::String scope;
   ::rust::String name;
@@ -1114,7 +1114,7 @@ struct CircuitInfo final {
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
-// A dispatch table that was loaded; `stale` says why it decides nothing any more, and is empty while it does.
+// A loaded dispatch table; `stale` is the reason why it is no longer used, empty while it is.
 struct TableInfo final {
   ::rust::String path;
   ::rust::Vec<::rust::String> operations;
@@ -1126,7 +1126,7 @@ struct TableInfo final {
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$PluginInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$PluginInfo
-// A plugin that was loaded; `runs_in` is empty for this process.
+// A loaded plugin; `runs_in` is empty for this process.
 struct PluginInfo final {
   ::rust::String backend;
   ::rust::Vec<::rust::String> kernels;

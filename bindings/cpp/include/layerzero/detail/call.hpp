@@ -46,6 +46,19 @@ struct Options {
 
 namespace detail {
 
+/// Passes a parameter: writes its field and sets its bit in `given`.
+template <class Field, class Value>
+void pass(std::uint64_t &given, unsigned bit, Field &field, const Required<Value> &from) noexcept {
+    given |= std::uint64_t{1} << bit;
+    field = static_cast<Field>(from.value);
+}
+template <class Field, class Value>
+void pass(std::uint64_t &given, unsigned bit, Field &field, const std::optional<Value> &from) noexcept {
+    if (from) {
+        pass(given, bit, field, Required<Value>(*from));
+    }
+}
+
 /// The C representation of texts; must not outlive them.
 class CrossingTexts {
   public:

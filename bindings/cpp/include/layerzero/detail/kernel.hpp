@@ -87,7 +87,30 @@ template <class Abi, class Object> Kernel make_kernel(std::string id, std::uniqu
                   std::shared_ptr<const void>(std::move(owned), table));
 }
 
+/// A kernel that is a function.
+template <class Abi, class Object, class Function> Kernel make_function_kernel(std::string id, Function function) {
+    struct Called final : Object {
+        Function function;
+        explicit Called(Function given) : function(std::move(given)) {}
+        void run(const typename Abi::Arguments &call, const typename Abi::Places &out, Run &run) const override {
+            function(call, out, run);
+        }
+    };
+    return make_kernel<Abi, Object>(std::move(id), std::make_unique<const Called>(std::move(function)));
+}
+
 } // namespace detail
+
+/// A kernel written in C++ of the operation with these arguments and output slots. Parameters have values; an exception
+/// becomes the kernel's failure.
+template <class Arguments, class Out> class OperationKernel {
+  public:
+    virtual ~OperationKernel() = default;
+    /// Runs a checked call, from any thread.
+    virtual void run(const Arguments &call, const Out &out, Run &run) const = 0;
+    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
+    virtual std::uint64_t workspace([[maybe_unused]] const Arguments &call) const { return 0; }
+};
 
 inline void Engine::register_backend(std::string_view descriptor, std::vector<Kernel> kernels) const {
     rust::Vec<bridge::KernelRecord> records;

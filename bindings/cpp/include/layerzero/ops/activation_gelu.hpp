@@ -34,13 +34,13 @@ struct ActivationGelu {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationGeluOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationGeluOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -48,7 +48,7 @@ struct ActivationGeluOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationGeluCrossing {
     lz_activation_gelu_args args{};
 
@@ -56,10 +56,7 @@ struct ActivationGeluCrossing {
     {
         args.size = sizeof(args);
         args.x = from.x.raw();
-        if (from.approximate) {
-            args.given |= std::uint64_t{1} << 0;
-            args.approximate = static_cast<std::uint32_t>(*from.approximate);
-        }
+        lz::detail::pass(args.given, 0, args.approximate, from.approximate);
     }
 };
 
@@ -67,7 +64,7 @@ struct ActivationGeluCrossing {
 
 /// The Gaussian error linear unit.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationGeluOutput activation_gelu(const Engine &engine, const ActivationGelu &args, const Options &options = {}) {
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -77,7 +74,7 @@ inline ActivationGeluOutput activation_gelu(const Engine &engine, const Activati
 
 /// The Gaussian error linear unit.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_gelu_into(const Engine &engine, const ActivationGelu &args, const ActivationGeluOut &out, const Options &options = {}) {
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -85,32 +82,25 @@ inline void activation_gelu_into(const Engine &engine, const ActivationGelu &arg
     lz::detail::check(bridge::activation_gelu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationGelu &args, bridge::Answer &answer) {
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::check(bridge::activation_gelu_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationGelu &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_gelu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.gelu` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationGeluKernel {
-  public:
-    virtual ~ActivationGeluKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationGelu &call, const ActivationGeluOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationGelu &call) const { return 0; }
-};
+/// A kernel of `activation.gelu` written in C++.
+using ActivationGeluKernel = OperationKernel<ActivationGelu, ActivationGeluOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationGeluAbi {
     using Args = lz_activation_gelu_args;
     using Out = lz_activation_gelu_out;
@@ -129,21 +119,16 @@ struct ActivationGeluAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_gelu_kernel(std::string id, std::unique_ptr<const ActivationGeluKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationGeluAbi, ActivationGeluKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationGelu &, const ActivationGeluOut &, Run &>
 Kernel activation_gelu_kernel(std::string id, Function function) {
-    struct Called final : ActivationGeluKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationGelu &call, const ActivationGeluOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_gelu_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationGeluAbi, ActivationGeluKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -35,13 +35,13 @@ struct ActivationGeluMul {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationGeluMulOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationGeluMulOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -49,7 +49,7 @@ struct ActivationGeluMulOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationGeluMulCrossing {
     lz_activation_gelu_mul_args args{};
 
@@ -58,10 +58,7 @@ struct ActivationGeluMulCrossing {
         args.size = sizeof(args);
         args.gate = from.gate.raw();
         args.up = from.up.raw();
-        if (from.approximate) {
-            args.given |= std::uint64_t{1} << 0;
-            args.approximate = static_cast<std::uint32_t>(*from.approximate);
-        }
+        lz::detail::pass(args.given, 0, args.approximate, from.approximate);
     }
 };
 
@@ -69,7 +66,7 @@ struct ActivationGeluMulCrossing {
 
 /// The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationGeluMulOutput activation_gelu_mul(const Engine &engine, const ActivationGeluMul &args, const Options &options = {}) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -79,7 +76,7 @@ inline ActivationGeluMulOutput activation_gelu_mul(const Engine &engine, const A
 
 /// The GeGLU gate, the Gaussian error linear unit of one tensor times another.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_gelu_mul_into(const Engine &engine, const ActivationGeluMul &args, const ActivationGeluMulOut &out, const Options &options = {}) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -87,32 +84,25 @@ inline void activation_gelu_mul_into(const Engine &engine, const ActivationGeluM
     lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationGeluMul &args, bridge::Answer &answer) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::check(bridge::activation_gelu_mul_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationGeluMul &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.gelu_mul` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationGeluMulKernel {
-  public:
-    virtual ~ActivationGeluMulKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationGeluMul &call, const ActivationGeluMulOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationGeluMul &call) const { return 0; }
-};
+/// A kernel of `activation.gelu_mul` written in C++.
+using ActivationGeluMulKernel = OperationKernel<ActivationGeluMul, ActivationGeluMulOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationGeluMulAbi {
     using Args = lz_activation_gelu_mul_args;
     using Out = lz_activation_gelu_mul_out;
@@ -132,21 +122,16 @@ struct ActivationGeluMulAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_gelu_mul_kernel(std::string id, std::unique_ptr<const ActivationGeluMulKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationGeluMulAbi, ActivationGeluMulKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationGeluMul &, const ActivationGeluMulOut &, Run &>
 Kernel activation_gelu_mul_kernel(std::string id, Function function) {
-    struct Called final : ActivationGeluMulKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationGeluMul &call, const ActivationGeluMulOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_gelu_mul_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationGeluMulAbi, ActivationGeluMulKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -23,13 +23,13 @@ struct ActivationReluSquared {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationReluSquaredOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationReluSquaredOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -37,7 +37,7 @@ struct ActivationReluSquaredOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationReluSquaredCrossing {
     lz_activation_relu_squared_args args{};
 
@@ -52,7 +52,7 @@ struct ActivationReluSquaredCrossing {
 
 /// The square of the rectified linear unit.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationReluSquaredOutput activation_relu_squared(const Engine &engine, const ActivationReluSquared &args, const Options &options = {}) {
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -62,7 +62,7 @@ inline ActivationReluSquaredOutput activation_relu_squared(const Engine &engine,
 
 /// The square of the rectified linear unit.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_relu_squared_into(const Engine &engine, const ActivationReluSquared &args, const ActivationReluSquaredOut &out, const Options &options = {}) {
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -70,32 +70,25 @@ inline void activation_relu_squared_into(const Engine &engine, const ActivationR
     lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationReluSquared &args, bridge::Answer &answer) {
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::check(bridge::activation_relu_squared_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationReluSquared &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.relu_squared` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationReluSquaredKernel {
-  public:
-    virtual ~ActivationReluSquaredKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationReluSquared &call, const ActivationReluSquaredOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationReluSquared &call) const { return 0; }
-};
+/// A kernel of `activation.relu_squared` written in C++.
+using ActivationReluSquaredKernel = OperationKernel<ActivationReluSquared, ActivationReluSquaredOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationReluSquaredAbi {
     using Args = lz_activation_relu_squared_args;
     using Out = lz_activation_relu_squared_out;
@@ -113,21 +106,16 @@ struct ActivationReluSquaredAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_relu_squared_kernel(std::string id, std::unique_ptr<const ActivationReluSquaredKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationReluSquaredAbi, ActivationReluSquaredKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationReluSquared &, const ActivationReluSquaredOut &, Run &>
 Kernel activation_relu_squared_kernel(std::string id, Function function) {
-    struct Called final : ActivationReluSquaredKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationReluSquared &call, const ActivationReluSquaredOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_relu_squared_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationReluSquaredAbi, ActivationReluSquaredKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

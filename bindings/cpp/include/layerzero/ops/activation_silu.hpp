@@ -26,13 +26,13 @@ struct ActivationSilu {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationSiluOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationSiluOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -40,7 +40,7 @@ struct ActivationSiluOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationSiluCrossing {
     lz_activation_silu_args args{};
 
@@ -48,10 +48,7 @@ struct ActivationSiluCrossing {
     {
         args.size = sizeof(args);
         args.x = from.x.raw();
-        if (from.alpha) {
-            args.given |= std::uint64_t{1} << 0;
-            args.alpha = (*from.alpha);
-        }
+        lz::detail::pass(args.given, 0, args.alpha, from.alpha);
     }
 };
 
@@ -59,7 +56,7 @@ struct ActivationSiluCrossing {
 
 /// The sigmoid-weighted linear unit, also called swish.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationSiluOutput activation_silu(const Engine &engine, const ActivationSilu &args, const Options &options = {}) {
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -69,7 +66,7 @@ inline ActivationSiluOutput activation_silu(const Engine &engine, const Activati
 
 /// The sigmoid-weighted linear unit, also called swish.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_silu_into(const Engine &engine, const ActivationSilu &args, const ActivationSiluOut &out, const Options &options = {}) {
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -77,32 +74,25 @@ inline void activation_silu_into(const Engine &engine, const ActivationSilu &arg
     lz::detail::check(bridge::activation_silu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationSilu &args, bridge::Answer &answer) {
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::check(bridge::activation_silu_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationSilu &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_silu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.silu` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationSiluKernel {
-  public:
-    virtual ~ActivationSiluKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationSilu &call, const ActivationSiluOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationSilu &call) const { return 0; }
-};
+/// A kernel of `activation.silu` written in C++.
+using ActivationSiluKernel = OperationKernel<ActivationSilu, ActivationSiluOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationSiluAbi {
     using Args = lz_activation_silu_args;
     using Out = lz_activation_silu_out;
@@ -121,21 +111,16 @@ struct ActivationSiluAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_silu_kernel(std::string id, std::unique_ptr<const ActivationSiluKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationSiluAbi, ActivationSiluKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationSilu &, const ActivationSiluOut &, Run &>
 Kernel activation_silu_kernel(std::string id, Function function) {
-    struct Called final : ActivationSiluKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationSilu &call, const ActivationSiluOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_silu_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationSiluAbi, ActivationSiluKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

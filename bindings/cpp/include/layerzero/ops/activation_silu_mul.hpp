@@ -25,13 +25,13 @@ struct ActivationSiluMul {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct ActivationSiluMulOutput {
     /// `[dims...]` `T`. The result, element by element.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct ActivationSiluMulOut {
     /// `[dims...]` `T`. The result, element by element.
     TensorMut output;
@@ -39,7 +39,7 @@ struct ActivationSiluMulOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct ActivationSiluMulCrossing {
     lz_activation_silu_mul_args args{};
 
@@ -55,7 +55,7 @@ struct ActivationSiluMulCrossing {
 
 /// The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline ActivationSiluMulOutput activation_silu_mul(const Engine &engine, const ActivationSiluMul &args, const Options &options = {}) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -65,7 +65,7 @@ inline ActivationSiluMulOutput activation_silu_mul(const Engine &engine, const A
 
 /// The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void activation_silu_mul_into(const Engine &engine, const ActivationSiluMul &args, const ActivationSiluMulOut &out, const Options &options = {}) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -73,32 +73,25 @@ inline void activation_silu_mul_into(const Engine &engine, const ActivationSiluM
     lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const ActivationSiluMul &args, bridge::Answer &answer) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::check(bridge::activation_silu_mul_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const ActivationSiluMul &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `activation.silu_mul` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class ActivationSiluMulKernel {
-  public:
-    virtual ~ActivationSiluMulKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const ActivationSiluMul &call, const ActivationSiluMulOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const ActivationSiluMul &call) const { return 0; }
-};
+/// A kernel of `activation.silu_mul` written in C++.
+using ActivationSiluMulKernel = OperationKernel<ActivationSiluMul, ActivationSiluMulOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct ActivationSiluMulAbi {
     using Args = lz_activation_silu_mul_args;
     using Out = lz_activation_silu_mul_out;
@@ -117,21 +110,16 @@ struct ActivationSiluMulAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel activation_silu_mul_kernel(std::string id, std::unique_ptr<const ActivationSiluMulKernel> kernel) {
     return lz::detail::make_kernel<detail::ActivationSiluMulAbi, ActivationSiluMulKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const ActivationSiluMul &, const ActivationSiluMulOut &, Run &>
 Kernel activation_silu_mul_kernel(std::string id, Function function) {
-    struct Called final : ActivationSiluMulKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const ActivationSiluMul &call, const ActivationSiluMulOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return activation_silu_mul_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::ActivationSiluMulAbi, ActivationSiluMulKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

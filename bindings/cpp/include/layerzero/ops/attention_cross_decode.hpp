@@ -51,7 +51,7 @@ struct AttentionCrossDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionCrossDecodeOutput {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -59,7 +59,7 @@ struct AttentionCrossDecodeOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionCrossDecodeOut {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -69,7 +69,7 @@ struct AttentionCrossDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionCrossDecodeCrossing {
     lz_attention_cross_decode_args args{};
 
@@ -81,18 +81,9 @@ struct AttentionCrossDecodeCrossing {
         args.v = from.v.raw();
         args.kv_lens = from.kv_lens ? from.kv_lens->raw() : nullptr;
         args.mask = from.mask ? from.mask->raw() : nullptr;
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 0;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 2;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 2, args.layout, from.layout);
     }
 };
 
@@ -100,7 +91,7 @@ struct AttentionCrossDecodeCrossing {
 
 /// One decode step of attention over the keys and values of an encoder.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionCrossDecodeOutput attention_cross_decode(const Engine &engine, const AttentionCrossDecode &args, const Options &options = {}) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -110,7 +101,7 @@ inline AttentionCrossDecodeOutput attention_cross_decode(const Engine &engine, c
 
 /// One decode step of attention over the keys and values of an encoder.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_cross_decode_into(const Engine &engine, const AttentionCrossDecode &args, const AttentionCrossDecodeOut &out, const Options &options = {}) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -119,32 +110,25 @@ inline void attention_cross_decode_into(const Engine &engine, const AttentionCro
     lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionCrossDecode &args, bridge::Answer &answer) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_cross_decode_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionCrossDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.cross.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionCrossDecodeKernel {
-  public:
-    virtual ~AttentionCrossDecodeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionCrossDecode &call, const AttentionCrossDecodeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionCrossDecode &call) const { return 0; }
-};
+/// A kernel of `attention.cross.decode` written in C++.
+using AttentionCrossDecodeKernel = OperationKernel<AttentionCrossDecode, AttentionCrossDecodeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionCrossDecodeAbi {
     using Args = lz_attention_cross_decode_args;
     using Out = lz_attention_cross_decode_out;
@@ -170,21 +154,16 @@ struct AttentionCrossDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_cross_decode_kernel(std::string id, std::unique_ptr<const AttentionCrossDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionCrossDecodeAbi, AttentionCrossDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionCrossDecode &, const AttentionCrossDecodeOut &, Run &>
 Kernel attention_cross_decode_kernel(std::string id, Function function) {
-    struct Called final : AttentionCrossDecodeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionCrossDecode &call, const AttentionCrossDecodeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_cross_decode_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionCrossDecodeAbi, AttentionCrossDecodeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

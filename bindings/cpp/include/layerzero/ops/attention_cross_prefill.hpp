@@ -52,7 +52,7 @@ struct AttentionCrossPrefill {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionCrossPrefillOutput {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -60,7 +60,7 @@ struct AttentionCrossPrefillOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionCrossPrefillOut {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -70,7 +70,7 @@ struct AttentionCrossPrefillOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionCrossPrefillCrossing {
     lz_attention_cross_prefill_args args{};
 
@@ -82,18 +82,9 @@ struct AttentionCrossPrefillCrossing {
         args.v = from.v.raw();
         args.kv_lens = from.kv_lens ? from.kv_lens->raw() : nullptr;
         args.mask = from.mask ? from.mask->raw() : nullptr;
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 0;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 2;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 2, args.layout, from.layout);
     }
 };
 
@@ -101,7 +92,7 @@ struct AttentionCrossPrefillCrossing {
 
 /// Attention of a decoder's sequences over the keys and values of an encoder.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionCrossPrefillOutput attention_cross_prefill(const Engine &engine, const AttentionCrossPrefill &args, const Options &options = {}) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -111,7 +102,7 @@ inline AttentionCrossPrefillOutput attention_cross_prefill(const Engine &engine,
 
 /// Attention of a decoder's sequences over the keys and values of an encoder.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_cross_prefill_into(const Engine &engine, const AttentionCrossPrefill &args, const AttentionCrossPrefillOut &out, const Options &options = {}) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -120,32 +111,25 @@ inline void attention_cross_prefill_into(const Engine &engine, const AttentionCr
     lz::detail::check(bridge::attention_cross_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionCrossPrefill &args, bridge::Answer &answer) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_cross_prefill_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionCrossPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_cross_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.cross.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionCrossPrefillKernel {
-  public:
-    virtual ~AttentionCrossPrefillKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionCrossPrefill &call, const AttentionCrossPrefillOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionCrossPrefill &call) const { return 0; }
-};
+/// A kernel of `attention.cross.prefill` written in C++.
+using AttentionCrossPrefillKernel = OperationKernel<AttentionCrossPrefill, AttentionCrossPrefillOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionCrossPrefillAbi {
     using Args = lz_attention_cross_prefill_args;
     using Out = lz_attention_cross_prefill_out;
@@ -171,21 +155,16 @@ struct AttentionCrossPrefillAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_cross_prefill_kernel(std::string id, std::unique_ptr<const AttentionCrossPrefillKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionCrossPrefillAbi, AttentionCrossPrefillKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionCrossPrefill &, const AttentionCrossPrefillOut &, Run &>
 Kernel attention_cross_prefill_kernel(std::string id, Function function) {
-    struct Called final : AttentionCrossPrefillKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionCrossPrefill &call, const AttentionCrossPrefillOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_cross_prefill_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionCrossPrefillAbi, AttentionCrossPrefillKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -65,7 +65,7 @@ struct AttentionGqaDecodePaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionGqaDecodePagedOutput {
     /// `[batch, heads, head_dim]` `T`. Attended values.
     Tensor output;
@@ -73,7 +73,7 @@ struct AttentionGqaDecodePagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionGqaDecodePagedOut {
     /// `[batch, heads, head_dim]` `T`. Attended values.
     TensorMut output;
@@ -83,7 +83,7 @@ struct AttentionGqaDecodePagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionGqaDecodePagedCrossing {
     lz_attention_gqa_decode_paged_args args{};
 
@@ -97,26 +97,11 @@ struct AttentionGqaDecodePagedCrossing {
         args.kv_indices = from.kv_indices.raw();
         args.kv_last_page_len = from.kv_last_page_len.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
-        if (from.window_left) {
-            args.given |= std::uint64_t{1} << 0;
-            args.window_left = (*from.window_left);
-        }
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 1;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 2;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 3;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 4;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.window_left, from.window_left);
+        lz::detail::pass(args.given, 1, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 3, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 4, args.layout, from.layout);
     }
 };
 
@@ -124,7 +109,7 @@ struct AttentionGqaDecodePagedCrossing {
 
 /// One decode step of grouped-query attention over a paged cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionGqaDecodePagedOutput attention_gqa_decode_paged(const Engine &engine, const AttentionGqaDecodePaged &args, const Options &options = {}) {
     const detail::AttentionGqaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -134,7 +119,7 @@ inline AttentionGqaDecodePagedOutput attention_gqa_decode_paged(const Engine &en
 
 /// One decode step of grouped-query attention over a paged cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_gqa_decode_paged_into(const Engine &engine, const AttentionGqaDecodePaged &args, const AttentionGqaDecodePagedOut &out, const Options &options = {}) {
     const detail::AttentionGqaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -143,32 +128,25 @@ inline void attention_gqa_decode_paged_into(const Engine &engine, const Attentio
     lz::detail::check(bridge::attention_gqa_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionGqaDecodePaged &args, bridge::Answer &answer) {
     const detail::AttentionGqaDecodePagedCrossing crossing(args);
     lz::detail::check(bridge::attention_gqa_decode_paged_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionGqaDecodePaged &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionGqaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_gqa_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.gqa.decode.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionGqaDecodePagedKernel {
-  public:
-    virtual ~AttentionGqaDecodePagedKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionGqaDecodePaged &call, const AttentionGqaDecodePagedOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionGqaDecodePaged &call) const { return 0; }
-};
+/// A kernel of `attention.gqa.decode.paged` written in C++.
+using AttentionGqaDecodePagedKernel = OperationKernel<AttentionGqaDecodePaged, AttentionGqaDecodePagedOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionGqaDecodePagedAbi {
     using Args = lz_attention_gqa_decode_paged_args;
     using Out = lz_attention_gqa_decode_paged_out;
@@ -198,21 +176,16 @@ struct AttentionGqaDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_gqa_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionGqaDecodePagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionGqaDecodePagedAbi, AttentionGqaDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionGqaDecodePaged &, const AttentionGqaDecodePagedOut &, Run &>
 Kernel attention_gqa_decode_paged_kernel(std::string id, Function function) {
-    struct Called final : AttentionGqaDecodePagedKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionGqaDecodePaged &call, const AttentionGqaDecodePagedOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_gqa_decode_paged_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionGqaDecodePagedAbi, AttentionGqaDecodePagedKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -65,7 +65,7 @@ struct AttentionGqaPrefill {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionGqaPrefillOutput {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -73,7 +73,7 @@ struct AttentionGqaPrefillOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionGqaPrefillOut {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -83,7 +83,7 @@ struct AttentionGqaPrefillOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionGqaPrefillCrossing {
     lz_attention_gqa_prefill_args args{};
 
@@ -95,38 +95,14 @@ struct AttentionGqaPrefillCrossing {
         args.v = from.v.raw();
         args.mask = from.mask ? from.mask->raw() : nullptr;
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
-        if (from.causal) {
-            args.given |= std::uint64_t{1} << 0;
-            args.causal = static_cast<std::uint8_t>(*from.causal);
-        }
-        if (from.causal_offset) {
-            args.given |= std::uint64_t{1} << 1;
-            args.causal_offset = (*from.causal_offset);
-        }
-        if (from.window_left) {
-            args.given |= std::uint64_t{1} << 2;
-            args.window_left = (*from.window_left);
-        }
-        if (from.window_right) {
-            args.given |= std::uint64_t{1} << 3;
-            args.window_right = (*from.window_right);
-        }
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 4;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 5;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 6;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 7;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.causal, from.causal);
+        lz::detail::pass(args.given, 1, args.causal_offset, from.causal_offset);
+        lz::detail::pass(args.given, 2, args.window_left, from.window_left);
+        lz::detail::pass(args.given, 3, args.window_right, from.window_right);
+        lz::detail::pass(args.given, 4, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 5, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 6, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 7, args.layout, from.layout);
     }
 };
 
@@ -134,7 +110,7 @@ struct AttentionGqaPrefillCrossing {
 
 /// Grouped-query attention of whole sequences over contiguous keys and values.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionGqaPrefillOutput attention_gqa_prefill(const Engine &engine, const AttentionGqaPrefill &args, const Options &options = {}) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -144,7 +120,7 @@ inline AttentionGqaPrefillOutput attention_gqa_prefill(const Engine &engine, con
 
 /// Grouped-query attention of whole sequences over contiguous keys and values.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_gqa_prefill_into(const Engine &engine, const AttentionGqaPrefill &args, const AttentionGqaPrefillOut &out, const Options &options = {}) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -153,32 +129,25 @@ inline void attention_gqa_prefill_into(const Engine &engine, const AttentionGqaP
     lz::detail::check(bridge::attention_gqa_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionGqaPrefill &args, bridge::Answer &answer) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_gqa_prefill_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionGqaPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_gqa_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.gqa.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionGqaPrefillKernel {
-  public:
-    virtual ~AttentionGqaPrefillKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionGqaPrefill &call, const AttentionGqaPrefillOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionGqaPrefill &call) const { return 0; }
-};
+/// A kernel of `attention.gqa.prefill` written in C++.
+using AttentionGqaPrefillKernel = OperationKernel<AttentionGqaPrefill, AttentionGqaPrefillOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionGqaPrefillAbi {
     using Args = lz_attention_gqa_prefill_args;
     using Out = lz_attention_gqa_prefill_out;
@@ -209,21 +178,16 @@ struct AttentionGqaPrefillAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_gqa_prefill_kernel(std::string id, std::unique_ptr<const AttentionGqaPrefillKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionGqaPrefillAbi, AttentionGqaPrefillKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionGqaPrefill &, const AttentionGqaPrefillOut &, Run &>
 Kernel attention_gqa_prefill_kernel(std::string id, Function function) {
-    struct Called final : AttentionGqaPrefillKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionGqaPrefill &call, const AttentionGqaPrefillOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_gqa_prefill_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionGqaPrefillAbi, AttentionGqaPrefillKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

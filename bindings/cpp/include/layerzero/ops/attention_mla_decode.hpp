@@ -39,7 +39,7 @@ struct AttentionMlaDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionMlaDecodeOutput {
     /// `[tokens, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     Tensor output;
@@ -47,7 +47,7 @@ struct AttentionMlaDecodeOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionMlaDecodeOut {
     /// `[tokens, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     TensorMut output;
@@ -57,7 +57,7 @@ struct AttentionMlaDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionMlaDecodeCrossing {
     lz_attention_mla_decode_args args{};
 
@@ -68,12 +68,8 @@ struct AttentionMlaDecodeCrossing {
         args.q_pe = from.q_pe.raw();
         args.ckv = from.ckv.raw();
         args.kpe = from.kpe.raw();
-        args.given |= std::uint64_t{1} << 0;
-        args.sm_scale = (from.sm_scale.value);
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.return_lse, from.return_lse);
     }
 };
 
@@ -81,7 +77,7 @@ struct AttentionMlaDecodeCrossing {
 
 /// One decode step of multi-head latent attention over a contiguous compressed cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionMlaDecodeOutput attention_mla_decode(const Engine &engine, const AttentionMlaDecode &args, const Options &options = {}) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -91,7 +87,7 @@ inline AttentionMlaDecodeOutput attention_mla_decode(const Engine &engine, const
 
 /// One decode step of multi-head latent attention over a contiguous compressed cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_mla_decode_into(const Engine &engine, const AttentionMlaDecode &args, const AttentionMlaDecodeOut &out, const Options &options = {}) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -100,32 +96,25 @@ inline void attention_mla_decode_into(const Engine &engine, const AttentionMlaDe
     lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionMlaDecode &args, bridge::Answer &answer) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_decode_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionMlaDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.mla.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionMlaDecodeKernel {
-  public:
-    virtual ~AttentionMlaDecodeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionMlaDecode &call, const AttentionMlaDecodeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionMlaDecode &call) const { return 0; }
-};
+/// A kernel of `attention.mla.decode` written in C++.
+using AttentionMlaDecodeKernel = OperationKernel<AttentionMlaDecode, AttentionMlaDecodeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionMlaDecodeAbi {
     using Args = lz_attention_mla_decode_args;
     using Out = lz_attention_mla_decode_out;
@@ -149,21 +138,16 @@ struct AttentionMlaDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_mla_decode_kernel(std::string id, std::unique_ptr<const AttentionMlaDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionMlaDecodeAbi, AttentionMlaDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaDecode &, const AttentionMlaDecodeOut &, Run &>
 Kernel attention_mla_decode_kernel(std::string id, Function function) {
-    struct Called final : AttentionMlaDecodeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionMlaDecode &call, const AttentionMlaDecodeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_mla_decode_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionMlaDecodeAbi, AttentionMlaDecodeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -46,7 +46,7 @@ struct AttentionMlaDecodePaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionMlaDecodePagedOutput {
     /// `[batch, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     Tensor output;
@@ -54,7 +54,7 @@ struct AttentionMlaDecodePagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionMlaDecodePagedOut {
     /// `[batch, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     TensorMut output;
@@ -64,7 +64,7 @@ struct AttentionMlaDecodePagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionMlaDecodePagedCrossing {
     lz_attention_mla_decode_paged_args args{};
 
@@ -78,12 +78,8 @@ struct AttentionMlaDecodePagedCrossing {
         args.kv_indptr = from.kv_indptr.raw();
         args.kv_indices = from.kv_indices.raw();
         args.kv_last_page_len = from.kv_last_page_len.raw();
-        args.given |= std::uint64_t{1} << 0;
-        args.sm_scale = (from.sm_scale.value);
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.return_lse, from.return_lse);
     }
 };
 
@@ -91,7 +87,7 @@ struct AttentionMlaDecodePagedCrossing {
 
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionMlaDecodePagedOutput attention_mla_decode_paged(const Engine &engine, const AttentionMlaDecodePaged &args, const Options &options = {}) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -101,7 +97,7 @@ inline AttentionMlaDecodePagedOutput attention_mla_decode_paged(const Engine &en
 
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_mla_decode_paged_into(const Engine &engine, const AttentionMlaDecodePaged &args, const AttentionMlaDecodePagedOut &out, const Options &options = {}) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -110,32 +106,25 @@ inline void attention_mla_decode_paged_into(const Engine &engine, const Attentio
     lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionMlaDecodePaged &args, bridge::Answer &answer) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_decode_paged_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionMlaDecodePaged &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.mla.decode.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionMlaDecodePagedKernel {
-  public:
-    virtual ~AttentionMlaDecodePagedKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionMlaDecodePaged &call, const AttentionMlaDecodePagedOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionMlaDecodePaged &call) const { return 0; }
-};
+/// A kernel of `attention.mla.decode.paged` written in C++.
+using AttentionMlaDecodePagedKernel = OperationKernel<AttentionMlaDecodePaged, AttentionMlaDecodePagedOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionMlaDecodePagedAbi {
     using Args = lz_attention_mla_decode_paged_args;
     using Out = lz_attention_mla_decode_paged_out;
@@ -162,21 +151,16 @@ struct AttentionMlaDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_mla_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionMlaDecodePagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionMlaDecodePagedAbi, AttentionMlaDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaDecodePaged &, const AttentionMlaDecodePagedOut &, Run &>
 Kernel attention_mla_decode_paged_kernel(std::string id, Function function) {
-    struct Called final : AttentionMlaDecodePagedKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionMlaDecodePaged &call, const AttentionMlaDecodePagedOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_mla_decode_paged_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionMlaDecodePagedAbi, AttentionMlaDecodePagedKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

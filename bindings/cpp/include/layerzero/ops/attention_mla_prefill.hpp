@@ -44,7 +44,7 @@ struct AttentionMlaPrefill {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionMlaPrefillOutput {
     /// `[seq_q, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     Tensor output;
@@ -52,7 +52,7 @@ struct AttentionMlaPrefillOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionMlaPrefillOut {
     /// `[seq_q, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
     TensorMut output;
@@ -62,7 +62,7 @@ struct AttentionMlaPrefillOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionMlaPrefillCrossing {
     lz_attention_mla_prefill_args args{};
 
@@ -73,20 +73,10 @@ struct AttentionMlaPrefillCrossing {
         args.q_pe = from.q_pe.raw();
         args.ckv = from.ckv.raw();
         args.kpe = from.kpe.raw();
-        args.given |= std::uint64_t{1} << 0;
-        args.sm_scale = (from.sm_scale.value);
-        if (from.causal) {
-            args.given |= std::uint64_t{1} << 1;
-            args.causal = static_cast<std::uint8_t>(*from.causal);
-        }
-        if (from.causal_offset) {
-            args.given |= std::uint64_t{1} << 2;
-            args.causal_offset = (*from.causal_offset);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 3;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 1, args.causal, from.causal);
+        lz::detail::pass(args.given, 2, args.causal_offset, from.causal_offset);
+        lz::detail::pass(args.given, 3, args.return_lse, from.return_lse);
     }
 };
 
@@ -94,7 +84,7 @@ struct AttentionMlaPrefillCrossing {
 
 /// Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionMlaPrefillOutput attention_mla_prefill(const Engine &engine, const AttentionMlaPrefill &args, const Options &options = {}) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -104,7 +94,7 @@ inline AttentionMlaPrefillOutput attention_mla_prefill(const Engine &engine, con
 
 /// Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_mla_prefill_into(const Engine &engine, const AttentionMlaPrefill &args, const AttentionMlaPrefillOut &out, const Options &options = {}) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -113,32 +103,25 @@ inline void attention_mla_prefill_into(const Engine &engine, const AttentionMlaP
     lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionMlaPrefill &args, bridge::Answer &answer) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_prefill_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionMlaPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.mla.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionMlaPrefillKernel {
-  public:
-    virtual ~AttentionMlaPrefillKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionMlaPrefill &call, const AttentionMlaPrefillOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionMlaPrefill &call) const { return 0; }
-};
+/// A kernel of `attention.mla.prefill` written in C++.
+using AttentionMlaPrefillKernel = OperationKernel<AttentionMlaPrefill, AttentionMlaPrefillOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionMlaPrefillAbi {
     using Args = lz_attention_mla_prefill_args;
     using Out = lz_attention_mla_prefill_out;
@@ -164,21 +147,16 @@ struct AttentionMlaPrefillAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_mla_prefill_kernel(std::string id, std::unique_ptr<const AttentionMlaPrefillKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionMlaPrefillAbi, AttentionMlaPrefillKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionMlaPrefill &, const AttentionMlaPrefillOut &, Run &>
 Kernel attention_mla_prefill_kernel(std::string id, Function function) {
-    struct Called final : AttentionMlaPrefillKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionMlaPrefill &call, const AttentionMlaPrefillOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_mla_prefill_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionMlaPrefillAbi, AttentionMlaPrefillKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

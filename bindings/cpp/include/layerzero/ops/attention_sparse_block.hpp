@@ -50,7 +50,7 @@ struct AttentionSparseBlock {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionSparseBlockOutput {
     /// `[m, heads, head_dim]` `T`. Attended values.
     Tensor output;
@@ -58,7 +58,7 @@ struct AttentionSparseBlockOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionSparseBlockOut {
     /// `[m, heads, head_dim]` `T`. Attended values.
     TensorMut output;
@@ -68,7 +68,7 @@ struct AttentionSparseBlockOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionSparseBlockCrossing {
     lz_attention_sparse_block_args args{};
 
@@ -80,22 +80,11 @@ struct AttentionSparseBlockCrossing {
         args.v = from.v.raw();
         args.indptr = from.indptr.raw();
         args.indices = from.indices.raw();
-        args.given |= std::uint64_t{1} << 0;
-        args.block_rows = (from.block_rows.value);
-        args.given |= std::uint64_t{1} << 1;
-        args.block_cols = (from.block_cols.value);
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 2;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 3;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 4;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.block_rows, from.block_rows);
+        lz::detail::pass(args.given, 1, args.block_cols, from.block_cols);
+        lz::detail::pass(args.given, 2, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 3, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 4, args.return_lse, from.return_lse);
     }
 };
 
@@ -103,7 +92,7 @@ struct AttentionSparseBlockCrossing {
 
 /// Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionSparseBlockOutput attention_sparse_block(const Engine &engine, const AttentionSparseBlock &args, const Options &options = {}) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -113,7 +102,7 @@ inline AttentionSparseBlockOutput attention_sparse_block(const Engine &engine, c
 
 /// Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_sparse_block_into(const Engine &engine, const AttentionSparseBlock &args, const AttentionSparseBlockOut &out, const Options &options = {}) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -122,32 +111,25 @@ inline void attention_sparse_block_into(const Engine &engine, const AttentionSpa
     lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionSparseBlock &args, bridge::Answer &answer) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::check(bridge::attention_sparse_block_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionSparseBlock &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.sparse.block` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionSparseBlockKernel {
-  public:
-    virtual ~AttentionSparseBlockKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionSparseBlock &call, const AttentionSparseBlockOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionSparseBlock &call) const { return 0; }
-};
+/// A kernel of `attention.sparse.block` written in C++.
+using AttentionSparseBlockKernel = OperationKernel<AttentionSparseBlock, AttentionSparseBlockOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionSparseBlockAbi {
     using Args = lz_attention_sparse_block_args;
     using Out = lz_attention_sparse_block_out;
@@ -175,21 +157,16 @@ struct AttentionSparseBlockAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_sparse_block_kernel(std::string id, std::unique_ptr<const AttentionSparseBlockKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionSparseBlockAbi, AttentionSparseBlockKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionSparseBlock &, const AttentionSparseBlockOut &, Run &>
 Kernel attention_sparse_block_kernel(std::string id, Function function) {
-    struct Called final : AttentionSparseBlockKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionSparseBlock &call, const AttentionSparseBlockOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_sparse_block_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionSparseBlockAbi, AttentionSparseBlockKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -48,7 +48,7 @@ struct AttentionSparseVariableBlock {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionSparseVariableBlockOutput {
     /// `[heads, m, head_dim]` `T`. Attended values.
     Tensor output;
@@ -56,7 +56,7 @@ struct AttentionSparseVariableBlockOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionSparseVariableBlockOut {
     /// `[heads, m, head_dim]` `T`. Attended values.
     TensorMut output;
@@ -66,7 +66,7 @@ struct AttentionSparseVariableBlockOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionSparseVariableBlockCrossing {
     lz_attention_sparse_variable_block_args args{};
 
@@ -79,18 +79,9 @@ struct AttentionSparseVariableBlockCrossing {
         args.block_mask = from.block_mask.raw();
         args.block_row_sizes = from.block_row_sizes.raw();
         args.block_col_sizes = from.block_col_sizes.raw();
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 0;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 1;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 2;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 1, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 2, args.return_lse, from.return_lse);
     }
 };
 
@@ -98,7 +89,7 @@ struct AttentionSparseVariableBlockCrossing {
 
 /// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionSparseVariableBlockOutput attention_sparse_variable_block(const Engine &engine, const AttentionSparseVariableBlock &args, const Options &options = {}) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -108,7 +99,7 @@ inline AttentionSparseVariableBlockOutput attention_sparse_variable_block(const 
 
 /// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_sparse_variable_block_into(const Engine &engine, const AttentionSparseVariableBlock &args, const AttentionSparseVariableBlockOut &out, const Options &options = {}) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -117,32 +108,25 @@ inline void attention_sparse_variable_block_into(const Engine &engine, const Att
     lz::detail::check(bridge::attention_sparse_variable_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionSparseVariableBlock &args, bridge::Answer &answer) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
     lz::detail::check(bridge::attention_sparse_variable_block_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionSparseVariableBlock &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_sparse_variable_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.sparse.variable_block` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionSparseVariableBlockKernel {
-  public:
-    virtual ~AttentionSparseVariableBlockKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionSparseVariableBlock &call, const AttentionSparseVariableBlockOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionSparseVariableBlock &call) const { return 0; }
-};
+/// A kernel of `attention.sparse.variable_block` written in C++.
+using AttentionSparseVariableBlockKernel = OperationKernel<AttentionSparseVariableBlock, AttentionSparseVariableBlockOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionSparseVariableBlockAbi {
     using Args = lz_attention_sparse_variable_block_args;
     using Out = lz_attention_sparse_variable_block_out;
@@ -169,21 +153,16 @@ struct AttentionSparseVariableBlockAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_sparse_variable_block_kernel(std::string id, std::unique_ptr<const AttentionSparseVariableBlockKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionSparseVariableBlockAbi, AttentionSparseVariableBlockKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionSparseVariableBlock &, const AttentionSparseVariableBlockOut &, Run &>
 Kernel attention_sparse_variable_block_kernel(std::string id, Function function) {
-    struct Called final : AttentionSparseVariableBlockKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionSparseVariableBlock &call, const AttentionSparseVariableBlockOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_sparse_variable_block_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionSparseVariableBlockAbi, AttentionSparseVariableBlockKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

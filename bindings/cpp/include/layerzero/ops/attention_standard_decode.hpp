@@ -57,7 +57,7 @@ struct AttentionStandardDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardDecodeOutput {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -65,7 +65,7 @@ struct AttentionStandardDecodeOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardDecodeOut {
     /// `[batch, heads, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -75,7 +75,7 @@ struct AttentionStandardDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardDecodeCrossing {
     lz_attention_standard_decode_args args{};
 
@@ -87,26 +87,11 @@ struct AttentionStandardDecodeCrossing {
         args.v = from.v.raw();
         args.kv_lens = from.kv_lens ? from.kv_lens->raw() : nullptr;
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
-        if (from.window_left) {
-            args.given |= std::uint64_t{1} << 0;
-            args.window_left = (*from.window_left);
-        }
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 1;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 2;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 3;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 4;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.window_left, from.window_left);
+        lz::detail::pass(args.given, 1, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 3, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 4, args.layout, from.layout);
     }
 };
 
@@ -114,7 +99,7 @@ struct AttentionStandardDecodeCrossing {
 
 /// One decode step of attention over contiguous keys and values.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardDecodeOutput attention_standard_decode(const Engine &engine, const AttentionStandardDecode &args, const Options &options = {}) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -124,7 +109,7 @@ inline AttentionStandardDecodeOutput attention_standard_decode(const Engine &eng
 
 /// One decode step of attention over contiguous keys and values.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_decode_into(const Engine &engine, const AttentionStandardDecode &args, const AttentionStandardDecodeOut &out, const Options &options = {}) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -133,32 +118,25 @@ inline void attention_standard_decode_into(const Engine &engine, const Attention
     lz::detail::check(bridge::attention_standard_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionStandardDecode &args, bridge::Answer &answer) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_decode_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionStandardDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_standard_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.standard.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionStandardDecodeKernel {
-  public:
-    virtual ~AttentionStandardDecodeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionStandardDecode &call, const AttentionStandardDecodeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionStandardDecode &call) const { return 0; }
-};
+/// A kernel of `attention.standard.decode` written in C++.
+using AttentionStandardDecodeKernel = OperationKernel<AttentionStandardDecode, AttentionStandardDecodeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardDecodeAbi {
     using Args = lz_attention_standard_decode_args;
     using Out = lz_attention_standard_decode_out;
@@ -186,21 +164,16 @@ struct AttentionStandardDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_decode_kernel(std::string id, std::unique_ptr<const AttentionStandardDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardDecodeAbi, AttentionStandardDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardDecode &, const AttentionStandardDecodeOut &, Run &>
 Kernel attention_standard_decode_kernel(std::string id, Function function) {
-    struct Called final : AttentionStandardDecodeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionStandardDecode &call, const AttentionStandardDecodeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_standard_decode_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionStandardDecodeAbi, AttentionStandardDecodeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

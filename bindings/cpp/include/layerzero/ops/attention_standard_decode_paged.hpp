@@ -64,7 +64,7 @@ struct AttentionStandardDecodePaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardDecodePagedOutput {
     /// `[batch, heads, head_dim]` `T`. Attended values.
     Tensor output;
@@ -72,7 +72,7 @@ struct AttentionStandardDecodePagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardDecodePagedOut {
     /// `[batch, heads, head_dim]` `T`. Attended values.
     TensorMut output;
@@ -82,7 +82,7 @@ struct AttentionStandardDecodePagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardDecodePagedCrossing {
     lz_attention_standard_decode_paged_args args{};
 
@@ -96,26 +96,11 @@ struct AttentionStandardDecodePagedCrossing {
         args.kv_indices = from.kv_indices.raw();
         args.kv_last_page_len = from.kv_last_page_len.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
-        if (from.window_left) {
-            args.given |= std::uint64_t{1} << 0;
-            args.window_left = (*from.window_left);
-        }
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 1;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 2;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 3;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 4;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.window_left, from.window_left);
+        lz::detail::pass(args.given, 1, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 3, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 4, args.layout, from.layout);
     }
 };
 
@@ -123,7 +108,7 @@ struct AttentionStandardDecodePagedCrossing {
 
 /// One decode step of attention over a paged cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardDecodePagedOutput attention_standard_decode_paged(const Engine &engine, const AttentionStandardDecodePaged &args, const Options &options = {}) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -133,7 +118,7 @@ inline AttentionStandardDecodePagedOutput attention_standard_decode_paged(const 
 
 /// One decode step of attention over a paged cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_decode_paged_into(const Engine &engine, const AttentionStandardDecodePaged &args, const AttentionStandardDecodePagedOut &out, const Options &options = {}) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -142,32 +127,25 @@ inline void attention_standard_decode_paged_into(const Engine &engine, const Att
     lz::detail::check(bridge::attention_standard_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionStandardDecodePaged &args, bridge::Answer &answer) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_decode_paged_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionStandardDecodePaged &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_standard_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.standard.decode.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionStandardDecodePagedKernel {
-  public:
-    virtual ~AttentionStandardDecodePagedKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionStandardDecodePaged &call, const AttentionStandardDecodePagedOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionStandardDecodePaged &call) const { return 0; }
-};
+/// A kernel of `attention.standard.decode.paged` written in C++.
+using AttentionStandardDecodePagedKernel = OperationKernel<AttentionStandardDecodePaged, AttentionStandardDecodePagedOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardDecodePagedAbi {
     using Args = lz_attention_standard_decode_paged_args;
     using Out = lz_attention_standard_decode_paged_out;
@@ -197,21 +175,16 @@ struct AttentionStandardDecodePagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_decode_paged_kernel(std::string id, std::unique_ptr<const AttentionStandardDecodePagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardDecodePagedAbi, AttentionStandardDecodePagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardDecodePaged &, const AttentionStandardDecodePagedOut &, Run &>
 Kernel attention_standard_decode_paged_kernel(std::string id, Function function) {
-    struct Called final : AttentionStandardDecodePagedKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionStandardDecodePaged &call, const AttentionStandardDecodePagedOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_standard_decode_paged_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionStandardDecodePagedAbi, AttentionStandardDecodePagedKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -64,7 +64,7 @@ struct AttentionStandardPrefill {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardPrefillOutput {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     Tensor output;
@@ -72,7 +72,7 @@ struct AttentionStandardPrefillOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardPrefillOut {
     /// BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
     TensorMut output;
@@ -82,7 +82,7 @@ struct AttentionStandardPrefillOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardPrefillCrossing {
     lz_attention_standard_prefill_args args{};
 
@@ -94,38 +94,14 @@ struct AttentionStandardPrefillCrossing {
         args.v = from.v.raw();
         args.mask = from.mask ? from.mask->raw() : nullptr;
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
-        if (from.causal) {
-            args.given |= std::uint64_t{1} << 0;
-            args.causal = static_cast<std::uint8_t>(*from.causal);
-        }
-        if (from.causal_offset) {
-            args.given |= std::uint64_t{1} << 1;
-            args.causal_offset = (*from.causal_offset);
-        }
-        if (from.window_left) {
-            args.given |= std::uint64_t{1} << 2;
-            args.window_left = (*from.window_left);
-        }
-        if (from.window_right) {
-            args.given |= std::uint64_t{1} << 3;
-            args.window_right = (*from.window_right);
-        }
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 4;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 5;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 6;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 7;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.causal, from.causal);
+        lz::detail::pass(args.given, 1, args.causal_offset, from.causal_offset);
+        lz::detail::pass(args.given, 2, args.window_left, from.window_left);
+        lz::detail::pass(args.given, 3, args.window_right, from.window_right);
+        lz::detail::pass(args.given, 4, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 5, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 6, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 7, args.layout, from.layout);
     }
 };
 
@@ -133,7 +109,7 @@ struct AttentionStandardPrefillCrossing {
 
 /// Attention of whole sequences over contiguous keys and values.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardPrefillOutput attention_standard_prefill(const Engine &engine, const AttentionStandardPrefill &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -143,7 +119,7 @@ inline AttentionStandardPrefillOutput attention_standard_prefill(const Engine &e
 
 /// Attention of whole sequences over contiguous keys and values.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_prefill_into(const Engine &engine, const AttentionStandardPrefill &args, const AttentionStandardPrefillOut &out, const Options &options = {}) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -152,32 +128,25 @@ inline void attention_standard_prefill_into(const Engine &engine, const Attentio
     lz::detail::check(bridge::attention_standard_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionStandardPrefill &args, bridge::Answer &answer) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_prefill_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionStandardPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_standard_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.standard.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionStandardPrefillKernel {
-  public:
-    virtual ~AttentionStandardPrefillKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionStandardPrefill &call, const AttentionStandardPrefillOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionStandardPrefill &call) const { return 0; }
-};
+/// A kernel of `attention.standard.prefill` written in C++.
+using AttentionStandardPrefillKernel = OperationKernel<AttentionStandardPrefill, AttentionStandardPrefillOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardPrefillAbi {
     using Args = lz_attention_standard_prefill_args;
     using Out = lz_attention_standard_prefill_out;
@@ -208,21 +177,16 @@ struct AttentionStandardPrefillAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_prefill_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardPrefillAbi, AttentionStandardPrefillKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardPrefill &, const AttentionStandardPrefillOut &, Run &>
 Kernel attention_standard_prefill_kernel(std::string id, Function function) {
-    struct Called final : AttentionStandardPrefillKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionStandardPrefill &call, const AttentionStandardPrefillOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_standard_prefill_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionStandardPrefillAbi, AttentionStandardPrefillKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -74,7 +74,7 @@ struct AttentionStandardPrefillPaged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardPrefillPagedOutput {
     /// `[total_q, heads, head_dim]` `T`. Attended values of all requests.
     Tensor output;
@@ -82,7 +82,7 @@ struct AttentionStandardPrefillPagedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardPrefillPagedOut {
     /// `[total_q, heads, head_dim]` `T`. Attended values of all requests.
     TensorMut output;
@@ -92,7 +92,7 @@ struct AttentionStandardPrefillPagedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardPrefillPagedCrossing {
     lz_attention_standard_prefill_paged_args args{};
 
@@ -107,34 +107,13 @@ struct AttentionStandardPrefillPagedCrossing {
         args.kv_indices = from.kv_indices.raw();
         args.kv_last_page_len = from.kv_last_page_len.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
-        if (from.causal) {
-            args.given |= std::uint64_t{1} << 0;
-            args.causal = static_cast<std::uint8_t>(*from.causal);
-        }
-        if (from.window_left) {
-            args.given |= std::uint64_t{1} << 1;
-            args.window_left = (*from.window_left);
-        }
-        if (from.window_right) {
-            args.given |= std::uint64_t{1} << 2;
-            args.window_right = (*from.window_right);
-        }
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 3;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 4;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 5;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 6;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.causal, from.causal);
+        lz::detail::pass(args.given, 1, args.window_left, from.window_left);
+        lz::detail::pass(args.given, 2, args.window_right, from.window_right);
+        lz::detail::pass(args.given, 3, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 4, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 5, args.return_lse, from.return_lse);
+        lz::detail::pass(args.given, 6, args.layout, from.layout);
     }
 };
 
@@ -142,7 +121,7 @@ struct AttentionStandardPrefillPagedCrossing {
 
 /// Attention of requests of different lengths over a paged cache.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardPrefillPagedOutput attention_standard_prefill_paged(const Engine &engine, const AttentionStandardPrefillPaged &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -152,7 +131,7 @@ inline AttentionStandardPrefillPagedOutput attention_standard_prefill_paged(cons
 
 /// Attention of requests of different lengths over a paged cache.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_prefill_paged_into(const Engine &engine, const AttentionStandardPrefillPaged &args, const AttentionStandardPrefillPagedOut &out, const Options &options = {}) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -161,32 +140,25 @@ inline void attention_standard_prefill_paged_into(const Engine &engine, const At
     lz::detail::check(bridge::attention_standard_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionStandardPrefillPaged &args, bridge::Answer &answer) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_prefill_paged_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionStandardPrefillPaged &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_standard_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.standard.prefill.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionStandardPrefillPagedKernel {
-  public:
-    virtual ~AttentionStandardPrefillPagedKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionStandardPrefillPaged &call, const AttentionStandardPrefillPagedOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionStandardPrefillPaged &call) const { return 0; }
-};
+/// A kernel of `attention.standard.prefill.paged` written in C++.
+using AttentionStandardPrefillPagedKernel = OperationKernel<AttentionStandardPrefillPaged, AttentionStandardPrefillPagedOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardPrefillPagedAbi {
     using Args = lz_attention_standard_prefill_paged_args;
     using Out = lz_attention_standard_prefill_paged_out;
@@ -219,21 +191,16 @@ struct AttentionStandardPrefillPagedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_prefill_paged_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillPagedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardPrefillPagedAbi, AttentionStandardPrefillPagedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardPrefillPaged &, const AttentionStandardPrefillPagedOut &, Run &>
 Kernel attention_standard_prefill_paged_kernel(std::string id, Function function) {
-    struct Called final : AttentionStandardPrefillPagedKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionStandardPrefillPaged &call, const AttentionStandardPrefillPagedOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_standard_prefill_paged_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionStandardPrefillPagedAbi, AttentionStandardPrefillPagedKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

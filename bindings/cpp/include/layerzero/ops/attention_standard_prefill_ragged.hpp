@@ -57,7 +57,7 @@ struct AttentionStandardPrefillRagged {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStandardPrefillRaggedOutput {
     /// `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
     Tensor output;
@@ -65,7 +65,7 @@ struct AttentionStandardPrefillRaggedOutput {
     std::optional<Tensor> lse = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStandardPrefillRaggedOut {
     /// `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
     TensorMut output;
@@ -75,7 +75,7 @@ struct AttentionStandardPrefillRaggedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStandardPrefillRaggedCrossing {
     lz_attention_standard_prefill_ragged_args args{};
 
@@ -88,30 +88,12 @@ struct AttentionStandardPrefillRaggedCrossing {
         args.qo_indptr = from.qo_indptr.raw();
         args.kv_indptr = from.kv_indptr.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
-        if (from.causal) {
-            args.given |= std::uint64_t{1} << 0;
-            args.causal = static_cast<std::uint8_t>(*from.causal);
-        }
-        if (from.window_left) {
-            args.given |= std::uint64_t{1} << 1;
-            args.window_left = (*from.window_left);
-        }
-        if (from.window_right) {
-            args.given |= std::uint64_t{1} << 2;
-            args.window_right = (*from.window_right);
-        }
-        if (from.soft_cap) {
-            args.given |= std::uint64_t{1} << 3;
-            args.soft_cap = (*from.soft_cap);
-        }
-        if (from.sm_scale) {
-            args.given |= std::uint64_t{1} << 4;
-            args.sm_scale = (*from.sm_scale);
-        }
-        if (from.return_lse) {
-            args.given |= std::uint64_t{1} << 5;
-            args.return_lse = static_cast<std::uint8_t>(*from.return_lse);
-        }
+        lz::detail::pass(args.given, 0, args.causal, from.causal);
+        lz::detail::pass(args.given, 1, args.window_left, from.window_left);
+        lz::detail::pass(args.given, 2, args.window_right, from.window_right);
+        lz::detail::pass(args.given, 3, args.soft_cap, from.soft_cap);
+        lz::detail::pass(args.given, 4, args.sm_scale, from.sm_scale);
+        lz::detail::pass(args.given, 5, args.return_lse, from.return_lse);
     }
 };
 
@@ -119,7 +101,7 @@ struct AttentionStandardPrefillRaggedCrossing {
 
 /// Attention of concatenated requests of different lengths, without padding.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStandardPrefillRaggedOutput attention_standard_prefill_ragged(const Engine &engine, const AttentionStandardPrefillRagged &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -129,7 +111,7 @@ inline AttentionStandardPrefillRaggedOutput attention_standard_prefill_ragged(co
 
 /// Attention of concatenated requests of different lengths, without padding.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_standard_prefill_ragged_into(const Engine &engine, const AttentionStandardPrefillRagged &args, const AttentionStandardPrefillRaggedOut &out, const Options &options = {}) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -138,32 +120,25 @@ inline void attention_standard_prefill_ragged_into(const Engine &engine, const A
     lz::detail::check(bridge::attention_standard_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionStandardPrefillRagged &args, bridge::Answer &answer) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_prefill_ragged_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionStandardPrefillRagged &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_standard_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.standard.prefill.ragged` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionStandardPrefillRaggedKernel {
-  public:
-    virtual ~AttentionStandardPrefillRaggedKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionStandardPrefillRagged &call, const AttentionStandardPrefillRaggedOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionStandardPrefillRagged &call) const { return 0; }
-};
+/// A kernel of `attention.standard.prefill.ragged` written in C++.
+using AttentionStandardPrefillRaggedKernel = OperationKernel<AttentionStandardPrefillRagged, AttentionStandardPrefillRaggedOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStandardPrefillRaggedAbi {
     using Args = lz_attention_standard_prefill_ragged_args;
     using Out = lz_attention_standard_prefill_ragged_out;
@@ -193,21 +168,16 @@ struct AttentionStandardPrefillRaggedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_standard_prefill_ragged_kernel(std::string id, std::unique_ptr<const AttentionStandardPrefillRaggedKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStandardPrefillRaggedAbi, AttentionStandardPrefillRaggedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStandardPrefillRagged &, const AttentionStandardPrefillRaggedOut &, Run &>
 Kernel attention_standard_prefill_ragged_kernel(std::string id, Function function) {
-    struct Called final : AttentionStandardPrefillRaggedKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionStandardPrefillRagged &call, const AttentionStandardPrefillRaggedOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_standard_prefill_ragged_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionStandardPrefillRaggedAbi, AttentionStandardPrefillRaggedKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

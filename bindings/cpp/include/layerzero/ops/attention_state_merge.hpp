@@ -30,7 +30,7 @@ struct AttentionStateMerge {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct AttentionStateMergeOutput {
     /// `[rows..., heads, head_dim]` `T`. Output over all keys.
     Tensor output;
@@ -38,7 +38,7 @@ struct AttentionStateMergeOutput {
     Tensor lse;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct AttentionStateMergeOut {
     /// `[rows..., heads, head_dim]` `T`. Output over all keys.
     TensorMut output;
@@ -48,7 +48,7 @@ struct AttentionStateMergeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct AttentionStateMergeCrossing {
     lz_attention_state_merge_args args{};
 
@@ -64,7 +64,7 @@ struct AttentionStateMergeCrossing {
 
 /// Combines partial attention results over disjoint sets of keys into the result over all of them.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline AttentionStateMergeOutput attention_state_merge(const Engine &engine, const AttentionStateMerge &args, const Options &options = {}) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -74,7 +74,7 @@ inline AttentionStateMergeOutput attention_state_merge(const Engine &engine, con
 
 /// Combines partial attention results over disjoint sets of keys into the result over all of them.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void attention_state_merge_into(const Engine &engine, const AttentionStateMerge &args, const AttentionStateMergeOut &out, const Options &options = {}) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -83,32 +83,25 @@ inline void attention_state_merge_into(const Engine &engine, const AttentionStat
     lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const AttentionStateMerge &args, bridge::Answer &answer) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::check(bridge::attention_state_merge_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const AttentionStateMerge &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `attention.state.merge` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class AttentionStateMergeKernel {
-  public:
-    virtual ~AttentionStateMergeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const AttentionStateMerge &call, const AttentionStateMergeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const AttentionStateMerge &call) const { return 0; }
-};
+/// A kernel of `attention.state.merge` written in C++.
+using AttentionStateMergeKernel = OperationKernel<AttentionStateMerge, AttentionStateMergeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct AttentionStateMergeAbi {
     using Args = lz_attention_state_merge_args;
     using Out = lz_attention_state_merge_out;
@@ -128,21 +121,16 @@ struct AttentionStateMergeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel attention_state_merge_kernel(std::string id, std::unique_ptr<const AttentionStateMergeKernel> kernel) {
     return lz::detail::make_kernel<detail::AttentionStateMergeAbi, AttentionStateMergeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const AttentionStateMerge &, const AttentionStateMergeOut &, Run &>
 Kernel attention_state_merge_kernel(std::string id, Function function) {
-    struct Called final : AttentionStateMergeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const AttentionStateMerge &call, const AttentionStateMergeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return attention_state_merge_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::AttentionStateMergeAbi, AttentionStateMergeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -75,13 +75,13 @@ struct Dequantize {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct DequantizeOutput {
     /// `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The dequantized values.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct DequantizeOut {
     /// `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The dequantized values.
     TensorMut output;
@@ -89,7 +89,7 @@ struct DequantizeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct DequantizeCrossing {
     lz_dequantize_args args{};
 
@@ -100,22 +100,11 @@ struct DequantizeCrossing {
         args.scale = from.scale.raw();
         args.zero_point = from.zero_point ? from.zero_point->raw() : nullptr;
         args.global_scale = from.global_scale ? from.global_scale->raw() : nullptr;
-        args.given |= std::uint64_t{1} << 0;
-        args.format = static_cast<std::uint32_t>(from.format.value);
-        args.given |= std::uint64_t{1} << 1;
-        args.granularity = static_cast<std::uint32_t>(from.granularity.value);
-        if (from.block_size) {
-            args.given |= std::uint64_t{1} << 2;
-            args.block_size = (*from.block_size);
-        }
-        if (from.inner) {
-            args.given |= std::uint64_t{1} << 3;
-            args.inner = (*from.inner);
-        }
-        if (from.output_dtype) {
-            args.given |= std::uint64_t{1} << 4;
-            args.output_dtype = static_cast<std::uint32_t>(*from.output_dtype);
-        }
+        lz::detail::pass(args.given, 0, args.format, from.format);
+        lz::detail::pass(args.given, 1, args.granularity, from.granularity);
+        lz::detail::pass(args.given, 2, args.block_size, from.block_size);
+        lz::detail::pass(args.given, 3, args.inner, from.inner);
+        lz::detail::pass(args.given, 4, args.output_dtype, from.output_dtype);
     }
 };
 
@@ -123,7 +112,7 @@ struct DequantizeCrossing {
 
 /// Dequantizes a tensor of a low-precision integer or float format.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline DequantizeOutput dequantize(const Engine &engine, const Dequantize &args, const Options &options = {}) {
     const detail::DequantizeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -133,7 +122,7 @@ inline DequantizeOutput dequantize(const Engine &engine, const Dequantize &args,
 
 /// Dequantizes a tensor of a low-precision integer or float format.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void dequantize_into(const Engine &engine, const Dequantize &args, const DequantizeOut &out, const Options &options = {}) {
     const detail::DequantizeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -141,32 +130,25 @@ inline void dequantize_into(const Engine &engine, const Dequantize &args, const 
     lz::detail::check(bridge::dequantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const Dequantize &args, bridge::Answer &answer) {
     const detail::DequantizeCrossing crossing(args);
     lz::detail::check(bridge::dequantize_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const Dequantize &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::DequantizeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::dequantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `dequantize` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class DequantizeKernel {
-  public:
-    virtual ~DequantizeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const Dequantize &call, const DequantizeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const Dequantize &call) const { return 0; }
-};
+/// A kernel of `dequantize` written in C++.
+using DequantizeKernel = OperationKernel<Dequantize, DequantizeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct DequantizeAbi {
     using Args = lz_dequantize_args;
     using Out = lz_dequantize_out;
@@ -192,21 +174,16 @@ struct DequantizeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel dequantize_kernel(std::string id, std::unique_ptr<const DequantizeKernel> kernel) {
     return lz::detail::make_kernel<detail::DequantizeAbi, DequantizeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const Dequantize &, const DequantizeOut &, Run &>
 Kernel dequantize_kernel(std::string id, Function function) {
-    struct Called final : DequantizeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const Dequantize &call, const DequantizeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return dequantize_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::DequantizeAbi, DequantizeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -25,13 +25,13 @@ struct EmbeddingLookup {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct EmbeddingLookupOutput {
     /// `[tokens..., dim]` `T`. The rows, in the order of the ids.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct EmbeddingLookupOut {
     /// `[tokens..., dim]` `T`. The rows, in the order of the ids.
     TensorMut output;
@@ -39,7 +39,7 @@ struct EmbeddingLookupOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct EmbeddingLookupCrossing {
     lz_embedding_lookup_args args{};
 
@@ -55,7 +55,7 @@ struct EmbeddingLookupCrossing {
 
 /// Copies rows of a table by id.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline EmbeddingLookupOutput embedding_lookup(const Engine &engine, const EmbeddingLookup &args, const Options &options = {}) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -65,7 +65,7 @@ inline EmbeddingLookupOutput embedding_lookup(const Engine &engine, const Embedd
 
 /// Copies rows of a table by id.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void embedding_lookup_into(const Engine &engine, const EmbeddingLookup &args, const EmbeddingLookupOut &out, const Options &options = {}) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -73,32 +73,25 @@ inline void embedding_lookup_into(const Engine &engine, const EmbeddingLookup &a
     lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const EmbeddingLookup &args, bridge::Answer &answer) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::check(bridge::embedding_lookup_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const EmbeddingLookup &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `embedding.lookup` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class EmbeddingLookupKernel {
-  public:
-    virtual ~EmbeddingLookupKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const EmbeddingLookup &call, const EmbeddingLookupOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const EmbeddingLookup &call) const { return 0; }
-};
+/// A kernel of `embedding.lookup` written in C++.
+using EmbeddingLookupKernel = OperationKernel<EmbeddingLookup, EmbeddingLookupOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct EmbeddingLookupAbi {
     using Args = lz_embedding_lookup_args;
     using Out = lz_embedding_lookup_out;
@@ -117,21 +110,16 @@ struct EmbeddingLookupAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel embedding_lookup_kernel(std::string id, std::unique_ptr<const EmbeddingLookupKernel> kernel) {
     return lz::detail::make_kernel<detail::EmbeddingLookupAbi, EmbeddingLookupKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const EmbeddingLookup &, const EmbeddingLookupOut &, Run &>
 Kernel embedding_lookup_kernel(std::string id, Function function) {
-    struct Called final : EmbeddingLookupKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const EmbeddingLookup &call, const EmbeddingLookupOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return embedding_lookup_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::EmbeddingLookupAbi, EmbeddingLookupKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -43,17 +43,17 @@ struct KvAppend {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct KvAppendOutput {
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct KvAppendOut {
 };
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct KvAppendCrossing {
     lz_kv_append_args args{};
 
@@ -65,10 +65,7 @@ struct KvAppendCrossing {
         args.k_cache = from.k_cache.raw();
         args.v_cache = from.v_cache.raw();
         args.slots = from.slots.raw();
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 0;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.layout, from.layout);
     }
 };
 
@@ -76,39 +73,32 @@ struct KvAppendCrossing {
 
 /// Writes the keys and values of new tokens into a paged cache, in place.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline void kv_append(const Engine &engine, const KvAppend &args, const Options &options = {}) {
     const detail::KvAppendCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::kv_append(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const KvAppend &args, bridge::Answer &answer) {
     const detail::KvAppendCrossing crossing(args);
     lz::detail::check(bridge::kv_append_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const KvAppend &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::KvAppendCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::kv_append(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `kv.append` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class KvAppendKernel {
-  public:
-    virtual ~KvAppendKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const KvAppend &call, const KvAppendOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const KvAppend &call) const { return 0; }
-};
+/// A kernel of `kv.append` written in C++.
+using KvAppendKernel = OperationKernel<KvAppend, KvAppendOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct KvAppendAbi {
     using Args = lz_kv_append_args;
     using Out = lz_kv_append_out;
@@ -131,21 +121,16 @@ struct KvAppendAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel kv_append_kernel(std::string id, std::unique_ptr<const KvAppendKernel> kernel) {
     return lz::detail::make_kernel<detail::KvAppendAbi, KvAppendKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const KvAppend &, const KvAppendOut &, Run &>
 Kernel kv_append_kernel(std::string id, Function function) {
-    struct Called final : KvAppendKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const KvAppend &call, const KvAppendOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return kv_append_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::KvAppendAbi, KvAppendKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -38,17 +38,17 @@ struct KvCompact {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct KvCompactOutput {
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct KvCompactOut {
 };
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct KvCompactCrossing {
     lz_kv_compact_args args{};
 
@@ -59,10 +59,7 @@ struct KvCompactCrossing {
         args.v_cache = from.v_cache.raw();
         args.source = from.source.raw();
         args.target = from.target.raw();
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 0;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.layout, from.layout);
     }
 };
 
@@ -70,39 +67,32 @@ struct KvCompactCrossing {
 
 /// Copies pages within a paged cache, in place.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline void kv_compact(const Engine &engine, const KvCompact &args, const Options &options = {}) {
     const detail::KvCompactCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::kv_compact(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const KvCompact &args, bridge::Answer &answer) {
     const detail::KvCompactCrossing crossing(args);
     lz::detail::check(bridge::kv_compact_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const KvCompact &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::KvCompactCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::kv_compact(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `kv.compact` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class KvCompactKernel {
-  public:
-    virtual ~KvCompactKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const KvCompact &call, const KvCompactOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const KvCompact &call) const { return 0; }
-};
+/// A kernel of `kv.compact` written in C++.
+using KvCompactKernel = OperationKernel<KvCompact, KvCompactOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct KvCompactAbi {
     using Args = lz_kv_compact_args;
     using Out = lz_kv_compact_out;
@@ -124,21 +114,16 @@ struct KvCompactAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel kv_compact_kernel(std::string id, std::unique_ptr<const KvCompactKernel> kernel) {
     return lz::detail::make_kernel<detail::KvCompactAbi, KvCompactKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const KvCompact &, const KvCompactOut &, Run &>
 Kernel kv_compact_kernel(std::string id, Function function) {
-    struct Called final : KvCompactKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const KvCompact &call, const KvCompactOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return kv_compact_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::KvCompactAbi, KvCompactKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -48,13 +48,13 @@ struct MlpFused {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpFusedOutput {
     /// `[rows..., out_features]` `T`. The output rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpFusedOut {
     /// `[rows..., out_features]` `T`. The output rows.
     TensorMut output;
@@ -62,7 +62,7 @@ struct MlpFusedOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpFusedCrossing {
     lz_mlp_fused_args args{};
 
@@ -73,10 +73,7 @@ struct MlpFusedCrossing {
         args.gate_weight = from.gate_weight.raw();
         args.up_weight = from.up_weight.raw();
         args.down_weight = from.down_weight.raw();
-        if (from.activation) {
-            args.given |= std::uint64_t{1} << 0;
-            args.activation = static_cast<std::uint32_t>(*from.activation);
-        }
+        lz::detail::pass(args.given, 0, args.activation, from.activation);
     }
 };
 
@@ -84,7 +81,7 @@ struct MlpFusedCrossing {
 
 /// A gated feed-forward block in one step.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpFusedOutput mlp_fused(const Engine &engine, const MlpFused &args, const Options &options = {}) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -94,7 +91,7 @@ inline MlpFusedOutput mlp_fused(const Engine &engine, const MlpFused &args, cons
 
 /// A gated feed-forward block in one step.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_fused_into(const Engine &engine, const MlpFused &args, const MlpFusedOut &out, const Options &options = {}) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -102,32 +99,25 @@ inline void mlp_fused_into(const Engine &engine, const MlpFused &args, const Mlp
     lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpFused &args, bridge::Answer &answer) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::check(bridge::mlp_fused_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpFused &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.fused` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpFusedKernel {
-  public:
-    virtual ~MlpFusedKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpFused &call, const MlpFusedOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpFused &call) const { return 0; }
-};
+/// A kernel of `mlp.fused` written in C++.
+using MlpFusedKernel = OperationKernel<MlpFused, MlpFusedOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpFusedAbi {
     using Args = lz_mlp_fused_args;
     using Out = lz_mlp_fused_out;
@@ -149,21 +139,16 @@ struct MlpFusedAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_fused_kernel(std::string id, std::unique_ptr<const MlpFusedKernel> kernel) {
     return lz::detail::make_kernel<detail::MlpFusedAbi, MlpFusedKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpFused &, const MlpFusedOut &, Run &>
 Kernel mlp_fused_kernel(std::string id, Function function) {
-    struct Called final : MlpFusedKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpFused &call, const MlpFusedOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_fused_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpFusedAbi, MlpFusedKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -43,13 +43,13 @@ struct MlpLinear {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpLinearOutput {
     /// `[rows..., out_features]` `T`. The output rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpLinearOut {
     /// `[rows..., out_features]` `T`. The output rows.
     TensorMut output;
@@ -57,7 +57,7 @@ struct MlpLinearOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpLinearCrossing {
     lz_mlp_linear_args args{};
 
@@ -67,10 +67,7 @@ struct MlpLinearCrossing {
         args.x = from.x.raw();
         args.weight = from.weight.raw();
         args.bias = from.bias ? from.bias->raw() : nullptr;
-        if (from.activation) {
-            args.given |= std::uint64_t{1} << 0;
-            args.activation = static_cast<std::uint32_t>(*from.activation);
-        }
+        lz::detail::pass(args.given, 0, args.activation, from.activation);
     }
 };
 
@@ -78,7 +75,7 @@ struct MlpLinearCrossing {
 
 /// A linear layer with an optional bias and activation.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpLinearOutput mlp_linear(const Engine &engine, const MlpLinear &args, const Options &options = {}) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -88,7 +85,7 @@ inline MlpLinearOutput mlp_linear(const Engine &engine, const MlpLinear &args, c
 
 /// A linear layer with an optional bias and activation.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_linear_into(const Engine &engine, const MlpLinear &args, const MlpLinearOut &out, const Options &options = {}) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -96,32 +93,25 @@ inline void mlp_linear_into(const Engine &engine, const MlpLinear &args, const M
     lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpLinear &args, bridge::Answer &answer) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpLinear &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.linear` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpLinearKernel {
-  public:
-    virtual ~MlpLinearKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpLinear &call, const MlpLinearOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpLinear &call) const { return 0; }
-};
+/// A kernel of `mlp.linear` written in C++.
+using MlpLinearKernel = OperationKernel<MlpLinear, MlpLinearOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpLinearAbi {
     using Args = lz_mlp_linear_args;
     using Out = lz_mlp_linear_out;
@@ -142,21 +132,16 @@ struct MlpLinearAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_linear_kernel(std::string id, std::unique_ptr<const MlpLinearKernel> kernel) {
     return lz::detail::make_kernel<detail::MlpLinearAbi, MlpLinearKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpLinear &, const MlpLinearOut &, Run &>
 Kernel mlp_linear_kernel(std::string id, Function function) {
-    struct Called final : MlpLinearKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpLinear &call, const MlpLinearOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_linear_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpLinearAbi, MlpLinearKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -74,13 +74,13 @@ struct MlpLinearInt8 {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpLinearInt8Output {
     /// `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16. The output rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpLinearInt8Out {
     /// `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16. The output rows.
     TensorMut output;
@@ -88,7 +88,7 @@ struct MlpLinearInt8Out {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpLinearInt8Crossing {
     lz_mlp_linear_int8_args args{};
 
@@ -101,22 +101,10 @@ struct MlpLinearInt8Crossing {
         args.weight_scale = from.weight_scale.raw();
         args.x_zero_point = from.x_zero_point ? from.x_zero_point->raw() : nullptr;
         args.bias = from.bias ? from.bias->raw() : nullptr;
-        if (from.x_granularity) {
-            args.given |= std::uint64_t{1} << 0;
-            args.x_granularity = static_cast<std::uint32_t>(*from.x_granularity);
-        }
-        if (from.weight_layout) {
-            args.given |= std::uint64_t{1} << 1;
-            args.weight_layout = static_cast<std::uint32_t>(*from.weight_layout);
-        }
-        if (from.activation) {
-            args.given |= std::uint64_t{1} << 2;
-            args.activation = static_cast<std::uint32_t>(*from.activation);
-        }
-        if (from.output_dtype) {
-            args.given |= std::uint64_t{1} << 3;
-            args.output_dtype = static_cast<std::uint32_t>(*from.output_dtype);
-        }
+        lz::detail::pass(args.given, 0, args.x_granularity, from.x_granularity);
+        lz::detail::pass(args.given, 1, args.weight_layout, from.weight_layout);
+        lz::detail::pass(args.given, 2, args.activation, from.activation);
+        lz::detail::pass(args.given, 3, args.output_dtype, from.output_dtype);
     }
 };
 
@@ -124,7 +112,7 @@ struct MlpLinearInt8Crossing {
 
 /// A linear layer of int8 rows with int8 weights, an optional bias and activation.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpLinearInt8Output mlp_linear_int8(const Engine &engine, const MlpLinearInt8 &args, const Options &options = {}) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -134,7 +122,7 @@ inline MlpLinearInt8Output mlp_linear_int8(const Engine &engine, const MlpLinear
 
 /// A linear layer of int8 rows with int8 weights, an optional bias and activation.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_linear_int8_into(const Engine &engine, const MlpLinearInt8 &args, const MlpLinearInt8Out &out, const Options &options = {}) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -142,32 +130,25 @@ inline void mlp_linear_int8_into(const Engine &engine, const MlpLinearInt8 &args
     lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpLinearInt8 &args, bridge::Answer &answer) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::check(bridge::mlp_linear_int8_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpLinearInt8 &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.linear.int8` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpLinearInt8Kernel {
-  public:
-    virtual ~MlpLinearInt8Kernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpLinearInt8 &call, const MlpLinearInt8Out &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpLinearInt8 &call) const { return 0; }
-};
+/// A kernel of `mlp.linear.int8` written in C++.
+using MlpLinearInt8Kernel = OperationKernel<MlpLinearInt8, MlpLinearInt8Out>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpLinearInt8Abi {
     using Args = lz_mlp_linear_int8_args;
     using Out = lz_mlp_linear_int8_out;
@@ -194,21 +175,16 @@ struct MlpLinearInt8Abi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_linear_int8_kernel(std::string id, std::unique_ptr<const MlpLinearInt8Kernel> kernel) {
     return lz::detail::make_kernel<detail::MlpLinearInt8Abi, MlpLinearInt8Kernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearInt8 &, const MlpLinearInt8Out &, Run &>
 Kernel mlp_linear_int8_kernel(std::string id, Function function) {
-    struct Called final : MlpLinearInt8Kernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpLinearInt8 &call, const MlpLinearInt8Out &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_linear_int8_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpLinearInt8Abi, MlpLinearInt8Kernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

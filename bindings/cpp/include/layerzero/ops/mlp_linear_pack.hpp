@@ -25,13 +25,13 @@ struct MlpLinearPack {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpLinearPackOutput {
     /// `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` `Q`. Panels of 16 rows, word by word.
     Tensor packed;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpLinearPackOut {
     /// `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` `Q`. Panels of 16 rows, word by word.
     TensorMut packed;
@@ -39,7 +39,7 @@ struct MlpLinearPackOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpLinearPackCrossing {
     lz_mlp_linear_pack_args args{};
 
@@ -54,7 +54,7 @@ struct MlpLinearPackCrossing {
 
 /// Packs the integer weights of a linear layer into panels.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpLinearPackOutput mlp_linear_pack(const Engine &engine, const MlpLinearPack &args, const Options &options = {}) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -64,7 +64,7 @@ inline MlpLinearPackOutput mlp_linear_pack(const Engine &engine, const MlpLinear
 
 /// Packs the integer weights of a linear layer into panels.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_linear_pack_into(const Engine &engine, const MlpLinearPack &args, const MlpLinearPackOut &out, const Options &options = {}) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -72,32 +72,25 @@ inline void mlp_linear_pack_into(const Engine &engine, const MlpLinearPack &args
     lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpLinearPack &args, bridge::Answer &answer) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_pack_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpLinearPack &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.linear.pack` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpLinearPackKernel {
-  public:
-    virtual ~MlpLinearPackKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpLinearPack &call, const MlpLinearPackOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpLinearPack &call) const { return 0; }
-};
+/// A kernel of `mlp.linear.pack` written in C++.
+using MlpLinearPackKernel = OperationKernel<MlpLinearPack, MlpLinearPackOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpLinearPackAbi {
     using Args = lz_mlp_linear_pack_args;
     using Out = lz_mlp_linear_pack_out;
@@ -115,21 +108,16 @@ struct MlpLinearPackAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_linear_pack_kernel(std::string id, std::unique_ptr<const MlpLinearPackKernel> kernel) {
     return lz::detail::make_kernel<detail::MlpLinearPackAbi, MlpLinearPackKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearPack &, const MlpLinearPackOut &, Run &>
 Kernel mlp_linear_pack_kernel(std::string id, Function function) {
-    struct Called final : MlpLinearPackKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpLinearPack &call, const MlpLinearPackOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_linear_pack_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpLinearPackAbi, MlpLinearPackKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -78,13 +78,13 @@ struct MlpLinearWeightOnly {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct MlpLinearWeightOnlyOutput {
     /// `[rows..., out_features]` `T`. The output rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct MlpLinearWeightOnlyOut {
     /// `[rows..., out_features]` `T`. The output rows.
     TensorMut output;
@@ -92,7 +92,7 @@ struct MlpLinearWeightOnlyOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct MlpLinearWeightOnlyCrossing {
     lz_mlp_linear_weight_only_args args{};
 
@@ -104,28 +104,12 @@ struct MlpLinearWeightOnlyCrossing {
         args.scale = from.scale.raw();
         args.zero_point = from.zero_point ? from.zero_point->raw() : nullptr;
         args.bias = from.bias ? from.bias->raw() : nullptr;
-        args.given |= std::uint64_t{1} << 0;
-        args.format = static_cast<std::uint32_t>(from.format.value);
-        if (from.granularity) {
-            args.given |= std::uint64_t{1} << 1;
-            args.granularity = static_cast<std::uint32_t>(*from.granularity);
-        }
-        if (from.block_size) {
-            args.given |= std::uint64_t{1} << 2;
-            args.block_size = (*from.block_size);
-        }
-        if (from.weight_layout) {
-            args.given |= std::uint64_t{1} << 3;
-            args.weight_layout = static_cast<std::uint32_t>(*from.weight_layout);
-        }
-        if (from.stored) {
-            args.given |= std::uint64_t{1} << 4;
-            args.stored = (*from.stored);
-        }
-        if (from.activation) {
-            args.given |= std::uint64_t{1} << 5;
-            args.activation = static_cast<std::uint32_t>(*from.activation);
-        }
+        lz::detail::pass(args.given, 0, args.format, from.format);
+        lz::detail::pass(args.given, 1, args.granularity, from.granularity);
+        lz::detail::pass(args.given, 2, args.block_size, from.block_size);
+        lz::detail::pass(args.given, 3, args.weight_layout, from.weight_layout);
+        lz::detail::pass(args.given, 4, args.stored, from.stored);
+        lz::detail::pass(args.given, 5, args.activation, from.activation);
     }
 };
 
@@ -133,7 +117,7 @@ struct MlpLinearWeightOnlyCrossing {
 
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline MlpLinearWeightOnlyOutput mlp_linear_weight_only(const Engine &engine, const MlpLinearWeightOnly &args, const Options &options = {}) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -143,7 +127,7 @@ inline MlpLinearWeightOnlyOutput mlp_linear_weight_only(const Engine &engine, co
 
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void mlp_linear_weight_only_into(const Engine &engine, const MlpLinearWeightOnly &args, const MlpLinearWeightOnlyOut &out, const Options &options = {}) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -151,32 +135,25 @@ inline void mlp_linear_weight_only_into(const Engine &engine, const MlpLinearWei
     lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const MlpLinearWeightOnly &args, bridge::Answer &answer) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_weight_only_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const MlpLinearWeightOnly &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `mlp.linear.weight_only` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class MlpLinearWeightOnlyKernel {
-  public:
-    virtual ~MlpLinearWeightOnlyKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const MlpLinearWeightOnly &call, const MlpLinearWeightOnlyOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const MlpLinearWeightOnly &call) const { return 0; }
-};
+/// A kernel of `mlp.linear.weight_only` written in C++.
+using MlpLinearWeightOnlyKernel = OperationKernel<MlpLinearWeightOnly, MlpLinearWeightOnlyOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct MlpLinearWeightOnlyAbi {
     using Args = lz_mlp_linear_weight_only_args;
     using Out = lz_mlp_linear_weight_only_out;
@@ -204,21 +181,16 @@ struct MlpLinearWeightOnlyAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel mlp_linear_weight_only_kernel(std::string id, std::unique_ptr<const MlpLinearWeightOnlyKernel> kernel) {
     return lz::detail::make_kernel<detail::MlpLinearWeightOnlyAbi, MlpLinearWeightOnlyKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const MlpLinearWeightOnly &, const MlpLinearWeightOnlyOut &, Run &>
 Kernel mlp_linear_weight_only_kernel(std::string id, Function function) {
-    struct Called final : MlpLinearWeightOnlyKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const MlpLinearWeightOnly &call, const MlpLinearWeightOnlyOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return mlp_linear_weight_only_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::MlpLinearWeightOnlyAbi, MlpLinearWeightOnlyKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

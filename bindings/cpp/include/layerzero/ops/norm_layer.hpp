@@ -34,7 +34,7 @@ struct NormLayer {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct NormLayerOutput {
     /// `[rows..., hidden]` `T`. The normalized rows.
     Tensor output;
@@ -44,7 +44,7 @@ struct NormLayerOutput {
     std::optional<Tensor> inv_std = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct NormLayerOut {
     /// `[rows..., hidden]` `T`. The normalized rows.
     TensorMut output;
@@ -56,7 +56,7 @@ struct NormLayerOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct NormLayerCrossing {
     lz_norm_layer_args args{};
 
@@ -66,14 +66,8 @@ struct NormLayerCrossing {
         args.x = from.x.raw();
         args.weight = from.weight ? from.weight->raw() : nullptr;
         args.bias = from.bias ? from.bias->raw() : nullptr;
-        if (from.eps) {
-            args.given |= std::uint64_t{1} << 0;
-            args.eps = (*from.eps);
-        }
-        if (from.return_stats) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_stats = static_cast<std::uint8_t>(*from.return_stats);
-        }
+        lz::detail::pass(args.given, 0, args.eps, from.eps);
+        lz::detail::pass(args.given, 1, args.return_stats, from.return_stats);
     }
 };
 
@@ -81,7 +75,7 @@ struct NormLayerCrossing {
 
 /// Layer normalization over the last dimension.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline NormLayerOutput norm_layer(const Engine &engine, const NormLayer &args, const Options &options = {}) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
@@ -91,7 +85,7 @@ inline NormLayerOutput norm_layer(const Engine &engine, const NormLayer &args, c
 
 /// Layer normalization over the last dimension.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void norm_layer_into(const Engine &engine, const NormLayer &args, const NormLayerOut &out, const Options &options = {}) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
@@ -101,32 +95,25 @@ inline void norm_layer_into(const Engine &engine, const NormLayer &args, const N
     lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const NormLayer &args, bridge::Answer &answer) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::check(bridge::norm_layer_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const NormLayer &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
     lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `norm.layer` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class NormLayerKernel {
-  public:
-    virtual ~NormLayerKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const NormLayer &call, const NormLayerOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const NormLayer &call) const { return 0; }
-};
+/// A kernel of `norm.layer` written in C++.
+using NormLayerKernel = OperationKernel<NormLayer, NormLayerOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct NormLayerAbi {
     using Args = lz_norm_layer_args;
     using Out = lz_norm_layer_out;
@@ -150,21 +137,16 @@ struct NormLayerAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel norm_layer_kernel(std::string id, std::unique_ptr<const NormLayerKernel> kernel) {
     return lz::detail::make_kernel<detail::NormLayerAbi, NormLayerKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const NormLayer &, const NormLayerOut &, Run &>
 Kernel norm_layer_kernel(std::string id, Function function) {
-    struct Called final : NormLayerKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const NormLayer &call, const NormLayerOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return norm_layer_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::NormLayerAbi, NormLayerKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

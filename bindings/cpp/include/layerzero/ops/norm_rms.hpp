@@ -32,13 +32,13 @@ struct NormRms {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct NormRmsOutput {
     /// `[rows..., hidden]` `T`. The normalized rows.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct NormRmsOut {
     /// `[rows..., hidden]` `T`. The normalized rows.
     TensorMut output;
@@ -46,7 +46,7 @@ struct NormRmsOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct NormRmsCrossing {
     lz_norm_rms_args args{};
 
@@ -55,14 +55,8 @@ struct NormRmsCrossing {
         args.size = sizeof(args);
         args.x = from.x.raw();
         args.weight = from.weight ? from.weight->raw() : nullptr;
-        if (from.eps) {
-            args.given |= std::uint64_t{1} << 0;
-            args.eps = (*from.eps);
-        }
-        if (from.weight_offset) {
-            args.given |= std::uint64_t{1} << 1;
-            args.weight_offset = (*from.weight_offset);
-        }
+        lz::detail::pass(args.given, 0, args.eps, from.eps);
+        lz::detail::pass(args.given, 1, args.weight_offset, from.weight_offset);
     }
 };
 
@@ -70,7 +64,7 @@ struct NormRmsCrossing {
 
 /// Root-mean-square normalization over the last dimension.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline NormRmsOutput norm_rms(const Engine &engine, const NormRms &args, const Options &options = {}) {
     const detail::NormRmsCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -80,7 +74,7 @@ inline NormRmsOutput norm_rms(const Engine &engine, const NormRms &args, const O
 
 /// Root-mean-square normalization over the last dimension.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void norm_rms_into(const Engine &engine, const NormRms &args, const NormRmsOut &out, const Options &options = {}) {
     const detail::NormRmsCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -88,32 +82,25 @@ inline void norm_rms_into(const Engine &engine, const NormRms &args, const NormR
     lz::detail::check(bridge::norm_rms(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const NormRms &args, bridge::Answer &answer) {
     const detail::NormRmsCrossing crossing(args);
     lz::detail::check(bridge::norm_rms_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const NormRms &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::NormRmsCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::norm_rms(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `norm.rms` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class NormRmsKernel {
-  public:
-    virtual ~NormRmsKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const NormRms &call, const NormRmsOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const NormRms &call) const { return 0; }
-};
+/// A kernel of `norm.rms` written in C++.
+using NormRmsKernel = OperationKernel<NormRms, NormRmsOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct NormRmsAbi {
     using Args = lz_norm_rms_args;
     using Out = lz_norm_rms_out;
@@ -134,21 +121,16 @@ struct NormRmsAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel norm_rms_kernel(std::string id, std::unique_ptr<const NormRmsKernel> kernel) {
     return lz::detail::make_kernel<detail::NormRmsAbi, NormRmsKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const NormRms &, const NormRmsOut &, Run &>
 Kernel norm_rms_kernel(std::string id, Function function) {
-    struct Called final : NormRmsKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const NormRms &call, const NormRmsOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return norm_rms_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::NormRmsAbi, NormRmsKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

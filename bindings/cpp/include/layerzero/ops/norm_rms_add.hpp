@@ -34,13 +34,13 @@ struct NormRmsAdd {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct NormRmsAddOutput {
     /// `[rows..., hidden]` `T`. The normalized sum.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct NormRmsAddOut {
     /// `[rows..., hidden]` `T`. The normalized sum.
     TensorMut output;
@@ -48,7 +48,7 @@ struct NormRmsAddOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct NormRmsAddCrossing {
     lz_norm_rms_add_args args{};
 
@@ -58,14 +58,8 @@ struct NormRmsAddCrossing {
         args.x = from.x.raw();
         args.residual = from.residual.raw();
         args.weight = from.weight ? from.weight->raw() : nullptr;
-        if (from.eps) {
-            args.given |= std::uint64_t{1} << 0;
-            args.eps = (*from.eps);
-        }
-        if (from.weight_offset) {
-            args.given |= std::uint64_t{1} << 1;
-            args.weight_offset = (*from.weight_offset);
-        }
+        lz::detail::pass(args.given, 0, args.eps, from.eps);
+        lz::detail::pass(args.given, 1, args.weight_offset, from.weight_offset);
     }
 };
 
@@ -73,7 +67,7 @@ struct NormRmsAddCrossing {
 
 /// Adds to the residual stream in place and normalizes the sum by its root mean square.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline NormRmsAddOutput norm_rms_add(const Engine &engine, const NormRmsAdd &args, const Options &options = {}) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -83,7 +77,7 @@ inline NormRmsAddOutput norm_rms_add(const Engine &engine, const NormRmsAdd &arg
 
 /// Adds to the residual stream in place and normalizes the sum by its root mean square.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void norm_rms_add_into(const Engine &engine, const NormRmsAdd &args, const NormRmsAddOut &out, const Options &options = {}) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -91,32 +85,25 @@ inline void norm_rms_add_into(const Engine &engine, const NormRmsAdd &args, cons
     lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const NormRmsAdd &args, bridge::Answer &answer) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::check(bridge::norm_rms_add_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const NormRmsAdd &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `norm.rms.add` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class NormRmsAddKernel {
-  public:
-    virtual ~NormRmsAddKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const NormRmsAdd &call, const NormRmsAddOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const NormRmsAdd &call) const { return 0; }
-};
+/// A kernel of `norm.rms.add` written in C++.
+using NormRmsAddKernel = OperationKernel<NormRmsAdd, NormRmsAddOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct NormRmsAddAbi {
     using Args = lz_norm_rms_add_args;
     using Out = lz_norm_rms_add_out;
@@ -138,21 +125,16 @@ struct NormRmsAddAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel norm_rms_add_kernel(std::string id, std::unique_ptr<const NormRmsAddKernel> kernel) {
     return lz::detail::make_kernel<detail::NormRmsAddAbi, NormRmsAddKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const NormRmsAdd &, const NormRmsAddOut &, Run &>
 Kernel norm_rms_add_kernel(std::string id, Function function) {
-    struct Called final : NormRmsAddKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const NormRmsAdd &call, const NormRmsAddOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return norm_rms_add_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::NormRmsAddAbi, NormRmsAddKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

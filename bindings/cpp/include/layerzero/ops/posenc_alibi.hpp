@@ -28,13 +28,13 @@ struct PosencAlibi {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct PosencAlibiOutput {
     /// `[batch, heads, seq_q, seq_k]` `T`. The biased scores.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct PosencAlibiOut {
     /// `[batch, heads, seq_q, seq_k]` `T`. The biased scores.
     TensorMut output;
@@ -42,7 +42,7 @@ struct PosencAlibiOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct PosencAlibiCrossing {
     lz_posenc_alibi_args args{};
 
@@ -51,10 +51,7 @@ struct PosencAlibiCrossing {
         args.size = sizeof(args);
         args.scores = from.scores.raw();
         args.slopes = from.slopes.raw();
-        if (from.causal_offset) {
-            args.given |= std::uint64_t{1} << 0;
-            args.causal_offset = (*from.causal_offset);
-        }
+        lz::detail::pass(args.given, 0, args.causal_offset, from.causal_offset);
     }
 };
 
@@ -62,7 +59,7 @@ struct PosencAlibiCrossing {
 
 /// Adds the ALiBi linear position bias to attention scores.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline PosencAlibiOutput posenc_alibi(const Engine &engine, const PosencAlibi &args, const Options &options = {}) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -72,7 +69,7 @@ inline PosencAlibiOutput posenc_alibi(const Engine &engine, const PosencAlibi &a
 
 /// Adds the ALiBi linear position bias to attention scores.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void posenc_alibi_into(const Engine &engine, const PosencAlibi &args, const PosencAlibiOut &out, const Options &options = {}) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -80,32 +77,25 @@ inline void posenc_alibi_into(const Engine &engine, const PosencAlibi &args, con
     lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const PosencAlibi &args, bridge::Answer &answer) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::check(bridge::posenc_alibi_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const PosencAlibi &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `posenc.alibi` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class PosencAlibiKernel {
-  public:
-    virtual ~PosencAlibiKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const PosencAlibi &call, const PosencAlibiOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const PosencAlibi &call) const { return 0; }
-};
+/// A kernel of `posenc.alibi` written in C++.
+using PosencAlibiKernel = OperationKernel<PosencAlibi, PosencAlibiOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct PosencAlibiAbi {
     using Args = lz_posenc_alibi_args;
     using Out = lz_posenc_alibi_out;
@@ -125,21 +115,16 @@ struct PosencAlibiAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel posenc_alibi_kernel(std::string id, std::unique_ptr<const PosencAlibiKernel> kernel) {
     return lz::detail::make_kernel<detail::PosencAlibiAbi, PosencAlibiKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const PosencAlibi &, const PosencAlibiOut &, Run &>
 Kernel posenc_alibi_kernel(std::string id, Function function) {
-    struct Called final : PosencAlibiKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const PosencAlibi &call, const PosencAlibiOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return posenc_alibi_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::PosencAlibiAbi, PosencAlibiKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -43,13 +43,13 @@ struct PosencRope {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct PosencRopeOutput {
     /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features rotated.
     Tensor output;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct PosencRopeOut {
     /// BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features rotated.
     TensorMut output;
@@ -57,7 +57,7 @@ struct PosencRopeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct PosencRopeCrossing {
     lz_posenc_rope_args args{};
 
@@ -68,14 +68,8 @@ struct PosencRopeCrossing {
         args.cos = from.cos.raw();
         args.sin = from.sin.raw();
         args.positions = from.positions ? from.positions->raw() : nullptr;
-        if (from.interleaved) {
-            args.given |= std::uint64_t{1} << 0;
-            args.interleaved = static_cast<std::uint8_t>(*from.interleaved);
-        }
-        if (from.layout) {
-            args.given |= std::uint64_t{1} << 1;
-            args.layout = static_cast<std::uint32_t>(*from.layout);
-        }
+        lz::detail::pass(args.given, 0, args.interleaved, from.interleaved);
+        lz::detail::pass(args.given, 1, args.layout, from.layout);
     }
 };
 
@@ -83,7 +77,7 @@ struct PosencRopeCrossing {
 
 /// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline PosencRopeOutput posenc_rope(const Engine &engine, const PosencRope &args, const Options &options = {}) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -93,7 +87,7 @@ inline PosencRopeOutput posenc_rope(const Engine &engine, const PosencRope &args
 
 /// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void posenc_rope_into(const Engine &engine, const PosencRope &args, const PosencRopeOut &out, const Options &options = {}) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -101,32 +95,25 @@ inline void posenc_rope_into(const Engine &engine, const PosencRope &args, const
     lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const PosencRope &args, bridge::Answer &answer) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::check(bridge::posenc_rope_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const PosencRope &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `posenc.rope` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class PosencRopeKernel {
-  public:
-    virtual ~PosencRopeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const PosencRope &call, const PosencRopeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const PosencRope &call) const { return 0; }
-};
+/// A kernel of `posenc.rope` written in C++.
+using PosencRopeKernel = OperationKernel<PosencRope, PosencRopeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct PosencRopeAbi {
     using Args = lz_posenc_rope_args;
     using Out = lz_posenc_rope_out;
@@ -149,21 +136,16 @@ struct PosencRopeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel posenc_rope_kernel(std::string id, std::unique_ptr<const PosencRopeKernel> kernel) {
     return lz::detail::make_kernel<detail::PosencRopeAbi, PosencRopeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const PosencRope &, const PosencRopeOut &, Run &>
 Kernel posenc_rope_kernel(std::string id, Function function) {
-    struct Called final : PosencRopeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const PosencRope &call, const PosencRopeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return posenc_rope_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::PosencRopeAbi, PosencRopeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

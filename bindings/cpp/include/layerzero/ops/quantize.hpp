@@ -77,7 +77,7 @@ struct Quantize {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct QuantizeOutput {
     /// int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The rounded values.
     Tensor quantized;
@@ -85,7 +85,7 @@ struct QuantizeOutput {
     std::optional<Tensor> scale_out = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct QuantizeOut {
     /// int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The rounded values.
     TensorMut quantized;
@@ -95,7 +95,7 @@ struct QuantizeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct QuantizeCrossing {
     lz_quantize_args args{};
 
@@ -106,14 +106,9 @@ struct QuantizeCrossing {
         args.scale = from.scale ? from.scale->raw() : nullptr;
         args.zero_point = from.zero_point ? from.zero_point->raw() : nullptr;
         args.global_scale = from.global_scale ? from.global_scale->raw() : nullptr;
-        args.given |= std::uint64_t{1} << 0;
-        args.format = static_cast<std::uint32_t>(from.format.value);
-        args.given |= std::uint64_t{1} << 1;
-        args.granularity = static_cast<std::uint32_t>(from.granularity.value);
-        if (from.block_size) {
-            args.given |= std::uint64_t{1} << 2;
-            args.block_size = (*from.block_size);
-        }
+        lz::detail::pass(args.given, 0, args.format, from.format);
+        lz::detail::pass(args.given, 1, args.granularity, from.granularity);
+        lz::detail::pass(args.given, 2, args.block_size, from.block_size);
     }
 };
 
@@ -121,7 +116,7 @@ struct QuantizeCrossing {
 
 /// Quantizes a tensor to a low-precision integer or float format with scales.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline QuantizeOutput quantize(const Engine &engine, const Quantize &args, const Options &options = {}) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -131,7 +126,7 @@ inline QuantizeOutput quantize(const Engine &engine, const Quantize &args, const
 
 /// Quantizes a tensor to a low-precision integer or float format with scales.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void quantize_into(const Engine &engine, const Quantize &args, const QuantizeOut &out, const Options &options = {}) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -140,32 +135,25 @@ inline void quantize_into(const Engine &engine, const Quantize &args, const Quan
     lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const Quantize &args, bridge::Answer &answer) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::check(bridge::quantize_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const Quantize &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `quantize` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class QuantizeKernel {
-  public:
-    virtual ~QuantizeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const Quantize &call, const QuantizeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const Quantize &call) const { return 0; }
-};
+/// A kernel of `quantize` written in C++.
+using QuantizeKernel = OperationKernel<Quantize, QuantizeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct QuantizeAbi {
     using Args = lz_quantize_args;
     using Out = lz_quantize_out;
@@ -190,21 +178,16 @@ struct QuantizeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel quantize_kernel(std::string id, std::unique_ptr<const QuantizeKernel> kernel) {
     return lz::detail::make_kernel<detail::QuantizeAbi, QuantizeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const Quantize &, const QuantizeOut &, Run &>
 Kernel quantize_kernel(std::string id, Function function) {
-    struct Called final : QuantizeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const Quantize &call, const QuantizeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return quantize_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::QuantizeAbi, QuantizeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

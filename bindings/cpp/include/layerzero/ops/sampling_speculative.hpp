@@ -57,7 +57,7 @@ struct SamplingSpeculative {
     static constexpr std::uint32_t version = 2;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct SamplingSpeculativeOutput {
     /// `[batch, draft_len + 1]` int32. Accepted draft tokens, the emitted token, then -1.
     Tensor tokens;
@@ -65,7 +65,7 @@ struct SamplingSpeculativeOutput {
     Tensor accepted;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct SamplingSpeculativeOut {
     /// `[batch, draft_len + 1]` int32. Accepted draft tokens, the emitted token, then -1.
     TensorMut tokens;
@@ -75,7 +75,7 @@ struct SamplingSpeculativeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct SamplingSpeculativeCrossing {
     lz_sampling_speculative_args args{};
 
@@ -87,14 +87,8 @@ struct SamplingSpeculativeCrossing {
         args.target_probs = from.target_probs.raw();
         args.seed_tensor = from.seed_tensor ? from.seed_tensor->raw() : nullptr;
         args.offset_tensor = from.offset_tensor ? from.offset_tensor->raw() : nullptr;
-        if (from.seed) {
-            args.given |= std::uint64_t{1} << 0;
-            args.seed = (*from.seed);
-        }
-        if (from.offset) {
-            args.given |= std::uint64_t{1} << 1;
-            args.offset = (*from.offset);
-        }
+        lz::detail::pass(args.given, 0, args.seed, from.seed);
+        lz::detail::pass(args.given, 1, args.offset, from.offset);
     }
 };
 
@@ -102,7 +96,7 @@ struct SamplingSpeculativeCrossing {
 
 /// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline SamplingSpeculativeOutput sampling_speculative(const Engine &engine, const SamplingSpeculative &args, const Options &options = {}) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -112,7 +106,7 @@ inline SamplingSpeculativeOutput sampling_speculative(const Engine &engine, cons
 
 /// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void sampling_speculative_into(const Engine &engine, const SamplingSpeculative &args, const SamplingSpeculativeOut &out, const Options &options = {}) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
@@ -121,32 +115,25 @@ inline void sampling_speculative_into(const Engine &engine, const SamplingSpecul
     lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const SamplingSpeculative &args, bridge::Answer &answer) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::check(bridge::sampling_speculative_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const SamplingSpeculative &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
     lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `sampling.speculative` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class SamplingSpeculativeKernel {
-  public:
-    virtual ~SamplingSpeculativeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const SamplingSpeculative &call, const SamplingSpeculativeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const SamplingSpeculative &call) const { return 0; }
-};
+/// A kernel of `sampling.speculative` written in C++.
+using SamplingSpeculativeKernel = OperationKernel<SamplingSpeculative, SamplingSpeculativeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct SamplingSpeculativeAbi {
     using Args = lz_sampling_speculative_args;
     using Out = lz_sampling_speculative_out;
@@ -171,21 +158,16 @@ struct SamplingSpeculativeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel sampling_speculative_kernel(std::string id, std::unique_ptr<const SamplingSpeculativeKernel> kernel) {
     return lz::detail::make_kernel<detail::SamplingSpeculativeAbi, SamplingSpeculativeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const SamplingSpeculative &, const SamplingSpeculativeOut &, Run &>
 Kernel sampling_speculative_kernel(std::string id, Function function) {
-    struct Called final : SamplingSpeculativeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const SamplingSpeculative &call, const SamplingSpeculativeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return sampling_speculative_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::SamplingSpeculativeAbi, SamplingSpeculativeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -56,13 +56,13 @@ struct SamplingTopk {
     static constexpr std::uint32_t version = 2;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct SamplingTopkOutput {
     /// `[rows...]` int32. The sampled token of each row, or -1.
     Tensor tokens;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct SamplingTopkOut {
     /// `[rows...]` int32. The sampled token of each row, or -1.
     TensorMut tokens;
@@ -70,7 +70,7 @@ struct SamplingTopkOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct SamplingTopkCrossing {
     lz_sampling_topk_args args{};
 
@@ -81,20 +81,10 @@ struct SamplingTopkCrossing {
         args.k_tensor = from.k_tensor ? from.k_tensor->raw() : nullptr;
         args.seed_tensor = from.seed_tensor ? from.seed_tensor->raw() : nullptr;
         args.offset_tensor = from.offset_tensor ? from.offset_tensor->raw() : nullptr;
-        args.given |= std::uint64_t{1} << 0;
-        args.k = (from.k.value);
-        if (from.temperature) {
-            args.given |= std::uint64_t{1} << 1;
-            args.temperature = (*from.temperature);
-        }
-        if (from.seed) {
-            args.given |= std::uint64_t{1} << 2;
-            args.seed = (*from.seed);
-        }
-        if (from.offset) {
-            args.given |= std::uint64_t{1} << 3;
-            args.offset = (*from.offset);
-        }
+        lz::detail::pass(args.given, 0, args.k, from.k);
+        lz::detail::pass(args.given, 1, args.temperature, from.temperature);
+        lz::detail::pass(args.given, 2, args.seed, from.seed);
+        lz::detail::pass(args.given, 3, args.offset, from.offset);
     }
 };
 
@@ -102,7 +92,7 @@ struct SamplingTopkCrossing {
 
 /// Samples one token per row from the k most likely ones (top-k).
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline SamplingTopkOutput sampling_topk(const Engine &engine, const SamplingTopk &args, const Options &options = {}) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -112,7 +102,7 @@ inline SamplingTopkOutput sampling_topk(const Engine &engine, const SamplingTopk
 
 /// Samples one token per row from the k most likely ones (top-k).
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void sampling_topk_into(const Engine &engine, const SamplingTopk &args, const SamplingTopkOut &out, const Options &options = {}) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -120,32 +110,25 @@ inline void sampling_topk_into(const Engine &engine, const SamplingTopk &args, c
     lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const SamplingTopk &args, bridge::Answer &answer) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::check(bridge::sampling_topk_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const SamplingTopk &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `sampling.topk` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class SamplingTopkKernel {
-  public:
-    virtual ~SamplingTopkKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const SamplingTopk &call, const SamplingTopkOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const SamplingTopk &call) const { return 0; }
-};
+/// A kernel of `sampling.topk` written in C++.
+using SamplingTopkKernel = OperationKernel<SamplingTopk, SamplingTopkOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct SamplingTopkAbi {
     using Args = lz_sampling_topk_args;
     using Out = lz_sampling_topk_out;
@@ -170,21 +153,16 @@ struct SamplingTopkAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel sampling_topk_kernel(std::string id, std::unique_ptr<const SamplingTopkKernel> kernel) {
     return lz::detail::make_kernel<detail::SamplingTopkAbi, SamplingTopkKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const SamplingTopk &, const SamplingTopkOut &, Run &>
 Kernel sampling_topk_kernel(std::string id, Function function) {
-    struct Called final : SamplingTopkKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const SamplingTopk &call, const SamplingTopkOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return sampling_topk_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::SamplingTopkAbi, SamplingTopkKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

@@ -60,13 +60,13 @@ struct SamplingTopp {
     static constexpr std::uint32_t version = 2;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct SamplingToppOutput {
     /// `[rows...]` int32. The sampled token of each row, or -1.
     Tensor tokens;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct SamplingToppOut {
     /// `[rows...]` int32. The sampled token of each row, or -1.
     TensorMut tokens;
@@ -74,7 +74,7 @@ struct SamplingToppOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct SamplingToppCrossing {
     lz_sampling_topp_args args{};
 
@@ -85,24 +85,11 @@ struct SamplingToppCrossing {
         args.p_tensor = from.p_tensor ? from.p_tensor->raw() : nullptr;
         args.seed_tensor = from.seed_tensor ? from.seed_tensor->raw() : nullptr;
         args.offset_tensor = from.offset_tensor ? from.offset_tensor->raw() : nullptr;
-        args.given |= std::uint64_t{1} << 0;
-        args.p = (from.p.value);
-        if (from.top_k) {
-            args.given |= std::uint64_t{1} << 1;
-            args.top_k = (*from.top_k);
-        }
-        if (from.temperature) {
-            args.given |= std::uint64_t{1} << 2;
-            args.temperature = (*from.temperature);
-        }
-        if (from.seed) {
-            args.given |= std::uint64_t{1} << 3;
-            args.seed = (*from.seed);
-        }
-        if (from.offset) {
-            args.given |= std::uint64_t{1} << 4;
-            args.offset = (*from.offset);
-        }
+        lz::detail::pass(args.given, 0, args.p, from.p);
+        lz::detail::pass(args.given, 1, args.top_k, from.top_k);
+        lz::detail::pass(args.given, 2, args.temperature, from.temperature);
+        lz::detail::pass(args.given, 3, args.seed, from.seed);
+        lz::detail::pass(args.given, 4, args.offset, from.offset);
     }
 };
 
@@ -110,7 +97,7 @@ struct SamplingToppCrossing {
 
 /// Samples one token per row from the most likely ones with cumulative probability p (top-p).
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline SamplingToppOutput sampling_topp(const Engine &engine, const SamplingTopp &args, const Options &options = {}) {
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -120,7 +107,7 @@ inline SamplingToppOutput sampling_topp(const Engine &engine, const SamplingTopp
 
 /// Samples one token per row from the most likely ones with cumulative probability p (top-p).
 ///
-/// Writes into tensors that the caller gives.
+/// Writes into the tensors that the caller passes.
 inline void sampling_topp_into(const Engine &engine, const SamplingTopp &args, const SamplingToppOut &out, const Options &options = {}) {
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -128,32 +115,25 @@ inline void sampling_topp_into(const Engine &engine, const SamplingTopp &args, c
     lz::detail::check(bridge::sampling_topp(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const SamplingTopp &args, bridge::Answer &answer) {
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::check(bridge::sampling_topp_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const SamplingTopp &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::sampling_topp(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `sampling.topp` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class SamplingToppKernel {
-  public:
-    virtual ~SamplingToppKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const SamplingTopp &call, const SamplingToppOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const SamplingTopp &call) const { return 0; }
-};
+/// A kernel of `sampling.topp` written in C++.
+using SamplingToppKernel = OperationKernel<SamplingTopp, SamplingToppOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct SamplingToppAbi {
     using Args = lz_sampling_topp_args;
     using Out = lz_sampling_topp_out;
@@ -179,21 +159,16 @@ struct SamplingToppAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel sampling_topp_kernel(std::string id, std::unique_ptr<const SamplingToppKernel> kernel) {
     return lz::detail::make_kernel<detail::SamplingToppAbi, SamplingToppKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const SamplingTopp &, const SamplingToppOut &, Run &>
 Kernel sampling_topp_kernel(std::string id, Function function) {
-    struct Called final : SamplingToppKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const SamplingTopp &call, const SamplingToppOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return sampling_topp_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::SamplingToppAbi, SamplingToppKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

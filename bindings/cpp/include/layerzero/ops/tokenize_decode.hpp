@@ -31,13 +31,13 @@ struct TokenizeDecode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct TokenizeDecodeOutput {
     /// `[batch]`. The texts.
     std::vector<std::string> texts;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct TokenizeDecodeOut {
     /// `[batch]`. The texts.
     TextsOutput texts;
@@ -45,7 +45,7 @@ struct TokenizeDecodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct TokenizeDecodeCrossing {
     lz_tokenize_decode_args args{};
 
@@ -55,10 +55,7 @@ struct TokenizeDecodeCrossing {
         args.tokens = from.tokens.raw();
         args.indptr = from.indptr.raw();
         args.tokenizer = from.tokenizer.raw();
-        if (from.skip_special_tokens) {
-            args.given |= std::uint64_t{1} << 0;
-            args.skip_special_tokens = static_cast<std::uint8_t>(*from.skip_special_tokens);
-        }
+        lz::detail::pass(args.given, 0, args.skip_special_tokens, from.skip_special_tokens);
     }
 };
 
@@ -66,7 +63,7 @@ struct TokenizeDecodeCrossing {
 
 /// Decodes token ids to texts.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline TokenizeDecodeOutput tokenize_decode(const Engine &engine, const TokenizeDecode &args, const Options &options = {}) {
     const detail::TokenizeDecodeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
@@ -74,32 +71,25 @@ inline TokenizeDecodeOutput tokenize_decode(const Engine &engine, const Tokenize
     return {outputs.take_texts(0)};
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const TokenizeDecode &args, bridge::Answer &answer) {
     const detail::TokenizeDecodeCrossing crossing(args);
     lz::detail::check(bridge::tokenize_decode_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const TokenizeDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::TokenizeDecodeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     lz::detail::check(bridge::tokenize_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `tokenize.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class TokenizeDecodeKernel {
-  public:
-    virtual ~TokenizeDecodeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const TokenizeDecode &call, const TokenizeDecodeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const TokenizeDecode &call) const { return 0; }
-};
+/// A kernel of `tokenize.decode` written in C++.
+using TokenizeDecodeKernel = OperationKernel<TokenizeDecode, TokenizeDecodeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct TokenizeDecodeAbi {
     using Args = lz_tokenize_decode_args;
     using Out = lz_tokenize_decode_out;
@@ -120,21 +110,16 @@ struct TokenizeDecodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel tokenize_decode_kernel(std::string id, std::unique_ptr<const TokenizeDecodeKernel> kernel) {
     return lz::detail::make_kernel<detail::TokenizeDecodeAbi, TokenizeDecodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const TokenizeDecode &, const TokenizeDecodeOut &, Run &>
 Kernel tokenize_decode_kernel(std::string id, Function function) {
-    struct Called final : TokenizeDecodeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const TokenizeDecode &call, const TokenizeDecodeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return tokenize_decode_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::TokenizeDecodeAbi, TokenizeDecodeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops

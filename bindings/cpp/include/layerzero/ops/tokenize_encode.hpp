@@ -34,7 +34,7 @@ struct TokenizeEncode {
     static constexpr std::uint32_t version = 1;
 };
 
-/// What a call gives.
+/// The results of a call.
 struct TokenizeEncodeOutput {
     /// `[total]` int32. Ids of all texts, concatenated.
     Tensor tokens;
@@ -44,7 +44,7 @@ struct TokenizeEncodeOutput {
     std::optional<Tensor> offsets = std::nullopt;
 };
 
-/// Where results go.
+/// The output slots of a call.
 struct TokenizeEncodeOut {
     /// `[total]` int32. Ids of all texts, concatenated.
     DynamicOutput tokens;
@@ -56,7 +56,7 @@ struct TokenizeEncodeOut {
 
 namespace detail {
 
-/// The arguments as they cross; lives no longer than they do.
+/// The arguments as a C structure; valid as long as the arguments.
 struct TokenizeEncodeCrossing {
     lz_tokenize_encode_args args{};
     lz::detail::CrossingTexts texts_texts;
@@ -67,14 +67,8 @@ struct TokenizeEncodeCrossing {
         args.size = sizeof(args);
         args.texts = texts_texts.raw();
         args.tokenizer = from.tokenizer.raw();
-        if (from.add_special_tokens) {
-            args.given |= std::uint64_t{1} << 0;
-            args.add_special_tokens = static_cast<std::uint8_t>(*from.add_special_tokens);
-        }
-        if (from.return_offsets) {
-            args.given |= std::uint64_t{1} << 1;
-            args.return_offsets = static_cast<std::uint8_t>(*from.return_offsets);
-        }
+        lz::detail::pass(args.given, 0, args.add_special_tokens, from.add_special_tokens);
+        lz::detail::pass(args.given, 1, args.return_offsets, from.return_offsets);
     }
     TokenizeEncodeCrossing(const TokenizeEncodeCrossing &) = delete; // `args` points at texts_texts
     TokenizeEncodeCrossing &operator=(const TokenizeEncodeCrossing &) = delete;
@@ -84,7 +78,7 @@ struct TokenizeEncodeCrossing {
 
 /// Encodes texts to token ids.
 ///
-/// Results come in memory of `options.allocator`.
+/// The results are allocated with `options.allocator`.
 inline TokenizeEncodeOutput tokenize_encode(const Engine &engine, const TokenizeEncode &args, const Options &options = {}) {
     const detail::TokenizeEncodeCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
@@ -92,32 +86,25 @@ inline TokenizeEncodeOutput tokenize_encode(const Engine &engine, const Tokenize
     return {outputs.take(0), outputs.take(1), outputs.take_optional(2)};
 }
 
-/// What `Engine::which` and `Engine::explain` ask.
+/// Selection for `Engine::which` and `Engine::explain`.
 inline void lz_ask(const Engine &engine, const TokenizeEncode &args, bridge::Answer &answer) {
     const detail::TokenizeEncodeCrossing crossing(args);
     lz::detail::check(bridge::tokenize_encode_ask(engine.raw(), &crossing.args, answer));
 }
 
-/// What `Engine::tune` measures.
+/// Measurement for `Engine::tune`.
 inline void lz_tune(const Engine &engine, const TokenizeEncode &args, bridge::Tuned &tuned, const Options &options = {}) {
     const detail::TokenizeEncodeCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
     lz::detail::check(bridge::tokenize_encode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
-/// A kernel of `tokenize.encode` written in C++. Params have values; what is thrown becomes the kernel's failure.
-class TokenizeEncodeKernel {
-  public:
-    virtual ~TokenizeEncodeKernel() = default;
-    /// Runs a checked call, from any thread.
-    virtual void run(const TokenizeEncode &call, const TokenizeEncodeOut &out, Run &run) const = 0;
-    /// Bytes of scratch memory that a call needs, at most what the descriptor declares.
-    virtual std::uint64_t workspace([[maybe_unused]] const TokenizeEncode &call) const { return 0; }
-};
+/// A kernel of `tokenize.encode` written in C++.
+using TokenizeEncodeKernel = OperationKernel<TokenizeEncode, TokenizeEncodeOut>;
 
 namespace detail {
 
-/// How C calls such a kernel.
+/// The C interface of such a kernel.
 struct TokenizeEncodeAbi {
     using Args = lz_tokenize_encode_args;
     using Out = lz_tokenize_encode_out;
@@ -141,21 +128,16 @@ struct TokenizeEncodeAbi {
 
 } // namespace detail
 
-/// A kernel that is an object.
+/// A kernel implemented by an object.
 inline Kernel tokenize_encode_kernel(std::string id, std::unique_ptr<const TokenizeEncodeKernel> kernel) {
     return lz::detail::make_kernel<detail::TokenizeEncodeAbi, TokenizeEncodeKernel>(std::move(id), std::move(kernel));
 }
 
-/// A kernel that is a function.
+/// A kernel implemented by a function.
 template <class Function>
     requires std::invocable<const Function &, const TokenizeEncode &, const TokenizeEncodeOut &, Run &>
 Kernel tokenize_encode_kernel(std::string id, Function function) {
-    struct Called final : TokenizeEncodeKernel {
-        Function function;
-        explicit Called(Function given) : function(std::move(given)) {}
-        void run(const TokenizeEncode &call, const TokenizeEncodeOut &out, Run &run) const override { function(call, out, run); }
-    };
-    return tokenize_encode_kernel(std::move(id), std::make_unique<const Called>(std::move(function)));
+    return lz::detail::make_function_kernel<detail::TokenizeEncodeAbi, TokenizeEncodeKernel>(std::move(id), std::move(function));
 }
 
 } // namespace lz::ops
