@@ -6,7 +6,7 @@
 use lz_schema::expr::Slots;
 
 use crate::compiled::{CompiledKernel, Facts};
-use crate::health::{RefusalScope};
+use crate::health::{CircuitStatus, RefusalScope};
 use crate::policy::{JitPolicy, TpFallback};
 use crate::selection::call::Call;
 use crate::selection::guard::Guard;
