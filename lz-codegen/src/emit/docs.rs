@@ -205,10 +205,7 @@ fn cases<T>(operation: &Operation, cases: &Cases<T>, show: impl Fn(&Operation, &
     }
 }
 
-#[expect(
-    clippy::ptr_arg,
-    reason = "a shape is stored as a vector, and `cases` returns references to it"
-)]
+#[expect(clippy::ptr_arg, reason = "a shape is stored as a vector, and `cases` returns references to it")]
 fn shape_text(operation: &Operation, dims: &Vec<Dim>) -> String {
     let names: Vec<String> = dims
         .iter()

@@ -53,8 +53,7 @@ fn one(text: &mut String, operation: &Operation) {
         }
     }
     let _ = writeln!(text, "typedef struct lz_{flat}_args {{\n    size_t size;");
-    let _ =
-        writeln!(text, "    uint64_t given; /* bit n: the n-th param is given; kernels get all */");
+    let _ = writeln!(text, "    uint64_t given; /* bit n: the n-th param is given; kernels get all */");
     for field in fields(operation) {
         match field {
             Field::Input(input) => {

@@ -69,8 +69,7 @@ pub fn tokens(
     }
     let (generics, _, bounds) = item.generics.split_for_impl();
     let ty = &item.self_ty;
-    let docs =
-        format!(" The spec of this kernel of `{name}`; its limits were checked against the schema.");
+    let docs = format!(" The spec of this kernel of `{name}`; its limits were checked against the schema.");
     Ok(quote! {
         impl #generics #ty #bounds {
             #[doc = #docs]

@@ -31,11 +31,12 @@ fn jit_engine_with_compile_hook(wait: impl Fn() + Send + Sync + 'static) -> (Eng
     let mut fast = host_spec("jit.x").priority(90);
     fast.jit = true;
     let counted = Arc::clone(&count);
-    let compiled = noop_kernel(fast, &NORM_RMS).compiled_by(move |_: &lz_core::kernel::CompileRequest<'_>| {
-        wait();
-        counted.fetch_add(1, Ordering::SeqCst);
-        Ok(Compiled::default())
-    });
+    let compiled =
+        noop_kernel(fast, &NORM_RMS).compiled_by(move |_: &lz_core::kernel::CompileRequest<'_>| {
+            wait();
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(Compiled::default())
+        });
     register(&engine, [compiled]);
     (engine, count)
 }
