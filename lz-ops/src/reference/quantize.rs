@@ -31,7 +31,9 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
             (Some(given), _) => given.at(&group) as f32,
             (None, Some(computed)) => computed.as_view().at(&group) as f32,
             (None, None) => {
-                return Err(KernelError::failed("the call has neither `scale` nor an output for `scale_out`"));
+                return Err(KernelError::failed(
+                    "the call has neither `scale` nor an output for `scale_out`",
+                ));
             }
         };
         let x = call.x.at(&element) as f32;

@@ -301,7 +301,7 @@ unsafe fn add_column_sums<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: us
                     let ones = i32::from_le(ONES & ((1 << (8 * rest)) - 1));
                     sum = s.dot_bytes(sum, s.splat_i32(ones), bytes);
                 }
-                s.store(to, s.from_bits(sum));
+                s.store(to, s.bitcast_f32(sum));
             }
         }
     });
@@ -385,7 +385,7 @@ unsafe fn add_tile<S: Simd, const MR: usize, const NV: usize>(
         }
         for (m, sums) in sums.iter().enumerate() {
             for (n, &sum) in sums.iter().enumerate() {
-                s.store(to.add(m * NC + n * S::LANES).cast(), s.from_bits(sum));
+                s.store(to.add(m * NC + n * S::LANES).cast(), s.bitcast_f32(sum));
             }
         }
     }

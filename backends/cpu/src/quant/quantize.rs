@@ -201,7 +201,7 @@ fn first_lane<S: Simd>(s: S, rule: Rule, largest: f32) -> (f32, i32) {
     // SAFETY: the buffers have space for all lanes.
     unsafe {
         s.store(values.as_mut_ptr(), value);
-        s.store(codes.as_mut_ptr(), s.from_bits(code));
+        s.store(codes.as_mut_ptr(), s.bitcast_f32(code));
     }
     (values[0], codes[0].to_bits() as i32)
 }
@@ -280,7 +280,7 @@ unsafe fn quantize_row<S: Simd, C: Code>(
                 unsafe {
                     let (value, code) = task.rule.scale(s, s.load(largest.as_ptr()));
                     s.store(scales.as_mut_ptr(), value);
-                    s.store(codes.as_mut_ptr(), s.from_bits(code));
+                    s.store(codes.as_mut_ptr(), s.bitcast_f32(code));
                 }
                 for block in 0..count {
                     let (row, index) = task.scale_layout.of(row, first + block);

@@ -53,7 +53,7 @@ impl Rule {
                 let code = s.select_i32(s.is_nan(largest), s.splat_i32(255), code);
                 // Code 0 is 2^-127, a denormal in f32.
                 let power = s.max_i32(s.shl_i32(code, 23), s.splat_i32(1 << 22));
-                (number(s.from_bits(power)), code)
+                (number(s.bitcast_f32(power)), code)
             }
             Rule::Nvfp4 { global } => {
                 let scale = s.mul(s.div(largest, s.splat(6.0)), s.splat(global));

@@ -235,7 +235,7 @@ impl Simd for Avx2 {
         proven!(_mm256_castps_si256(a))
     }
     #[inline(always)]
-    fn from_bits(self, a: __m256i) -> __m256 {
+    fn bitcast_f32(self, a: __m256i) -> __m256 {
         proven!(_mm256_castsi256_ps(a))
     }
     #[inline(always)]

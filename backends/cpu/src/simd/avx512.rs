@@ -332,7 +332,7 @@ impl<const EXTENSIONS: u8> Simd for Wide<EXTENSIONS> {
         proven!(_mm512_castps_si512(a))
     }
     #[inline(always)]
-    fn from_bits(self, a: __m512i) -> __m512 {
+    fn bitcast_f32(self, a: __m512i) -> __m512 {
         proven!(_mm512_castsi512_ps(a))
     }
     #[inline(always)]

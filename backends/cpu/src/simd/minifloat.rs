@@ -91,7 +91,7 @@ pub fn decode<S: Simd, F: SmallFloat>(simd: S, code: S::I32) -> S::F32 {
     let counted = s.to_f32(size);
     let small = s.mul(counted, s.splat(power(1 - F::BIAS - F::MANTISSA as i32)));
     let shifted = s.shl_i32(size, 23 - F::MANTISSA);
-    let large = s.from_bits(s.add_i32(shifted, s.splat_i32((127 - F::BIAS) << 23)));
+    let large = s.bitcast_f32(s.add_i32(shifted, s.splat_i32((127 - F::BIAS) << 23)));
     let is_small = s.lt(counted, s.splat((1 << F::MANTISSA) as f32));
     let mut value = s.select(is_small, small, large);
     if F::FIRST_NON_FINITE < 1 << F::BITS {
@@ -103,5 +103,5 @@ pub fn decode<S: Simd, F: SmallFloat>(simd: S, code: S::I32) -> S::F32 {
         value = s.select(is_number, value, non_finite);
     }
     let sign = s.shl_i32(s.and_i32(code, s.splat_i32(1 << F::BITS)), 31 - F::BITS);
-    s.from_bits(s.or_i32(s.to_bits(value), sign))
+    s.bitcast_f32(s.or_i32(s.to_bits(value), sign))
 }

@@ -150,7 +150,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
         // Two multiplications, because a single power of two cannot reach the denormals.
         let n = self.to_i32(n);
         let half = self.shr_i32(n, 1);
-        let power = |n| self.from_bits(self.shl_i32(self.add_i32(n, self.splat_i32(127)), 23));
+        let power = |n| self.bitcast_f32(self.shl_i32(self.add_i32(n, self.splat_i32(127)), 23));
         self.mul(self.mul(a, power(half)), power(self.sub_i32(n, half)))
     }
 
@@ -193,7 +193,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Reinterprets floats as their bits.
     fn to_bits(self, a: Self::F32) -> Self::I32;
     /// Reinterprets bits as floats.
-    fn from_bits(self, a: Self::I32) -> Self::F32;
+    fn bitcast_f32(self, a: Self::I32) -> Self::F32;
     /// `a + b`, wrapping.
     fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a - b`, wrapping.

@@ -197,7 +197,7 @@ impl Simd for Scalar {
         a.map(|value| value.to_bits() as i32)
     }
     #[inline(always)]
-    fn from_bits(self, a: [i32; LANES]) -> [f32; LANES] {
+    fn bitcast_f32(self, a: [i32; LANES]) -> [f32; LANES] {
         a.map(|bits| f32::from_bits(bits as u32))
     }
     #[inline(always)]
