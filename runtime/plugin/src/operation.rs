@@ -187,9 +187,9 @@ macro_rules! plugin_entries {
         ) -> Result<Option<lz_core::KernelEntry>, lz_core::Reason> {
             Ok(Some(match spec.operation.as_str() {
                 $($name => {
+                    type Kernel = crate::native::Native<$module::$args, $module::$slots>;
                     // SAFETY: promised by the caller.
-                    let kernel =
-                        unsafe { crate::native::Native::<$module::$args, $module::$slots>::new(vtable.cast(), owner) }?;
+                    let kernel = unsafe { Kernel::new(vtable.cast(), owner) }?;
                     lz_ops::$entry(spec, kernel)
                 })*
                 _ => return Ok(None),
