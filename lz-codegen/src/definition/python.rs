@@ -1,4 +1,4 @@
-//! Expressions of our language as Python: for constraints that leave the house, and for sizes that torch keeps as symbols.
+//! Expressions of our language as Python: for constraints that are exported, and for sizes that torch keeps as symbols.
 
 use lz_schema::expr::ast::{Arithmetic, Logic};
 use lz_schema::expr::{Function, Node, NodeKind, Type, Value};

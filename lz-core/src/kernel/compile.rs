@@ -1,4 +1,4 @@
-//! How a kernel that compiles on first kernels is compiled before a call needs it. When that happens is decided elsewhere.
+//! How a kernel that compiles on first use is compiled before a call needs it. When that happens is decided elsewhere.
 
 use super::KernelError;
 use crate::context::Context;

@@ -26,7 +26,7 @@ impl Extensions {
     }
 }
 
-/// Told of each decision when it is made; cache hits are not decisions.
+/// Notified of each new decision; cache hits are not decisions.
 pub(crate) trait DecisionObserver: Send + Sync {
     /// The candidate at this position was chosen for a call.
     fn decided(&self, call: &Call<'_>, position: u16);

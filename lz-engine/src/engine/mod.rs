@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     persistence: OnceLock<Arc<persistence::Persistence>>,
     /// What clients of the engine keep with it.
     extensions: Extensions,
-    /// Who is told of decisions when they are made.
+    /// Notified of new decisions.
     observer: Observer,
 }
 
@@ -310,12 +310,12 @@ impl Engine {
         WeakEngine(Arc::downgrade(&self.shared))
     }
 
-    /// What a client of are recorded keeps with it; made when it is first asked for.
+    /// The state that a client module stores with this engine; created on first use.
     pub(crate) fn extension<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.shared.extensions.get()
     }
 
-    /// Sets who is told of decisions when they of made.
+    /// Sets the observer of new decisions.
     pub(crate) fn observe_decisions(&self, observer: Option<Arc<dyn DecisionObserver>>) {
         self.shared.observer.set(observer);
     }

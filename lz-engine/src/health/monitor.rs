@@ -120,7 +120,7 @@ pub(super) struct State {
     counters: Counters,
 }
 
-type FilterVisitor = Box<dyn Fn(&Change, u64) + Send + Sync>;
+type Listener = Box<dyn Fn(&Change, u64) + Send + Sync>;
 
 /// Circuit breakers of kernels, backends and devices, and the degradation level.
 pub struct Health {
@@ -135,7 +135,7 @@ pub struct Health {
     view: ArcSwap<View>,
     state: Mutex<State>,
     degradation: Degradation,
-    listener: OnceLock<FilterVisitor>,
+    listener: OnceLock<Listener>,
 }
 
 impl fmt::Debug for Health {

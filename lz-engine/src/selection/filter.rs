@@ -461,7 +461,7 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisit
 fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     let values = &call.values;
     for (number, limit) in kernel.limits.iter().enumerate() {
-        let mut told = false;
+        let mut was_reported = false;
         for (place, part) in limit.parts.iter().enumerate() {
             let holds = part.holds(values);
             let reason = || {
@@ -472,8 +472,8 @@ fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut
                 ))
             };
             if call.table.is_cell_constant(part) {
-                if !holds && !told {
-                    told = true;
+                if !holds && !was_reported {
+                    was_reported = true;
                     if visitor.excluded(reason) {
                         return true;
                     }
@@ -482,8 +482,8 @@ fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut
                 let plain = Guard::Part { position, limit: number as u16, part: place as u16, expect: holds };
                 let short = part.modulus.and_then(|modulus| Guard::modulus(modulus, holds));
                 let guard = short.unwrap_or(plain);
-                visitor.guarded(guard, holds || told, reason);
-                told |= !holds;
+                visitor.guarded(guard, holds || was_reported, reason);
+                was_reported |= !holds;
             }
         }
     }

@@ -15,7 +15,7 @@ use lz_core::operation::OperationInfo;
 use lz_core::plan::Split;
 use lz_core::reason::{Reason, ReasonCode};
 
-/// Reasons that a smaller batch can take away.
+/// Reasons that a smaller batch can resolve.
 fn is_about_size(code: ReasonCode) -> bool {
     matches!(
         code,
@@ -25,7 +25,7 @@ fn is_about_size(code: ReasonCode) -> bool {
     )
 }
 
-/// Whether a smaller batch might let the candidate run, and nothing else stands against it.
+/// Whether a smaller batch might make the candidate eligible.
 pub(crate) fn is_only_too_large(reasons: &[Reason]) -> bool {
     !reasons.is_empty() && reasons.iter().all(|reason| is_about_size(reason.code))
 }

@@ -125,7 +125,7 @@ pub enum Progress<'a> {
         reason: &'a Reason,
     },
     /// The order is settled before all samples were taken.
-    CachedDecision,
+    Settled,
 }
 
 /// The result of one kernel.
@@ -367,7 +367,7 @@ impl Trial<'_> {
             {
                 *settled = true;
                 if round + 1 < self.options.max_samples as usize {
-                    report(on_progress, &Progress::CachedDecision)?;
+                    report(on_progress, &Progress::Settled)?;
                 }
                 return Ok(());
             }

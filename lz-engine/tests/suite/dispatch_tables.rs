@@ -47,17 +47,17 @@ fn shape(seq: i64) -> Shape {
 #[test]
 fn cells_are_cut_at_limits_and_equal_ones_grow_together() {
     let engine = engine(kernels());
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let solution = engine
         .solve(&problem(vec![work()]), &mut |progress| {
-            told.push((progress.done, progress.total));
+            reported.push((progress.done, progress.total));
             ControlFlow::Continue(())
         })
         .expect("it can be solved");
     // Bucket bounds of the schema at 128 and 2048, limits at 100 and 512, and the end; batch at 1, 4 and the end.
     assert_eq!(solution.decided, 15);
-    assert_eq!(told.first(), Some(&(0, 15)));
-    assert_eq!(told.last(), Some(&(14, 15)));
+    assert_eq!(reported.first(), Some(&(0, 15)));
+    assert_eq!(reported.last(), Some(&(14, 15)));
     assert!(solution.holes.is_empty());
     // Hardware signature and hash are machine-specific.
     let lines = solution.text.lines().filter(|line| {

@@ -194,7 +194,7 @@ fn lockfile_is_identical_across_processes() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// For any limits: the lockfile is the same in whichever order calls are made.
+    /// For any limits: the lockfile does not depend on the order of calls.
     #[test]
     fn digest_is_independent_of_call_order(
         limits in vec_of((0u8..9, vec_of(select(vec![

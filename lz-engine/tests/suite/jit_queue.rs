@@ -205,13 +205,13 @@ fn warm_up_reports_progress_and_can_be_cancelled() {
     let calls: Vec<_> = [16, 1000, 4000].map(|seq| (attend(), shape(seq).context())).into();
     let items = engine.cold_kernels(&calls);
     assert_eq!(items.len(), 3);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let report = engine.warmup(&items, &mut |progress| {
-        told.push((progress.done, progress.total, progress.next.to_owned()));
+        reported.push((progress.done, progress.total, progress.next.to_owned()));
         if progress.done < 2 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     assert!(report.cancelled);
-    assert_eq!((report.compiled.len(), told.len(), count.load(Ordering::SeqCst)), (2, 3, 2));
+    assert_eq!((report.compiled.len(), reported.len(), count.load(Ordering::SeqCst)), (2, 3, 2));
     assert_eq!(report.compiled[0].1, ["key-1"]);
     assert_eq!(run(&engine, &shape(16)).unwrap(), "jit.attend", "what was compiled stays warm");
     assert_eq!(run(&engine, &shape(4000)).unwrap(), "plain.attend");

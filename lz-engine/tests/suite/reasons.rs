@@ -108,16 +108,16 @@ fn dtypes_of_caches_and_outputs_have_their_own_reasons() {
         let [reason] = error.reasons()[..] else { panic!("{error}") };
         (reason.code, reason.argument.clone(), reason.required.clone(), reason.found.clone())
     };
-    let told = |code, variable: &str, found: &str| {
+    let has_reason = |code, variable: &str, found: &str| {
         (code, Some(variable.to_owned()), Some("f32".to_owned()), Some(found.to_owned()))
     };
     assert_eq!(
         reason("C", &context(DType::BF16, false)),
-        told(ReasonCode::KvCacheDtypeMismatch, "C", "bf16")
+        has_reason(ReasonCode::KvCacheDtypeMismatch, "C", "bf16")
     );
     assert_eq!(
         reason("width", &context(DType::F32, true)),
-        told(ReasonCode::OutputDtypeUnsupported, "width", "narrow")
+        has_reason(ReasonCode::OutputDtypeUnsupported, "width", "narrow")
     );
     let fits = kernel(cached(), |spec| spec.dtype("C", &[DType::F32]).dtype("width", &[DType::F32]));
     assert_eq!(fits.which(cached(), &context(DType::F32, false)).unwrap().kernel, "some.x");

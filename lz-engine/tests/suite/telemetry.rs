@@ -234,7 +234,7 @@ fn failure_disables_the_fast_path_of_its_operation_only() {
     assert_eq!(
         remembered(&engine, attend(), &own[..2]),
         0,
-        "each asks for leave until the failure is forgiven"
+        "each takes a permit until the failure is forgiven"
     );
     assert!(remembered(&engine, other, &others) > 150);
 }

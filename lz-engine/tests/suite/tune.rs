@@ -54,10 +54,10 @@ impl House {
         }
     }
 
-    fn tune(&self, engine: &Engine, told: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>) -> Tuned {
+    fn tune(&self, engine: &Engine, on_progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>) -> Tuned {
         let mut run =
             |entry: &KernelEntry, run: &mut lz_core::Run<'_>| entry.kernel.run(&mut [], &mut [], run);
-        engine.tune(attend(), &Shape::default().context(), &self.options(), &mut run, told).unwrap()
+        engine.tune(attend(), &Shape::default().context(), &self.options(), &mut run, on_progress).unwrap()
     }
 }
 

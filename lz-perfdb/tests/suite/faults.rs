@@ -347,9 +347,9 @@ fn newer_schema_version_is_not_modified() {
         reason.to_string(),
         format!("written by a newer LayerZero: schema version 99, this build supports {SCHEMA_VERSION}")
     );
-    let told = lz_core::Reason::from(&reason);
-    assert_eq!(told.code, lz_core::ReasonCode::PerfdbVersionMismatch);
-    assert_eq!(told.sentence(), format!("requires schema version {SCHEMA_VERSION} or earlier, found 99"));
+    let converted = lz_core::Reason::from(&reason);
+    assert_eq!(converted.code, lz_core::ReasonCode::PerfdbVersionMismatch);
+    assert_eq!(converted.sentence(), format!("requires schema version {SCHEMA_VERSION} or earlier, found 99"));
     drop(opened);
     assert_eq!(fs::read(&file).unwrap(), before);
     assert!(folder.names_with("corrupt").is_empty());
