@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dashmap::DashMap;
+
 use bench_select::counted::{
     INLINE_HITS, MISSES, SHARED_HITS, STATIC_CALLS, cache, direct_calls, inline_hits, misses, shared_hits,
     static_calls, whole_calls,
@@ -138,6 +140,14 @@ fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), 
     let mut many = calls.iter().cycle();
     let shared = time(100_000, || drop(black_box(many.next().map(|one| decide(engine, one)))));
     report.line("shared hit: 64 calls in turn, context and decision", "ns", shared, Some(25.0));
+
+    let by_map: DashMap<Vec<u64>, u32> =
+        calls.iter().zip(0..).map(|(one, kernel)| (one.context().words().to_vec(), kernel)).collect();
+    let mut many = calls.iter().cycle();
+    let looked_up = time(100_000, || {
+        black_box(many.next().and_then(|one| by_map.get(one.context().words()).map(|kernel| *kernel)));
+    });
+    report.line("for comparison: 64 calls in turn, context and DashMap lookup", "ns", looked_up, None);
 
     let mut output = vec![0.0f32; first.x.elements() as usize];
     let typed = time(100_000, || drop(black_box(whole_call(engine, black_box(first), &mut output))));

@@ -1,9 +1,8 @@
 //! Runs a split call: slices of the caller's tensors along their first dimension, one after the other.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use dashmap::DashSet;
 use lz_core::args::{Arg, OutArg};
 use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
@@ -157,7 +156,7 @@ fn part_error(operation: &OperationInfo) -> Error {
 #[derive(Debug, Default)]
 pub(crate) struct Splits {
     count: AtomicU64,
-    logged: Mutex<HashSet<(u32, String)>>,
+    logged: DashSet<(u32, String)>,
 }
 
 impl Splits {
@@ -168,8 +167,7 @@ impl Splits {
     /// Counts a split, logs the first per operation and kernel, and returns whether it was logged.
     fn note(&self, operation: &OperationInfo, kernel: &str, split: &Split) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = logged.insert((operation.slot(), kernel.to_owned()));
+        let first = self.logged.insert((operation.slot(), kernel.to_owned()));
         if first {
             tracing::warn!(operation = %operation.name, kernel, %split, "call is too large for every kernel and is split");
         }

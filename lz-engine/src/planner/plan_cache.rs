@@ -1,8 +1,9 @@
 //! The cache of block plans. The key contains the exact calls and the generation, so a cached plan is what planning again would
 //! produce.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use dashmap::DashMap;
 
 use super::graph::{Block, Fusing};
 use super::{BlockPlan, Step, explain};
@@ -37,9 +38,9 @@ pub(super) struct Planned {
 /// Everything that a plan depends on besides the snapshot: mode, operations, contexts, element types.
 type Key = Vec<u64>;
 
-/// Plans by key, for one generation.
+/// Plans by key, each with the generation of the snapshot that it was made under.
 #[derive(Debug, Default)]
-pub(crate) struct PlanCache(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
+pub(crate) struct PlanCache(DashMap<Key, (u64, Arc<Planned>)>);
 
 impl PlanCache {
     /// The plan of a block to be run: cached, or a new one.
@@ -50,23 +51,18 @@ impl PlanCache {
         steps: &[Step],
     ) -> Result<Arc<Planned>, Error> {
         let key = key(mode, steps);
+        if let Some(cached) = self.0.get(&key)
+            && cached.0 == snapshot.generation
         {
-            let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if cache.0 == snapshot.generation
-                && let Some(planned) = cache.1.get(&key)
-            {
-                return Ok(Arc::clone(planned));
-            }
+            return Ok(Arc::clone(&cached.1));
         }
         let block = Block::of(snapshot, mode, steps, Fusing::Runnable)?;
         let forms = block.joint().map(|path| block.forms(&path)).unwrap_or_default();
         let planned = Arc::new(Planned { plan: explain::plan(&block), forms });
-        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.0 != snapshot.generation || cache.1.len() >= MAX_CACHED_PLANS {
-            cache.1.clear();
+        if self.0.len() >= MAX_CACHED_PLANS {
+            self.0.clear();
         }
-        cache.0 = snapshot.generation;
-        cache.1.insert(key, Arc::clone(&planned));
+        self.0.insert(key, (snapshot.generation, Arc::clone(&planned)));
         Ok(planned)
     }
 }

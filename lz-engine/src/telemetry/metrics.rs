@@ -1,10 +1,10 @@
 //! Counters and latency histograms: atomics inside, plain data for readers. Nothing here depends on the engine.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use dashmap::DashMap;
+use dashmap::mapref::multiple::RefMulti;
 use serde::Serialize;
 
 use lz_core::failure::Cause;
@@ -91,7 +91,7 @@ pub(crate) struct Metrics {
     pub execution: Histogram,
     pub exchange: Histogram,
     /// By operation and by the kernel that failed.
-    fallbacks: Mutex<BTreeMap<(String, String), u64>>,
+    fallbacks: DashMap<(String, String), u64>,
 }
 
 impl Metrics {
@@ -111,20 +111,20 @@ impl Metrics {
 
     /// Counts a fallback; returns whether it is the first of its operation and kernel.
     pub fn fallback(&self, operation: &str, from: &str) -> bool {
-        let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = fallbacks.entry((operation.to_owned(), from.to_owned())).or_insert(0);
+        let mut count = self.fallbacks.entry((operation.to_owned(), from.to_owned())).or_insert(0);
         *count += 1;
         *count == 1
     }
 
+    /// Sorted by operation and kernel.
     pub fn fallbacks(&self) -> Vec<FallbackCount> {
-        let fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |((operation, kernel), count): (&(String, String), &u64)| FallbackCount {
-            operation: operation.clone(),
-            kernel: kernel.clone(),
-            count: *count,
+        let of = |entry: RefMulti<'_, (String, String), u64>| {
+            let (operation, kernel) = entry.key().clone();
+            FallbackCount { operation, kernel, count: *entry.value() }
         };
-        fallbacks.iter().map(of).collect()
+        let mut fallbacks: Vec<FallbackCount> = self.fallbacks.iter().map(of).collect();
+        fallbacks.sort_unstable_by(|a, b| (&a.operation, &a.kernel).cmp(&(&b.operation, &b.kernel)));
+        fallbacks
     }
 }
 
