@@ -109,10 +109,10 @@ impl NormRmsKernel for DenseRows {
         else {
             return Err(unsupported());
         };
-        for (row, normalised) in x.chunks_exact(hidden).zip(output.chunks_exact_mut(hidden)) {
+        for (row, normalized) in x.chunks_exact(hidden).zip(output.chunks_exact_mut(hidden)) {
             let mean_square = row.iter().map(|value| value * value).sum::<f32>() / hidden as f32;
             let scale = (mean_square + call.eps).sqrt().recip();
-            for (value, place) in row.iter().zip(normalised) {
+            for (value, place) in row.iter().zip(normalized) {
                 *place = value * scale;
             }
         }

@@ -18,7 +18,7 @@ struct Group {
 /// Packages to build the package and run its tests without torch.
 const LIGHT: Group = Group {
     name: "packages",
-    packages: &["maturin>=1.16,<2", "numpy>=2", "ml_dtypes>=0.5", "pytest>=8", "mypy>=1.15"],
+    packages: &["maturin>=1.16,<2", "numpy>=2", "ml_dtypes>=0.5", "pytest>=8", "mypy>=1.15", "typos==1.51.1"],
 };
 
 /// Separate because torch is gigabytes in size: only steps that need torch install it.

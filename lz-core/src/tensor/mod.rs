@@ -79,14 +79,14 @@ mod tests {
 
     #[test]
     fn bitwise_copy_preserves_nan_payloads() {
-        let signalling = [f32::from_bits(0x7f80_0001), f32::from_bits(0xffc1_2345), -0.0];
+        let signaling = [f32::from_bits(0x7f80_0001), f32::from_bits(0xffc1_2345), -0.0];
         let mut copy = [0f32; 3];
-        let view = TensorView::from_slice(&signalling, &[3]).unwrap().bits();
+        let view = TensorView::from_slice(&signaling, &[3]).unwrap().bits();
         let mut target = TensorMut::from_slice(&mut copy, &[3]).unwrap();
         for index in 0..3 {
             target.bits_mut().set_int(&[index], view.int_at(&[index]));
         }
-        assert_eq!(copy.map(f32::to_bits), signalling.map(f32::to_bits));
+        assert_eq!(copy.map(f32::to_bits), signaling.map(f32::to_bits));
     }
 
     #[test]

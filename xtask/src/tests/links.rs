@@ -86,9 +86,7 @@ fn every_page_is_in_the_index() {
     }
 }
 
-/// The paths are those of the layout after the split of `lz-core` into crates.
 #[test]
-#[ignore = "enable after the crate split"]
 fn glossary_names_existing_paths() {
     let glossary = read(&root().join("docs/glossary.md"));
     let locations = glossary.lines().filter_map(|line| line.strip_suffix('|')?.rsplit('|').next());

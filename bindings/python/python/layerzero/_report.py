@@ -17,14 +17,14 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def text(self, colour: bool = False) -> str:
+    def text(self, color: bool = False) -> str:
         """As aligned columns."""
         cells = [self.columns, *self.rows]
         widths = [max(len(row[at]) for row in cells) for at in range(len(self.columns))]
-        lines = [f"\x1b[1m{self.title}\x1b[0m" if colour else self.title]
+        lines = [f"\x1b[1m{self.title}\x1b[0m" if color else self.title]
         for number, row in enumerate(cells):
             parts = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            if colour:
+            if color:
                 style = "2" if number == 0 else ""
                 parts = [
                     f"\x1b[{_MARKS.get(cell, style)}m{part}\x1b[0m" if _MARKS.get(cell, style) else part
@@ -56,8 +56,8 @@ class Report:
         return self.data
 
     def __str__(self) -> str:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        return "\n\n".join(table.text(colour) for table in self.tables)
+        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        return "\n\n".join(table.text(color) for table in self.tables)
 
     def __repr__(self) -> str:
         return "\n\n".join(table.text() for table in self.tables)

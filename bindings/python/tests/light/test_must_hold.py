@@ -175,6 +175,14 @@ def test_signatures_and_argument_errors():
         lz.ops.norm_rms(np.ones((2, 4), np.float32), x=1)
 
 
+def test_repository_has_no_misspelled_words():
+    typos = Path(sys.executable).with_name("typos")
+    if not typos.exists():
+        pytest.skip("the spell checker `typos` is not installed")
+    done = subprocess.run([typos, "--format", "brief"], capture_output=True, text=True, cwd=HERE.parents[3])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_api_type_checks_strictly():
     pytest.importorskip("mypy")
     done = subprocess.run(

@@ -24,14 +24,14 @@ def processor(model):
     return sentencepiece.SentencePieceProcessor(model_file=str(model))
 
 
-def test_ids_equal_the_librarys(model, processor):
+def test_ids_equal_the_from_library(model, processor):
     texts = [*TEXTS, LONG, *random_texts(2000, 1)]
     wanted = processor.encode(texts)
     for text, found, expected in zip(texts, lz.tokenize(texts, model), wanted, strict=True):
         assert found == expected, repr(text)
 
 
-def test_texts_equal_the_librarys(model, processor):
+def test_texts_equal_the_from_library(model, processor):
     chance, size = random.Random(2), processor.get_piece_size()
     rows = processor.encode([*TEXTS, *random_texts(500, 3)])
     rows += [[chance.randrange(size) for _ in range(chance.randrange(1, 12))] for _ in range(1500)]

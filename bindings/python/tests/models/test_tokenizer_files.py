@@ -17,7 +17,7 @@ def texts():
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gpt4o", "mistral_nemo", "deepseek_v3", "claude", "bert_cased"])
-def test_tokens_and_offsets_equal_the_librarys(name, texts):
+def test_tokens_and_offsets_equal_the_from_library(name, texts):
     library = tokenizers.Tokenizer.from_file(str(DATA / f"{name}.json"))
     wanted = [encoding.ids for encoding in library.encode_batch(texts)]
     path = DATA / f"{name}.json"

@@ -45,7 +45,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "-".join(options) or "plain")
-def test_results_equal_the_librarys(fast, options):
+def test_results_equal_the_from_library(fast, options):
     for texts in (TEXTS, TEXTS[0], [TEXTS[1]]):
         wanted = fast(texts, **options)
         integration.install()

@@ -137,7 +137,7 @@ class FakeDriver:
 def test_device_chunks_are_mapped_once_and_released(monkeypatch):
     driver = FakeDriver(1 << 21, 5 << 21)
     monkeypatch.setattr(_memory, "_cuda", lambda: driver)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda index: driver.calls.append("synchronise"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda index: driver.calls.append("synchronize"))
     assert _memory.granularity(torch.device("cuda:0")) == 1 << 21
     chunk = 1 << 21
     memory = _memory.CudaRange(16 * chunk, chunk, 0)
@@ -151,7 +151,7 @@ def test_device_chunks_are_mapped_once_and_released(monkeypatch):
     assert memory.mapped == 5 * chunk
     driver.calls.clear()
     memory.unmap(2 * chunk, 5 * chunk)
-    assert driver.calls[0] == "synchronise" and memory.mapped == 2 * chunk
+    assert driver.calls[0] == "synchronize" and memory.mapped == 2 * chunk
     del memory
     assert not driver.mapped and driver.calls[-1] == "cuMemAddressFree"
 

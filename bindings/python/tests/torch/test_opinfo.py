@@ -21,13 +21,13 @@ class NotStated(Exception):
 
 def rms_norm(x, shape, weight=None, eps=None):
     if len(shape) != 1:
-        raise NotStated("it normalises over several dimensions")
+        raise NotStated("it normalizes over several dimensions")
     return "norm.rms", (x, weight), {"eps": torch.finfo(x.dtype).eps if eps is None else eps}
 
 
 def layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
     if len(shape) != 1:
-        raise NotStated("it normalises over several dimensions")
+        raise NotStated("it normalizes over several dimensions")
     return "norm.layer", (x, weight, bias), {"eps": eps}
 
 
