@@ -349,7 +349,10 @@ fn newer_schema_version_is_not_modified() {
     );
     let converted = lz_core::Reason::from(&reason);
     assert_eq!(converted.code, lz_core::ReasonCode::PerfdbVersionMismatch);
-    assert_eq!(converted.sentence(), format!("requires schema version {SCHEMA_VERSION} or earlier, found 99"));
+    assert_eq!(
+        converted.sentence(),
+        format!("requires schema version {SCHEMA_VERSION} or earlier, found 99")
+    );
     drop(opened);
     assert_eq!(fs::read(&file).unwrap(), before);
     assert!(folder.names_with("corrupt").is_empty());
