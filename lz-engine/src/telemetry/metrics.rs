@@ -1,5 +1,6 @@
 //! Counters and latency histograms: atomics inside, plain data for readers. Nothing here depends on the engine.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -90,8 +91,8 @@ pub(crate) struct Metrics {
     pub selection: Histogram,
     pub execution: Histogram,
     pub exchange: Histogram,
-    /// By operation and by the kernel that failed.
-    fallbacks: DashMap<(String, String), u64>,
+    /// By operation and by the kernel that failed. Created by the first fallback: its shards take memory in every engine.
+    fallbacks: OnceLock<DashMap<(String, String), u64>>,
 }
 
 impl Metrics {
@@ -111,7 +112,8 @@ impl Metrics {
 
     /// Counts a fallback; returns whether it is the first of its operation and kernel.
     pub fn fallback(&self, operation: &str, from: &str) -> bool {
-        let mut count = self.fallbacks.entry((operation.to_owned(), from.to_owned())).or_insert(0);
+        let fallbacks = self.fallbacks.get_or_init(DashMap::new);
+        let mut count = fallbacks.entry((operation.to_owned(), from.to_owned())).or_insert(0);
         *count += 1;
         *count == 1
     }
@@ -122,7 +124,7 @@ impl Metrics {
             let (operation, kernel) = entry.key().clone();
             FallbackCount { operation, kernel, count: *entry.value() }
         };
-        let mut fallbacks: Vec<FallbackCount> = self.fallbacks.iter().map(of).collect();
+        let mut fallbacks: Vec<FallbackCount> = self.fallbacks.get().into_iter().flatten().map(of).collect();
         fallbacks.sort_unstable_by(|a, b| (&a.operation, &a.kernel).cmp(&(&b.operation, &b.kernel)));
         fallbacks
     }

@@ -526,8 +526,8 @@ fn invalid_specs_are_rejected_with_all_errors() {
       wrong.x: `layout` has no case NHD; it has BSHD, BHSD
       wrong.x: unknown KV-cache strategy `paper`; expected one of contiguous, paged, virtual, unified
       wrong.x: limit `head_dims <= 64`: unknown name `head_dims`; did you mean `head_dim`?
-      wrong.x: limit `head_dim`: the expression needs bool, found int
-      wrong.x: workspace `1.5`: the expression needs int, found float
+      wrong.x: limit `head_dim`: the expression requires bool, found int
+      wrong.x: workspace `1.5`: the expression requires int, found float
       wrong.x: unknown instruction set `avx1024`
       kernel right.x is already registered for demo.attend; ids must be unique within an operation
     ");
