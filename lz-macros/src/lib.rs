@@ -20,7 +20,8 @@ use generated::{REASONS, SCHEMAS};
 /// Expands to what `cargo xtask codegen` writes for an operation of the catalogue. Give each operation a module of its own.
 ///
 /// ```
-/// use lz_core::{Engine, KernelError, Run, TensorView};
+/// use lz_core::{KernelError, Run, TensorView};
+/// use lz_engine::Engine;
 ///
 /// mod scale {
 ///     lz_macros::operation!("tests/doc/scale.yaml");

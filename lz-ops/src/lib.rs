@@ -20,8 +20,8 @@
 //! An engine with a configuration is created by its builder. Settings are checked when it is opened:
 //!
 //! ```
-//! use lz_core::Engine;
-//! use lz_core::policy::layer::Given;
+//! use lz_engine::Engine;
+//! use lz_engine::policy::layer::Given;
 //!
 //! let engine = Engine::builder()
 //!     .operations(lz_ops::OPERATIONS)

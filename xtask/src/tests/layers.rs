@@ -101,22 +101,22 @@ fn the_table_of_the_architecture_lists_the_layers() {
 const KNOWN_CYCLES: &[(&str, &[&[&str]])] = &[
     (
         "backends/tokenize",
-        &[&["added", "definition", "frame", "native", "phrases"], &["code_points", "proof"]],
+        &[&["added_tokens", "byte_bpe", "definition", "phrase_cache", "pipeline"], &["code_points", "verification"]],
     ),
-    ("bindings/cpp", &[&["api", "call", "engine", "generated", "health", "inspect", "output", "perfdb"]]),
+    ("bindings/cpp", &[&["api", "call", "engine", "generated", "health", "inspect", "operation", "output", "perfdb"]]),
     (
         "bindings/python",
         &[&[
             "arguments",
             "call",
             "cuda",
-            "elsewhere",
             "engine",
             "error",
             "fastcall",
             "function",
             "hosted",
             "inspect",
+            "operation",
             "output",
             "plan",
             "private",
@@ -125,6 +125,7 @@ const KNOWN_CYCLES: &[(&str, &[&[&str]])] = &[
             "split",
             "tensor",
             "text",
+            "torch_dispatch",
             "worker",
         ]],
     ),
