@@ -116,7 +116,6 @@ const KNOWN_CYCLES: &[(&str, &[&[&str]])] = &[
             "function",
             "hosted",
             "inspect",
-            "operation",
             "output",
             "plan",
             "private",
