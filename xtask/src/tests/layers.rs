@@ -101,9 +101,15 @@ fn the_table_of_the_architecture_lists_the_layers() {
 const KNOWN_CYCLES: &[(&str, &[&[&str]])] = &[
     (
         "backends/tokenize",
-        &[&["added_tokens", "byte_bpe", "definition", "phrase_cache", "pipeline"], &["code_points", "verification"]],
+        &[
+            &["added_tokens", "byte_bpe", "definition", "phrase_cache", "pipeline"],
+            &["code_points", "verification"],
+        ],
     ),
-    ("bindings/cpp", &[&["api", "call", "engine", "generated", "health", "inspect", "operation", "output", "perfdb"]]),
+    (
+        "bindings/cpp",
+        &[&["api", "call", "engine", "generated", "health", "inspect", "operation", "output", "perfdb"]],
+    ),
     (
         "bindings/python",
         &[&[
