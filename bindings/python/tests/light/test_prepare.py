@@ -85,7 +85,7 @@ for use in (lambda: lz.ops.norm_rms(array.array("f", [1])), lz.doctor):
     try:
         use()
     except lz.ConfigurationError as error:
-        print("`LAYERZERO_DEBUG` is a switch" in str(error))
+        print("`LAYERZERO_DEBUG` must be 1 or 0" in str(error))
 """
     assert run(code, tmp_path, LAYERZERO_DEBUG="perhaps") == "True\nTrue"
 

@@ -336,7 +336,7 @@ def test_environment_variables_that_are_not_utf8_are_refused(folder: Path) -> No
     environment |= {b"HOME": os.fsencode(folder), b"PYTHONPATH": os.fsencode(_path(folder)), b"LAYERZERO_CONFIG": b"\xff.yaml"}
     command = [sys.executable, "-c", "import layerzero as lz; lz.config()"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=120)
-    assert done.returncode == 1 and b"`LAYERZERO_CONFIG` is not UTF-8" in done.stderr, done.stderr
+    assert done.returncode == 1 and b"`LAYERZERO_CONFIG` is not valid UTF-8" in done.stderr, done.stderr
 
 
 def test_verify_lockfile_without_recording_raises(folder: Path) -> None:
