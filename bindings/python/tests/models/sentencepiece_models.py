@@ -15,7 +15,8 @@ Ich weiß nicht, ob's größer wäre: Straße, Übergröße, ÄÖÜ. L'été à 
 हिन्दी में पाठ: नमस्ते दुनिया १२३। ไทยไม่มีเว้นวรรค বাংলা Tiếng Việt rất khó đọc ở đây.
 def f(x: int = 0) -> str:\treturn {'a': x[0] != 0x1F, "b": [1, 2, 3]}  # comment ... see http://example.com/a?b=c&d=e""".splitlines()
 
-BASE = {"vocab_size": 500, "hard_vocab_limit": False, "character_coverage": 0.995, "minloglevel": 2, "num_threads": 1}
+# Larger than the characters that any version of the documents, the corpus, contains.
+BASE = {"vocab_size": 700, "hard_vocab_limit": False, "character_coverage": 0.995, "minloglevel": 2, "num_threads": 1}
 SPACES = ["\u2581" * count for count in range(2, 9)]
 
 # Training options by name.
