@@ -393,7 +393,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     yes("backend_compatibility.check_at_load", "Whether versions are checked when a backend is loaded."),
     yes("backend_compatibility.fail_on_incompatible", "Whether an incompatible backend is disabled."),
-    float("layout.warning_interval_seconds", 60.0, 0.0, f64::MAX, "Minimum time between two warnings about one ambiguous layout."),
+    float(
+        "layout.warning_interval_seconds",
+        60.0,
+        0.0,
+        f64::MAX,
+        "Minimum time between two warnings about one ambiguous layout.",
+    ),
     Setting {
         key: "layout.common_head_counts",
         kind: Kind::Ints { default: &[8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128] },
