@@ -1,0 +1,121 @@
+//! Errors of every stage, with the node and where it came from.
+
+use std::fmt;
+
+use lz_core::Reason;
+
+use crate::graph::{NodeId, Origin};
+
+/// Why a graph cannot be built, planned or run.
+#[derive(Debug, Clone)]
+pub enum GraphError {
+    /// The front end met a node that it cannot import.
+    Import {
+        /// The node.
+        origin: Origin,
+        /// Why.
+        message: String,
+    },
+    /// A file that cannot be read.
+    File {
+        /// Its name.
+        path: String,
+        /// Why.
+        message: String,
+    },
+    /// A call whose arguments do not satisfy the operation's schema.
+    Call {
+        /// The operation.
+        operation: String,
+        /// The node.
+        origin: Origin,
+        /// Every problem.
+        reasons: Vec<Reason>,
+    },
+    /// Nodes depend on each other in a cycle.
+    Cycle {
+        /// A node of the cycle.
+        node: NodeId,
+        /// Where it came from.
+        origin: Origin,
+    },
+    /// A validator refused the result of a stage.
+    Invalid {
+        /// The stage.
+        stage: &'static str,
+        /// Every finding.
+        findings: Vec<String>,
+    },
+    /// Inputs of a run that do not fit the graph.
+    Input {
+        /// The input; empty if it is about all of them.
+        name: String,
+        /// What is wrong, and what was expected.
+        message: String,
+    },
+    /// A kernel failed, or no kernel is eligible.
+    Run {
+        /// The node.
+        origin: Origin,
+        /// The engine's error.
+        error: lz_core::Error,
+    },
+    /// A saved program that does not fit this process.
+    Artifact {
+        /// What differs, and what to do.
+        message: String,
+    },
+}
+
+impl GraphError {
+    /// A node that cannot be imported.
+    pub fn import(origin: &Origin, message: impl Into<String>) -> GraphError {
+        GraphError::Import { origin: origin.clone(), message: message.into() }
+    }
+
+    /// An input of a run that does not fit.
+    pub fn input(name: impl Into<String>, message: impl Into<String>) -> GraphError {
+        GraphError::Input { name: name.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.operator.is_empty(), self.name.is_empty()) {
+            (true, true) => f.write_str("a node without a name")?,
+            (true, false) => write!(f, "`{}`", self.name)?,
+            (false, true) => write!(f, "{}", self.operator)?,
+            (false, false) => write!(f, "{} `{}`", self.operator, self.name)?,
+        }
+        if !self.source.is_empty() {
+            write!(f, " at {}", self.source)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for GraphError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GraphError::Import { origin, message } => write!(f, "cannot import {origin}: {message}"),
+            GraphError::File { path, message } => write!(f, "{path}: {message}"),
+            GraphError::Call { operation, origin, reasons } => {
+                write!(f, "{origin}: invalid call of {operation}")?;
+                reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))
+            }
+            GraphError::Cycle { node, origin } => {
+                write!(f, "the graph has a cycle through {node} ({origin})")
+            }
+            GraphError::Invalid { stage, findings } => {
+                write!(f, "{stage}: {} problems", findings.len())?;
+                findings.iter().try_for_each(|finding| write!(f, "\n  {finding}"))
+            }
+            GraphError::Input { name, message } if name.is_empty() => f.write_str(message),
+            GraphError::Input { name, message } => write!(f, "input `{name}`: {message}"),
+            GraphError::Run { origin, error } => write!(f, "{origin}: {error}"),
+            GraphError::Artifact { message } => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for GraphError {}

@@ -1,0 +1,16 @@
+//! The graph runtime: import, graph, passes, selection, memory plan, program, session.
+//!
+//! Every stage is a function from one printable value to the next. *Architecture invariant:* this crate runs kernels only through an
+//! [`lz_engine::Engine`]; it contains no kernel and depends on no backend.
+
+pub mod build;
+pub mod catalogue;
+pub mod dim;
+pub mod error;
+pub mod graph;
+pub mod infer;
+mod print;
+
+pub use dim::{Dim, Symbol};
+pub use error::GraphError;
+pub use graph::{Graph, Node, NodeId, NodeKind};
