@@ -27,6 +27,7 @@ const LAYERS: &[&[&str]] = &[
     &["lz-perfdb"],
     &["lz-engine"],
     &["lz-ops"],
+    &["lz-primitives"],
     &["runtime/pool"],
     &["runtime/plugin"],
     &["runtime/worker"],
