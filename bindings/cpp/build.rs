@@ -8,8 +8,10 @@ fn main() {
         .include("include")
         .include("../../runtime/plugin/include")
         .file("src/generated/bridge.cc")
+        .file("src/generated/bridge_data.cc")
         .warnings(false)
         .compile("lz_cpp_bridge");
     println!("cargo::rerun-if-changed=src/generated/bridge.cc");
+    println!("cargo::rerun-if-changed=src/generated/bridge_data.cc");
     println!("cargo::rerun-if-changed=../../runtime/plugin/include/layerzero/lz_plugin.h");
 }

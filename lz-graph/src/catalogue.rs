@@ -5,8 +5,10 @@ use std::sync::LazyLock;
 
 use lz_core::OperationInfo;
 
-static BY_NAME: LazyLock<HashMap<&'static str, &'static OperationInfo>> =
-    LazyLock::new(|| lz_ops::OPERATIONS.iter().map(|one| (&*one.name, *one)).collect());
+static BY_NAME: LazyLock<HashMap<&'static str, &'static OperationInfo>> = LazyLock::new(|| {
+    let all = lz_ops::OPERATIONS.iter().chain(lz_primitives::all());
+    all.map(|operation| (&*operation.name, *operation)).collect()
+});
 
 /// The operation with this name.
 pub fn find(name: &str) -> Option<&'static OperationInfo> {

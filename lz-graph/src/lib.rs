@@ -9,7 +9,12 @@ pub mod dim;
 pub mod error;
 pub mod graph;
 pub mod infer;
+pub mod interpret;
 mod print;
+pub mod sizes;
+mod strided;
+#[cfg(test)]
+mod testing;
 
 pub use dim::{Dim, Symbol};
 pub use error::GraphError;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub use codes::Code;
 
-use crate::source::{Source, Span};
+use crate::source::{self, Source, Span, Spanned, YamlIssue};
 
 /// The maximum number of errors in a report; further ones are counted. Bounds the size of a report on a malformed file.
 pub const MAX_REPORTED: usize = 50;
@@ -133,6 +133,33 @@ impl Sink {
     /// Whether the report is full. Expensive details are not computed for further errors, which are only counted.
     pub fn is_full(&self) -> bool {
         self.diagnostics.len() >= MAX_REPORTED
+    }
+
+    /// Adds the issues of a YAML file as errors; `files` names the kind of file in messages.
+    pub fn report_yaml(&mut self, issues: &[Spanned<YamlIssue>], files: &str) {
+        for issue in issues {
+            match &issue.value {
+                YamlIssue::Syntax(text) => {
+                    self.error(Code::YamlSyntax, issue.span, format!("invalid YAML: {text}"));
+                }
+                YamlIssue::Empty => {
+                    self.error(Code::Empty, issue.span, "the file is empty");
+                }
+                YamlIssue::Unsupported(what) => {
+                    self.error(Code::YamlFeature, issue.span, format!("{files} must not use {what}"));
+                }
+                YamlIssue::TooDeep => {
+                    let message =
+                        format!("lists and mappings are nested deeper than {} levels", source::MAX_DEPTH);
+                    self.error(Code::YamlFeature, issue.span, message);
+                }
+                YamlIssue::CutAtComma => {
+                    let text = self.source.slice(issue.span).to_owned();
+                    self.error(Code::CutAtComma, issue.span, "YAML splits this value at its comma")
+                        .note(format!("inside braces an expression with a comma needs quotes: \"{text}\""));
+                }
+            }
+        }
     }
 }
 

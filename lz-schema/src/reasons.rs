@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::diagnostics::{Code, Report, Sink, nearest};
 use crate::raw::language::{RawReason, RawReasons};
 use crate::raw::{NamedEntry, Read};
-use crate::set;
 use crate::source::{self, Source};
 
 /// All reasons for which a call is rejected or a kernel is not selected.
@@ -38,7 +37,7 @@ impl Reasons {
         let source = Arc::new(Source::new(path, text));
         let mut sink = Sink::new(Arc::clone(&source));
         let (root, issues) = source::parse(&source);
-        set::report_yaml(&issues, "schemas", &mut sink);
+        sink.report_yaml(&issues, "schemas");
         let reasons =
             root.and_then(|root| RawReasons::read(&root, &mut sink)).map(|raw| check(&raw, &mut sink));
         match reasons {

@@ -9,7 +9,7 @@ use crate::model::Operation;
 use crate::raw::Read;
 use crate::raw::language::RawOperation;
 use crate::reasons::Reasons;
-use crate::source::{self, Source, Span, Spanned, YamlIssue};
+use crate::source::{self, Source, Span, Spanned};
 
 /// A set of validated operations, sorted by name.
 #[derive(Debug, Clone, Default)]
@@ -85,7 +85,7 @@ fn read_file(path: &str, text: &str, reasons: &Reasons, path_decides: bool) -> R
     let source = Arc::new(Source::new(path, text));
     let mut sink = Sink::new(Arc::clone(&source));
     let (root, issues) = source::parse(&source);
-    report_yaml(&issues, "schemas", &mut sink);
+    sink.report_yaml(&issues, "schemas");
     let raw = root.and_then(|root| RawOperation::read(&root, &mut sink));
     let name = raw.as_ref().and_then(|raw| raw.operation.clone());
     let aliases = raw.iter().flat_map(|raw| &raw.aliases).flat_map(|named| &named.entries);
@@ -134,33 +134,6 @@ fn name_collisions(files: &[ReadFile]) -> Vec<Diagnostic> {
         }
     }
     diagnostics
-}
-
-/// Converts YAML issues to diagnostics; `files` names the kind of file in messages.
-pub fn report_yaml(issues: &[Spanned<YamlIssue>], files: &str, sink: &mut Sink) {
-    for issue in issues {
-        match &issue.value {
-            YamlIssue::Syntax(text) => {
-                sink.error(Code::YamlSyntax, issue.span, format!("invalid YAML: {text}"));
-            }
-            YamlIssue::Empty => {
-                sink.error(Code::Empty, issue.span, "the file is empty");
-            }
-            YamlIssue::Unsupported(what) => {
-                sink.error(Code::YamlFeature, issue.span, format!("{files} must not use {what}"));
-            }
-            YamlIssue::TooDeep => {
-                let message =
-                    format!("lists and mappings are nested deeper than {} levels", source::MAX_DEPTH);
-                sink.error(Code::YamlFeature, issue.span, message);
-            }
-            YamlIssue::CutAtComma => {
-                let text = sink.source.slice(issue.span).to_owned();
-                sink.error(Code::CutAtComma, issue.span, "YAML splits this value at its comma")
-                    .note(format!("inside braces an expression with a comma needs quotes: \"{text}\""));
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -25,9 +25,10 @@ pub enum Mode {
 }
 
 /// Folders with generated files: a file here that has the generator's header and is no longer generated is stale.
-const GENERATED_FOLDERS: [&str; 10] = [
+const GENERATED_FOLDERS: [&str; 11] = [
     "runtime/plugin/src/generated",
     "bindings/cpp/include/layerzero",
+    "bindings/cpp/src/data",
     "bindings/cpp/src/generated",
     "lz-ops/src/generated",
     "lz-core/src/generated",

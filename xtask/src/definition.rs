@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use lz_codegen::definition::{Choice, export, import};
+use lz_interchange::{ExportOptions, export, import};
 use lz_schema::{DType, Operation, Reasons, load_one};
 
 use crate::codegen;
@@ -38,30 +38,30 @@ pub fn run_import(root: &Path, arguments: &[&str]) -> Result<()> {
 /// `OP` is the name of an operation or the path of a schema.
 pub fn run_export(root: &Path, arguments: &[&str]) -> Result<()> {
     let usage = "usage: cargo xtask export-definition OP|SCHEMA.yaml [--axes head_dim=128,...] [--dtypes T=bf16,...] [--params layout=NHD,...]";
-    let [name, options @ ..] = arguments else { bail!(usage) };
-    let mut choice = Choice::default();
-    for option in options.chunks(2) {
-        match option {
+    let [name, flags @ ..] = arguments else { bail!(usage) };
+    let mut options = ExportOptions::default();
+    for flag in flags.chunks(2) {
+        match flag {
             ["--axes", list] => {
                 for (axis, size) in pairs(list)? {
                     let parsed = size.parse().with_context(|| {
                         format!("`{size}` is not a size of axis `{axis}`; expected an integer")
                     })?;
-                    choice.axes.insert(axis, parsed);
+                    options.axes.insert(axis, parsed);
                 }
             }
             ["--dtypes", list] => {
                 for (variable, dtype) in pairs(list)? {
                     let parsed = DType::parse(&dtype)
                         .with_context(|| format!("`{dtype}` is not a dtype; expected for instance bf16"))?;
-                    choice.dtypes.insert(variable, parsed);
+                    options.dtypes.insert(variable, parsed);
                 }
             }
-            ["--params", list] => choice.cases.extend(pairs(list)?),
+            ["--params", list] => options.cases.extend(pairs(list)?),
             _ => bail!(usage),
         }
     }
-    print!("{}", export(&operation(root, name)?, &choice).with_context(|| format!("cannot export {name}"))?);
+    print!("{}", export(&operation(root, name)?, &options).with_context(|| format!("cannot export {name}"))?);
     Ok(())
 }
 

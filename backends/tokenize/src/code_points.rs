@@ -10,9 +10,8 @@ use std::sync::OnceLock;
 use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
-use crate::byte_bpe::vocabulary::hash;
-use crate::coder::{Coder, Encoded, encode_by_definition};
-use crate::verification::not_equal;
+use crate::coder::{Coder, Encoded, encode_by_definition, not_equal};
+use crate::vocabulary::hash;
 
 /// Code points per text. A text whose tokens differ is encoded again one code point at a time to find the first difference.
 const PER_TEXT: usize = 128;

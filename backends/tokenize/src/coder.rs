@@ -1,6 +1,6 @@
 //! The interface of a candidate: encodes and decodes for one tokenizer, and rejects tokenizers that it does not support.
 
-use lz_core::{KernelError, Reason};
+use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
@@ -106,4 +106,13 @@ pub fn encode_by_definition(
     }
     out.end_text();
     Ok(())
+}
+
+/// The reason of a candidate whose result differs from the definition's.
+pub fn not_equal(text: &str, found: &str, expected: &str) -> Reason {
+    let start: String = text.chars().take(24).collect();
+    Reason::new(ReasonCode::TokenizerNotEqual)
+        .argument("tokenizer")
+        .required(format!("{expected} for {start:?}…"))
+        .found(found)
 }

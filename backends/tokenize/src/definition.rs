@@ -5,7 +5,7 @@ use lz_core::{Reason, ReasonCode};
 use serde_json::Value;
 
 use crate::byte_alphabet;
-use crate::byte_bpe::split::Pattern;
+use crate::split::Pattern;
 
 /// A complete byte-level BPE definition.
 pub struct ByteLevelBpe {

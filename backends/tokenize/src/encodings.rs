@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tiktoken_rs::CoreBPE;
 
 use crate::byte_alphabet;
-use crate::byte_bpe::split::{CL100K, GPT2, O200K, Pattern};
+use crate::split::{CL100K, GPT2, O200K, Pattern};
 
 /// The names that [`encoding`] supports.
 pub const ENCODINGS: [&str; 7] =

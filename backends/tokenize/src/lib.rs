@@ -2,6 +2,7 @@
 //! verified equal to the definition. Nothing here depends on Python or C++.
 //!
 //! - `definition` parses the structure of a `tokenizer.json`; `pipeline` and `added_tokens` are its stages around the model.
+//! - `split` has the hand-written pretokenizers of byte-level BPE, `vocabulary` maps ids to bytes and back.
 //! - `byte_bpe` is the native byte-level BPE; `words` has the native WordPiece, unigram and SentencePiece-style BPE;
 //!   `sentencepiece` runs SentencePiece models; `external` wraps other libraries.
 //! - `verification` compares every candidate with the definition on `probe_texts` and `code_points` before its first use, and
@@ -22,9 +23,11 @@ mod phrase_cache;
 mod pipeline;
 mod probe_texts;
 mod sentencepiece;
+mod split;
 mod unicode;
 mod verification;
 mod verification_cache;
+mod vocabulary;
 mod words;
 
 use lz_core::{KernelEntry, Reason};

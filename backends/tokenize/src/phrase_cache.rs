@@ -1,7 +1,7 @@
 //! Caches the ids of phrases: stretches of at least 512 bytes. Many texts share a prefix, such as a system prompt or the conversation
 //! so far. A phrase is cached when it occurs for the second time, so that unique texts cost only a probe.
 
-use crate::byte_bpe::vocabulary::hash;
+use crate::vocabulary::hash;
 
 /// A phrase ends at the first permitted position after this many bytes.
 const MIN_BYTES: usize = 512;

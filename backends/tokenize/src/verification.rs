@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::byte_bpe::ByteBpe;
 use crate::code_points;
-use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
+use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition, not_equal};
 use crate::definition::{check_ids, model_kind, other_model};
 use crate::external::{GithubBpe, HfTokenizers, HfTokenizers1, Tiktoken};
 use crate::probe_texts;
@@ -233,15 +233,6 @@ fn compare(text: &str, found: &Encoded, expected: &Encoded) -> Result<(), Reason
         }
     };
     Err(not_equal(text, &shown(found), &shown(expected)))
-}
-
-/// The reason of a candidate whose result differs from the definition's.
-pub fn not_equal(text: &str, found: &str, expected: &str) -> Reason {
-    let start: String = text.chars().take(24).collect();
-    Reason::new(ReasonCode::TokenizerNotEqual)
-        .argument("tokenizer")
-        .required(format!("{expected} for {start:?}…"))
-        .found(found)
 }
 
 /// The shares of calls of a verified candidate that are compared with the definition.

@@ -9,8 +9,8 @@ use lz_ops::tokenizer;
 use lz_plugin::abi::{ABI_MAJOR, ABI_MINOR, Tokenizer};
 
 use crate::call::{Failure, guarded};
+use crate::data;
 use crate::engine::{Engine, Owner, Scope};
-use crate::generated::bridge::ffi;
 
 /// The ABI version of the library; headers compare it with theirs.
 pub fn abi_version() -> u32 {
@@ -78,11 +78,11 @@ pub fn engine_operations(engine: &Engine) -> Vec<String> {
 }
 
 /// All kernels.
-pub fn engine_kernels(engine: &Engine) -> Vec<ffi::KernelInfo> {
+pub fn engine_kernels(engine: &Engine) -> Vec<data::KernelInfo> {
     let registry = engine.inner.registry();
     registry
         .kernels()
-        .map(|entry| ffi::KernelInfo {
+        .map(|entry| data::KernelInfo {
             id: entry.spec.id.clone(),
             operation: entry.spec.operation.clone(),
             backend: entry.spec.backend.clone(),
@@ -92,10 +92,10 @@ pub fn engine_kernels(engine: &Engine) -> Vec<ffi::KernelInfo> {
 }
 
 /// All configuration values, each with its source.
-pub fn engine_config(engine: &Engine) -> Vec<ffi::ConfigEntry> {
+pub fn engine_config(engine: &Engine) -> Vec<data::ConfigEntry> {
     let entries = engine.inner.config().into_iter();
     entries
-        .map(|entry| ffi::ConfigEntry {
+        .map(|entry| data::ConfigEntry {
             key: entry.key,
             value: entry.value,
             source: entry.source.to_string(),
@@ -137,7 +137,7 @@ pub fn engine_load_config(engine: &Engine, path: &str) -> *mut Failure {
 }
 
 /// Loads a plugin into this process or into a worker process.
-pub fn engine_load_plugin(engine: &Engine, path: &str, plugin: &mut ffi::PluginInfo) -> *mut Failure {
+pub fn engine_load_plugin(engine: &Engine, path: &str, plugin: &mut data::PluginInfo) -> *mut Failure {
     guarded(|| {
         // SAFETY: the configuration restricts which plugins may be loaded, and the caller requests this one.
         let loaded = unsafe { lz_worker::plugins::load(&engine.inner, Path::new(path)) }?;
@@ -187,7 +187,7 @@ pub fn engine_disabled(engine: &Engine, scope: &mut Scope) -> *mut Failure {
 pub unsafe fn engine_register(
     engine: &Engine,
     descriptor: &str,
-    kernels: &[ffi::KernelRecord],
+    kernels: &[data::KernelRecord],
     owner: usize,
     release: usize,
 ) -> *mut Failure {
@@ -276,10 +276,10 @@ pub fn engine_unload_tables(engine: &Engine) {
 }
 
 /// The loaded dispatch tables.
-pub fn engine_tables(engine: &Engine) -> Vec<ffi::TableInfo> {
+pub fn engine_tables(engine: &Engine) -> Vec<data::TableInfo> {
     let tables = engine.inner.dispatch_tables().into_iter();
     tables
-        .map(|table| ffi::TableInfo {
+        .map(|table| data::TableInfo {
             path: table.path,
             operations: table.operations,
             stale: table.stale.unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lz_core::{Error, OperationInfo, Reason, ReasonCode};
 use lz_plugin::abi::{self, CallOptions, Output, Versioned};
 
-use crate::generated::bridge::ffi;
+use crate::data;
 
 /// The error of a bridge function. C++ converts it to an exception.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub fn refuse(operation: &OperationInfo, reason: Reason) -> Error {
 
 /// Converts the result of borrowing arguments; an argument that cannot be borrowed is an error of the caller.
 #[inline]
-pub fn settle(operation: &OperationInfo, outcome: Result<Outcome, Reason>) -> Outcome {
+pub fn or_invalid_argument(operation: &OperationInfo, outcome: Result<Outcome, Reason>) -> Outcome {
     match outcome {
         Ok(outcome) => outcome,
         Err(reason) => Err(refuse(operation, reason).into()),
@@ -64,23 +64,23 @@ pub fn settle(operation: &OperationInfo, outcome: Result<Outcome, Reason>) -> Ou
 pub unsafe fn arguments<'a, A: Versioned>(
     operation: &OperationInfo,
     args: *const A,
-    room: &'a mut Option<A>,
+    buffer: &'a mut Option<A>,
 ) -> Result<&'a A, Error> {
     // SAFETY: the caller's contract is the same.
-    unsafe { abi::borrow(args, room) }.map_err(|reason| refuse(operation, reason))
+    unsafe { abi::borrow(args, buffer) }.map_err(|reason| refuse(operation, reason))
 }
 
 /// A buffer for the structure of a caller with an older version, which has fewer fields.
 #[derive(Debug)]
-pub struct Room<A> {
+pub struct VersionBuffer<A> {
     args: Option<A>,
     options: Option<CallOptions>,
 }
 
-impl<A> Default for Room<A> {
+impl<A> Default for VersionBuffer<A> {
     #[inline]
-    fn default() -> Room<A> {
-        Room { args: None, options: None }
+    fn default() -> VersionBuffer<A> {
+        VersionBuffer { args: None, options: None }
     }
 }
 
@@ -119,12 +119,12 @@ impl<const N: usize> Call<N> {
         args: *const A,
         outputs: *mut Output,
         options: *const CallOptions,
-        room: &'a mut Room<A>,
+        buffer: &'a mut VersionBuffer<A>,
     ) -> Result<(&'a A, Call<N>, CallSettings<'a>), Error> {
         // SAFETY: the caller's contract is the same.
-        let args = unsafe { arguments(operation, args, &mut room.args) }?;
+        let args = unsafe { arguments(operation, args, &mut buffer.args) }?;
         // SAFETY: the caller's contract is the same.
-        let given = unsafe { abi::borrow(options, &mut room.options) };
+        let given = unsafe { abi::borrow(options, &mut buffer.options) };
         let given = given.map_err(|reason| refuse(operation, reason))?;
         if N > 0 && outputs.is_null() {
             let reason = Reason::new(ReasonCode::OutputMissing)
@@ -181,14 +181,14 @@ pub fn failure_message(failure: &Failure) -> String {
 }
 
 /// The reasons.
-pub fn failure_reasons(failure: &Failure) -> Vec<ffi::Reason> {
+pub fn failure_reasons(failure: &Failure) -> Vec<data::Reason> {
     failure.0.reasons().into_iter().map(reason).collect()
 }
 
 /// A reason as plain data.
-pub fn reason(reason: &Reason) -> ffi::Reason {
+pub fn reason(reason: &Reason) -> data::Reason {
     let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
-    ffi::Reason {
+    data::Reason {
         code: reason.code.as_str().to_owned(),
         argument: or_empty(&reason.argument),
         axis: or_empty(&reason.axis),

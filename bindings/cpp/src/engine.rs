@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lz_core::{Error, KernelEntry, Reason, ReasonCode, descriptor};
 use lz_engine::PolicyScope;
 
-use crate::generated::bridge::ffi;
+use crate::data;
 
 /// An engine handle. Clones refer to the same engine.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl Engine {
     pub(crate) unsafe fn register(
         &self,
         descriptor: &str,
-        kernels: &[ffi::KernelRecord],
+        kernels: &[data::KernelRecord],
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<(), Error> {
         let registry = self.inner.registry();

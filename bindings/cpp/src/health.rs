@@ -3,14 +3,14 @@
 use lz_core::{Error, Reason, ReasonCode};
 
 use crate::call::{Failure, guarded};
+use crate::data;
 use crate::engine::Engine;
-use crate::generated::bridge::ffi;
 
 /// All circuit breakers with recorded failures.
-pub fn engine_circuits(engine: &Engine) -> Vec<ffi::CircuitInfo> {
+pub fn engine_circuits(engine: &Engine) -> Vec<data::CircuitInfo> {
     let circuits = engine.inner.circuits().into_iter();
     circuits
-        .map(|one| ffi::CircuitInfo {
+        .map(|one| data::CircuitInfo {
             scope: one.scope.name().to_owned(),
             name: one.name,
             version: one.version,

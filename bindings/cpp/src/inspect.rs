@@ -4,14 +4,14 @@ use lz_core::{Context, Error, OperationInfo};
 use lz_engine::Engine;
 use lz_engine::explain::ReasonLine;
 
-use crate::generated::bridge::ffi;
+use crate::data;
 
 /// Fills in the explanation. If no kernel is valid, the kernel is empty and every candidate has its reasons.
-pub fn answer(
+pub fn explain(
     engine: &Engine,
     operation: &'static OperationInfo,
     context: &Context,
-    answer: &mut ffi::Answer,
+    answer: &mut data::Explanation,
 ) -> Result<(), Error> {
     let explanation = engine.explain(operation, context);
     if let Some(plan) = &explanation.plan {
@@ -24,7 +24,7 @@ pub fn answer(
     answer.candidates = explanation
         .candidates
         .iter()
-        .map(|candidate| ffi::Candidate {
+        .map(|candidate| data::Candidate {
             kernel: candidate.kernel.clone(),
             backend: candidate.backend.clone(),
             chosen: candidate.chosen,
@@ -37,9 +37,9 @@ pub fn answer(
     Ok(())
 }
 
-fn reason(reason: &ReasonLine) -> ffi::Reason {
+fn reason(reason: &ReasonLine) -> data::Reason {
     let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
-    ffi::Reason {
+    data::Reason {
         code: reason.code.to_owned(),
         argument: or_empty(&reason.argument),
         axis: or_empty(&reason.axis),

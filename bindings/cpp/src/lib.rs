@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod call;
+pub mod data;
 pub mod engine;
 /// The bridge and one file per operation.
 #[rustfmt::skip]

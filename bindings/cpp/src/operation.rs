@@ -12,10 +12,10 @@ macro_rules! cpp_entries {
         )?;
     };
     (@prepare tensor $info:ident $output:ident $method:ident $slot:ident $present:ident $call:ident $options:ident $device:ident) => {
-        crate::operation::cpp_entries!(@allocate place $info $output $method $slot $present $call $options $device);
+        crate::operation::cpp_entries!(@allocate prepare $info $output $method $slot $present $call $options $device);
     };
     (@prepare optional_tensor $info:ident $output:ident $method:ident $slot:ident $present:ident $call:ident $options:ident $device:ident) => {
-        crate::operation::cpp_entries!(@allocate optional_place $info $output $method $slot $present $call $options $device);
+        crate::operation::cpp_entries!(@allocate prepare_optional $info $output $method $slot $present $call $options $device);
     };
     (@prepare dynamic $info:ident $output:ident $method:ident $slot:ident $present:ident $call:ident $options:ident $device:ident) => {
         let mut $output = None;
@@ -55,7 +55,7 @@ macro_rules! cpp_entries {
         }
     };
     (
-        $name:literal, $info:ident, $function:ident, $ask:ident, $args:ident;
+        $name:literal, $info:ident, $function:ident, $explain:ident, $args:ident;
         device($($followed:ident)?);
         outputs($($output:ident: $kind:ident($number:literal, $method:ident, $slot:ident, $present:ident)),*);
     ) => {
@@ -69,14 +69,14 @@ macro_rules! cpp_entries {
             args: *const $args,
             outputs: *mut lz_plugin::abi::Output,
             options: *const lz_plugin::abi::CallOptions,
-            tuned: *mut crate::generated::bridge::ffi::Tuned,
+            tuned: *mut crate::data::Tuned,
         ) -> *mut crate::call::Failure {
             crate::call::guarded_call(|| {
                 const OUTPUTS: &[&str] = &[$(stringify!($output)),*];
-                let mut room = crate::call::Room::default();
+                let mut buffer = crate::call::VersionBuffer::default();
                 // SAFETY: promised by the caller.
                 let (args, mut outputs, options) = unsafe {
-                    crate::call::Call::<{ OUTPUTS.len() }>::read(&lz_ops::$info, args, outputs, options, &mut room)
+                    crate::call::Call::<{ OUTPUTS.len() }>::read(&lz_ops::$info, args, outputs, options, &mut buffer)
                 }?;
                 let outputs = &mut outputs;
                 // SAFETY: as above.
@@ -109,7 +109,7 @@ macro_rules! cpp_entries {
                         Ok(())
                     })
                 };
-                crate::call::settle(&lz_ops::$info, outcome)
+                crate::call::or_invalid_argument(&lz_ops::$info, outcome)
             })
         }
 
@@ -117,23 +117,23 @@ macro_rules! cpp_entries {
         ///
         /// # Safety
         /// As above.
-        pub unsafe fn $ask(
+        pub unsafe fn $explain(
             engine: &crate::engine::Engine,
             args: *const $args,
-            answer: &mut crate::generated::bridge::ffi::Answer,
+            explanation: &mut crate::data::Explanation,
         ) -> *mut crate::call::Failure {
             crate::call::guarded_call(|| {
-                let mut room = None;
+                let mut buffer = None;
                 // SAFETY: promised by the caller.
-                let args = unsafe { crate::call::arguments(&lz_ops::$info, args, &mut room) }?;
+                let args = unsafe { crate::call::arguments(&lz_ops::$info, args, &mut buffer) }?;
                 // SAFETY: as above.
                 let outcome = unsafe {
                     args.lend(|args| -> crate::call::Outcome {
                         let context = args.check()?.context();
-                        Ok(crate::inspect::answer(&engine.inner, &lz_ops::$info, &context, answer)?)
+                        Ok(crate::inspect::explain(&engine.inner, &lz_ops::$info, &context, explanation)?)
                     })
                 };
-                crate::call::settle(&lz_ops::$info, outcome)
+                crate::call::or_invalid_argument(&lz_ops::$info, outcome)
             })
         }
     };

@@ -15,7 +15,7 @@ type Spec = Option<(Dims, DType)>;
 /// # Safety
 /// The memory of a given tensor, and memory from the allocator, is not accessed by others during the call.
 #[inline(always)]
-pub unsafe fn place(
+pub unsafe fn prepare(
     operation: &OperationInfo,
     name: &str,
     spec: impl FnOnce() -> Spec,
@@ -34,12 +34,12 @@ pub unsafe fn place(
     unsafe { allocate(operation, name, spec, slot, options, follow, view) }
 }
 
-/// As [`place`], for an optional output; returns whether the call has it.
+/// As [`prepare`], for an optional output; returns whether the call has it.
 ///
 /// # Safety
-/// As for [`place`].
+/// As for [`prepare`].
 #[inline(always)]
-pub unsafe fn optional_place(
+pub unsafe fn prepare_optional(
     operation: &OperationInfo,
     name: &str,
     spec: impl FnOnce() -> Spec,
@@ -56,7 +56,7 @@ pub unsafe fn optional_place(
         return Ok(false);
     }
     // SAFETY: the caller's contract is the same.
-    unsafe { place(operation, name, || spec, slot, options, follow, view) }?;
+    unsafe { prepare(operation, name, || spec, slot, options, follow, view) }?;
     Ok(true)
 }
 

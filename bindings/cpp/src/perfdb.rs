@@ -12,8 +12,8 @@ use lz_engine::tune::{Outcome, TuneOptions};
 use lz_perfdb::{Filter, Mode, PerfDb};
 
 use crate::call::{Failure, guarded, reason};
+use crate::data;
 use crate::engine::Engine;
-use crate::generated::bridge::ffi;
 
 /// Measures all kernels that are valid for a call, and reports the outcome of each.
 pub fn measure(
@@ -21,7 +21,7 @@ pub fn measure(
     operation: &'static OperationInfo,
     context: &Context,
     run_one: &mut dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
-    tuned: &mut ffi::Tuned,
+    tuned: &mut data::Tuned,
 ) -> Result<(), Error> {
     let options = TuneOptions::of(engine);
     let found = engine.tune(operation, context, &options, run_one, &mut |_| ControlFlow::Continue(()))?;
@@ -31,8 +31,8 @@ pub fn measure(
     Ok(())
 }
 
-fn measured(kernel: String, outcome: &Outcome) -> ffi::Measured {
-    let mut one = ffi::Measured {
+fn measured(kernel: String, outcome: &Outcome) -> data::Measured {
+    let mut one = data::Measured {
         kernel,
         state: outcome.state().to_owned(),
         median_ns: 0.0,
@@ -86,15 +86,15 @@ pub fn engine_open_perfdb(engine: &Engine, path: &str) -> *mut Failure {
 }
 
 /// The database of an engine; the path is empty if there is none.
-pub fn engine_perfdb(engine: &Engine) -> ffi::PerfDbInfo {
-    let Some(db) = engine.inner.perfdb() else { return ffi::PerfDbInfo::default() };
+pub fn engine_perfdb(engine: &Engine) -> data::PerfDbInfo {
+    let Some(db) = engine.inner.perfdb() else { return data::PerfDbInfo::default() };
     let status = db.status();
     let (state, why) = match status.mode {
         Mode::Writable => ("writable", status.last_failure.map(|why| why.to_string())),
         Mode::ReadOnly => ("read_only", status.last_failure.map(|why| why.to_string())),
         Mode::Closed(why) => ("closed", Some(why.to_string())),
     };
-    ffi::PerfDbInfo {
+    data::PerfDbInfo {
         path: db.path().display().to_string(),
         state: state.to_owned(),
         why: why.unwrap_or_default(),

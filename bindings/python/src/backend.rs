@@ -10,9 +10,9 @@ use pyo3::types::PyDict;
 
 use crate::engine::engine;
 use crate::error::raise;
-use crate::hosted::Hosted;
 use crate::inspect::operation;
 use crate::jit;
+use crate::python_kernel::PythonKernel;
 use crate::worker;
 
 /// Registers the kernels of a backend, all or none. `functions` maps each kernel id to its function; a
@@ -60,7 +60,7 @@ fn register_descriptor(
             continue;
         }
         let params = info.schema().params.iter().map(|param| param.name.as_str());
-        let hosted = Hosted::new(&function, spec.writes_into_output, params)?;
+        let hosted = PythonKernel::new(&function, spec.writes_into_output, params)?;
         registered.push((spec.id.clone(), spec.operation.clone()));
         let compiler = compile
             .filter(|_| spec.jit)

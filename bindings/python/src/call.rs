@@ -15,13 +15,11 @@ use pyo3::prelude::*;
 use crate::cuda;
 use crate::engine::engine;
 use crate::error::{raise, validation_error};
-use crate::hosted::Hosted;
-use crate::plan::{Planned, Way};
+use crate::python_kernel::PythonKernel;
+use crate::selection::{PlannedKernel, Selection};
 use crate::tensor::{Hold, Kind, Problem, torch};
 use crate::text;
-
-/// An argument, or nothing if it was not passed or is `None`.
-pub type Argument<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
+use crate::vectorcall::Argument;
 
 /// Number of elements from which the GIL is released during a call. Releasing and reacquiring it costs 65 ns
 /// and lets other threads run in between; kernels process this many elements in one or two microseconds.
@@ -79,7 +77,7 @@ pub struct Frame<'a, 'py> {
     /// The operation that is called.
     pub operation: &'static OperationInfo,
     /// How the kernel is selected.
-    pub way: Way<'a>,
+    pub selection: Selection<'a>,
     /// The first tensor: outputs have its kind and are on its device.
     like: Argument<'a, 'py>,
     like_name: &'static str,
@@ -94,11 +92,15 @@ pub struct Frame<'a, 'py> {
 impl<'a, 'py> Frame<'a, 'py> {
     /// Starts a call.
     #[inline]
-    pub fn new(py: Python<'py>, operation: &'static OperationInfo, way: Way<'a>) -> Frame<'a, 'py> {
+    pub fn new(
+        py: Python<'py>,
+        operation: &'static OperationInfo,
+        selection: Selection<'a>,
+    ) -> Frame<'a, 'py> {
         Frame {
             py,
             operation,
-            way,
+            selection,
             like: None,
             like_name: "",
             kind: Kind::Numpy,
@@ -306,7 +308,7 @@ impl<'a, 'py> Frame<'a, 'py> {
     ) -> PyResult<()> {
         let engine = engine()?;
         let device = self.enter_device();
-        let (operation, way) = (self.operation, self.way);
+        let (operation, selection) = (self.operation, self.selection);
         let mut one = |entry: &KernelEntry, run: &mut Run<'_>| {
             if entry.spec.runs_in.is_some() {
                 // A worker process does the work: release the GIL however small the call is.
@@ -314,19 +316,19 @@ impl<'a, 'py> Frame<'a, 'py> {
             }
             run_one(self, entry, run)
         };
-        let outcome = match (way, device.as_ref().and_then(DeviceScope::moment)) {
-            (Way::Decide, None) => engine.dispatch(operation, context, &mut one),
-            (Way::Decide, Some(moment)) => engine.dispatch_at(moment, operation, context, &mut one),
-            (Way::Along(planned), _) => engine.run_pinned(&planned.pinned, context, &mut one),
-            (Way::Plan(planned), _) => engine
-                .pin(operation, context, &mut |entry| match Hosted::of(entry) {
+        let outcome = match (selection, device.as_ref().and_then(DeviceScope::moment)) {
+            (Selection::Select, None) => engine.dispatch(operation, context, &mut one),
+            (Selection::Select, Some(moment)) => engine.dispatch_at(moment, operation, context, &mut one),
+            (Selection::Planned(planned), _) => engine.run_pinned(&planned.pinned, context, &mut one),
+            (Selection::Plan(planned), _) => engine
+                .pin(operation, context, &mut |entry| match PythonKernel::of(entry) {
                     // While planning, calling a Python kernel means calling its planner.
                     Some(_) => one(entry, &mut Run::unbounded(&mut Scratch::default())),
                     None => Ok(()),
                 })
                 .map(|pinned| {
                     let run = self.result.take().map(Bound::unbind);
-                    planned.get_or_init(|| Planned { pinned, run });
+                    planned.get_or_init(|| PlannedKernel { pinned, run });
                 }),
         };
         match outcome {

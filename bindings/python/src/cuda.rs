@@ -18,10 +18,8 @@ use lz_engine::mode::{self, Ask, ModeChange, ModeScope};
 use lz_engine::telemetry::Synchronize;
 use lz_schema::policy::SettingValue;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
 
-use crate::engine::{engine, engine_if_open};
-use crate::inspect::{context, operation};
+use crate::engine::engine_if_open;
 use crate::tensor::torch;
 
 type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
@@ -244,22 +242,6 @@ fn end_memory_pressure(device: lz_core::tensor::Place) {
     }
 }
 
-/// Records that a kernel survived a trial capture of calls like this one; with `graph_strict_mode` only such
-/// calls are captured.
-#[pyfunction]
-fn mark_captured<'py>(
-    py: Python<'py>,
-    kernel: &str,
-    operation_name: &str,
-    arguments: &Bound<'py, PyTuple>,
-    keywords: &Bound<'py, PyDict>,
-) -> PyResult<()> {
-    let info = operation(operation_name)?;
-    let context = context(py, info, arguments, Some(keywords))?;
-    engine()?.mark_captured(kernel, info, &context);
-    Ok(())
-}
-
 /// The current stream of torch on the GPU with this index; 0 for the host, whose tensors have a negative
 /// index.
 #[pyfunction]
@@ -269,6 +251,5 @@ fn current_stream(py: Python<'_>, index: i64) -> usize {
 
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(current_stream, module)?)?;
-    module.add_function(wrap_pyfunction!(mark_captured, module)?)
+    module.add_function(wrap_pyfunction!(current_stream, module)?)
 }

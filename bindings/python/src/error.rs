@@ -115,7 +115,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[cold]
 pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     // A signal handler raised while the call waited: the caller gets that exception.
-    if let Some(raised) = crate::worker::take_raised() {
+    if let Some(raised) = crate::interrupt::take_signal_exception() {
         return raised;
     }
     let build = || -> PyResult<PyErr> {

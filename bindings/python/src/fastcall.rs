@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::OnceLock;
 
+use lz_core::OperationInfo;
 use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -16,8 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::is_no_kernel;
-use crate::function::Entry;
-use crate::plan::Way;
+use crate::selection::Selection;
 use crate::split;
 use crate::torch_dispatch;
 
@@ -174,6 +174,27 @@ impl Signature {
     }
 }
 
+/// Calls an operation with vectorcall arguments, with the kernel selected as `Selection` states.
+pub type CallWith = for<'py> unsafe fn(
+    Python<'py>,
+    Selection<'_>,
+    *const *mut ffi::PyObject,
+    usize,
+    *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>>;
+
+/// An operation of the catalogue, as generated code describes it.
+pub struct Entry {
+    /// The operation.
+    pub operation: &'static OperationInfo,
+    /// Its signature.
+    pub signature: &'static Signature,
+    /// The vectorcall function.
+    pub call: ffi::vectorcallfunc,
+    /// The call function of plans.
+    pub call_with: CallWith,
+}
+
 /// Runs the body of a function that the interpreter calls.
 ///
 /// # Safety
@@ -184,14 +205,14 @@ pub unsafe fn enter<const N: usize>(
     arguments: *const *mut ffi::PyObject,
     count: usize,
     keywords: *mut ffi::PyObject,
-    body: for<'a, 'py> fn(Python<'py>, Way<'a>, Arguments<'a, 'py, N>) -> PyResult<Bound<'py, PyAny>>,
+    body: for<'a, 'py> fn(Python<'py>, Selection<'a>, Arguments<'a, 'py, N>) -> PyResult<Bound<'py, PyAny>>,
 ) -> *mut ffi::PyObject {
     let count = count & !ARGUMENTS_OFFSET;
     // SAFETY: the interpreter holds the GIL when it calls; the pointers are as promised by the caller.
     unsafe {
         guarded(|py| {
             let parsed = entry.signature.parse(py, arguments, count, keywords);
-            match parsed.and_then(|parsed| body(py, Way::Decide, parsed)) {
+            match parsed.and_then(|parsed| body(py, Selection::Select, parsed)) {
                 Err(error) => handle_failure(entry, error, py, arguments, count, keywords),
                 done => done,
             }

@@ -5,33 +5,11 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::mem::offset_of;
 use std::ptr;
 
-use lz_core::OperationInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::fastcall::{Signature, guarded};
-use crate::plan::{PyPlan, Source, Way};
-
-/// Calls an operation with vectorcall arguments, with the kernel selected as `Way` states.
-pub type Along = for<'py> unsafe fn(
-    Python<'py>,
-    Way<'_>,
-    *const *mut ffi::PyObject,
-    usize,
-    *mut ffi::PyObject,
-) -> PyResult<Bound<'py, PyAny>>;
-
-/// An operation of the catalogue, as generated code describes it.
-pub struct Entry {
-    /// The operation.
-    pub operation: &'static OperationInfo,
-    /// Its signature.
-    pub signature: &'static Signature,
-    /// The vectorcall function.
-    pub call: ffi::vectorcallfunc,
-    /// The call function of plans.
-    pub along: Along,
-}
+use crate::fastcall::{Entry, guarded};
+use crate::plan::{PyPlan, Source};
 
 #[repr(C)]
 struct Function {
@@ -111,8 +89,8 @@ unsafe extern "C" fn plan(
     unsafe {
         guarded(|py| {
             let entry = entry_of(object);
-            let plan = PyPlan::make(Source::Catalogue(entry), |way| {
-                (entry.along)(py, way, arguments, count as usize, keywords)
+            let plan = PyPlan::make(Source::Catalogue(entry), |selection| {
+                (entry.call_with)(py, selection, arguments, count as usize, keywords)
             })?;
             Ok(Bound::new(py, plan)?.into_any())
         })

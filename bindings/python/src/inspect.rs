@@ -11,7 +11,7 @@ use crate::arguments::{as_args, borrow_arguments, match_arguments, texts};
 use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::raise;
-use crate::plan::Way;
+use crate::selection::Selection;
 
 /// The operation of this name.
 pub fn operation(name: &str) -> PyResult<&'static OperationInfo> {
@@ -33,7 +33,7 @@ pub fn context<'py>(
 ) -> PyResult<Context> {
     let schema = info.schema();
     let (objects, _) = match_arguments(py, info, arguments, keywords)?;
-    let mut frame = Frame::new(py, info, Way::Decide);
+    let mut frame = Frame::new(py, info, Selection::Select);
     let borrowed = borrow_arguments(&mut frame, &objects)?;
     let strings = texts(&borrowed);
     let args = as_args(schema, &borrowed, &strings);

@@ -39,12 +39,12 @@ macro_rules! python_function {
     (@read $kind:ident $param:ident $frame:ident) => { $frame.$kind(stringify!($param), $param)? };
     (@presence optional $param:ident $frame:ident $value:expr) => { $value };
     (@presence required $param:ident $frame:ident $value:expr) => { $frame.must(stringify!($param), $value)? };
-    (@hosted int $value:expr) => { crate::hosted::Param::Int($value) };
-    (@hosted float $value:expr) => { crate::hosted::Param::Float($value) };
-    (@hosted float32 $value:expr) => { crate::hosted::Param::Float(f64::from($value)) };
-    (@hosted bool $value:expr) => { crate::hosted::Param::Bool($value) };
+    (@hosted int $value:expr) => { crate::python_kernel::Param::Int($value) };
+    (@hosted float $value:expr) => { crate::python_kernel::Param::Float($value) };
+    (@hosted float32 $value:expr) => { crate::python_kernel::Param::Float(f64::from($value)) };
+    (@hosted bool $value:expr) => { crate::python_kernel::Param::Bool($value) };
     (@hosted case($ty:ident) $value:expr) => {
-        crate::hosted::Param::Text(lz_ops::$ty::NAMES.get($value as usize).copied().unwrap_or_default())
+        crate::python_kernel::Param::Text(lz_ops::$ty::NAMES.get($value as usize).copied().unwrap_or_default())
     };
     // Outputs.
     (@storage tensor) => { crate::output::Place::EMPTY };
@@ -119,7 +119,7 @@ macro_rules! python_function {
             None => $call.context(),
         };
         $frame.dispatch(&context, |frame, entry, run| {
-            if let Some(hosted) = crate::hosted::Hosted::of(entry) {
+            if let Some(hosted) = crate::python_kernel::PythonKernel::of(entry) {
                 return crate::operation::python_function!(@run_hosted hosted frame $call $out $($hosted)* [$($kind $method),*]);
             }
             let out = match &mut ready {
@@ -155,7 +155,7 @@ macro_rules! python_function {
                 .map_err(|error| $frame.raise(&error))?;
             let context = $call.context_with(ready);
             $frame.dispatch(&context, |frame, entry, run| {
-                if let Some(hosted) = crate::hosted::Hosted::of(entry) {
+                if let Some(hosted) = crate::python_kernel::PythonKernel::of(entry) {
                     return crate::operation::python_function!(@run_hosted hosted frame $call out $($hosted)* [$($kind $method),*]);
                 }
                 let out = ready.reborrow();
@@ -190,8 +190,8 @@ macro_rules! python_function {
             crate::fastcall::Signature::new($name, $doc, &[$(stringify!($parameter)),*], $positional, $required);
 
         /// The operation.
-        pub static ENTRY: crate::function::Entry =
-            crate::function::Entry { operation: &lz_ops::$info, signature: &SIGNATURE, call: entry, along };
+        pub static ENTRY: crate::fastcall::Entry =
+            crate::fastcall::Entry { operation: &lz_ops::$info, signature: &SIGNATURE, call: entry, call_with };
 
         /// # Safety
         /// Only the interpreter calls this.
@@ -207,26 +207,26 @@ macro_rules! python_function {
 
         /// # Safety
         /// Only plans call this, with arguments of the interpreter.
-        unsafe fn along<'py>(
+        unsafe fn call_with<'py>(
             py: Python<'py>,
-            way: crate::plan::Way<'_>,
+            selection: crate::selection::Selection<'_>,
             arguments: *const *mut ffi::PyObject,
             count: usize,
             keywords: *mut ffi::PyObject,
         ) -> PyResult<Bound<'py, PyAny>> {
             // SAFETY: as above.
             let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
-            call(py, way, arguments)
+            call(py, selection, arguments)
         }
 
         #[allow(unused_mut, unused_variables, clippy::all, reason = "operations differ in what they use")]
         fn call<'a, 'py>(
             py: Python<'py>,
-            way: crate::plan::Way<'a>,
+            selection: crate::selection::Selection<'a>,
             arguments: crate::fastcall::Arguments<'a, 'py, { [$(stringify!($parameter)),*].len() }>,
         ) -> PyResult<Bound<'py, PyAny>> {
             let [$($parameter),*] = arguments;
-            let mut frame = crate::call::Frame::new(py, &lz_ops::$info, way);
+            let mut frame = crate::call::Frame::new(py, &lz_ops::$info, selection);
             $(crate::operation::python_function!(@borrow $input_kind $borrowed $input frame);)*
             let mut args = lz_ops::$args {
                 $($input: crate::operation::python_function!(@initial $input_kind $borrowed),)*

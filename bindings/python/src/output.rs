@@ -2,15 +2,16 @@
 //! numpy, …).
 
 use lz_core::tensor::{Dims, Place as Device};
-use lz_core::{Cause, DType, KernelError, Reason, ReasonCode, Tensor, TensorMut, TensorView};
+use lz_core::{Cause, DType, KernelError, Reason, ReasonCode, Tensor, TensorMut};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::call::{Argument, Frame};
+use crate::call::Frame;
 use crate::error::validation_error;
-use crate::tensor::{Hold, Kind, Problem, buffer, is_common_tensor, numpy, torch};
+use crate::tensor::{Hold, Kind, Problem, buffer, describe_contiguous, is_common_tensor, numpy, torch};
+use crate::vectorcall::Argument;
 
 /// The tensors of `out=`, one per output that the caller passed.
 pub enum Out<'a, 'py> {
@@ -187,7 +188,7 @@ fn allocate<'py>(
         (Kind::Other, Some(like)) => allocate_other(frame.py, sizes, dtype, like, device)?,
         _ => {
             let (object, data) = numpy::allocate(frame.py, sizes, dtype)?;
-            fresh(view, data, sizes, dtype, Device::HOST);
+            describe_contiguous(view, data, sizes, dtype, Device::HOST);
             return Ok(object);
         }
     };
@@ -196,16 +197,6 @@ fn allocate<'py>(
         view.take_bytes_for_nibbles();
     }
     Ok(object)
-}
-
-/// Describes newly allocated contiguous memory.
-#[inline]
-pub fn fresh(view: &mut TensorView<'_>, data: *mut u8, sizes: &Dims, dtype: DType, device: Device) {
-    let strides = sizes.contiguous_strides();
-    // SAFETY: the library has just allocated the memory for these sizes.
-    unsafe {
-        view.describe(data, sizes.len(), (dtype, device), |position| (sizes[position], strides[position]));
-    }
 }
 
 /// Allocates a tensor of another library: with `from_dlpack` of a numpy array on the host, else with its

@@ -6,34 +6,14 @@
 use std::cell::OnceCell;
 
 use lz_core::OperationInfo;
-use lz_engine::engine::Pinned;
 use pyo3::Borrowed;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::fastcall::{collect_arguments, guarded};
-use crate::function::Entry;
-use crate::runtime;
-
-/// How the kernel of a call is selected.
-#[derive(Clone, Copy)]
-pub enum Way<'h> {
-    /// The engine selects it now.
-    Decide,
-    /// The engine selects it for later calls: nothing runs, and the decision is stored here.
-    Plan(&'h OnceCell<Planned>),
-    /// A plan selected it.
-    Along(&'h Planned),
-}
-
-/// The content of a plan.
-pub struct Planned {
-    /// The decision.
-    pub pinned: Pinned,
-    /// The callable that a Python kernel's planner returned, called in its place.
-    pub run: Option<Py<PyAny>>,
-}
+use crate::dynamic_call;
+use crate::fastcall::{Entry, collect_arguments, guarded};
+use crate::selection::{PlannedKernel, Selection};
 
 /// The operation of a plan.
 pub enum Source {
@@ -47,7 +27,7 @@ pub enum Source {
 #[pyclass(name = "PlanHandle", module = "layerzero", frozen, subclass)]
 pub struct PyPlan {
     source: Source,
-    planned: Planned,
+    planned: PlannedKernel,
 }
 
 #[pymethods]
@@ -70,13 +50,13 @@ impl PyPlan {
 }
 
 impl PyPlan {
-    /// Makes a plan: `call` calls the operation with the given `Way`.
+    /// Makes a plan: `call` calls the operation with the given `Selection`.
     pub fn make<'py>(
         source: Source,
-        call: impl FnOnce(Way<'_>) -> PyResult<Bound<'py, PyAny>>,
+        call: impl FnOnce(Selection<'_>) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<PyPlan> {
         let kept = OnceCell::new();
-        call(Way::Plan(&kept))?;
+        call(Selection::Plan(&kept))?;
         let planned = kept.into_inner();
         let planned = planned.ok_or_else(|| PyRuntimeError::new_err("planning selected no kernel"))?;
         Ok(PyPlan { source, planned })
@@ -98,12 +78,14 @@ unsafe extern "C" fn run(
             let plan = Borrowed::from_ptr(py, plan);
             let plan = plan.cast::<PyPlan>()?;
             let plan = plan.get();
-            let way = Way::Along(&plan.planned);
+            let selection = Selection::Planned(&plan.planned);
             match plan.source {
-                Source::Catalogue(entry) => (entry.along)(py, way, arguments, count as usize, keywords),
+                Source::Catalogue(entry) => {
+                    (entry.call_with)(py, selection, arguments, count as usize, keywords)
+                }
                 Source::Read(info) => {
                     let (arguments, keywords) = collect_arguments(py, arguments, count as usize, keywords)?;
-                    runtime::call(py, way, info, &arguments, Some(&keywords))
+                    dynamic_call::call(py, selection, info, &arguments, Some(&keywords))
                 }
             }
         })

@@ -1,4 +1,4 @@
-//! Work ahead of calls: tuning (measuring kernels), dispatch tables, and the performance database.
+//! Work ahead of calls: tuning (measuring kernels), trial captures, dispatch tables, and the performance database.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::cuda;
+use crate::dynamic_call::perform;
 use crate::engine::engine;
 use crate::error::raise;
-use crate::inspect::operation;
-use crate::plan::Way;
-use crate::runtime::perform;
+use crate::inspect::{context, operation};
+use crate::selection::Selection;
 
 /// The performance database.
 fn database() -> PyResult<Arc<PerfDb>> {
@@ -53,38 +53,40 @@ fn tune<'py>(
     let info = operation(operation_name)?;
     writable_database()?;
     let mut options = TuneOptions { max_samples: samples.max(1), ..TuneOptions::default() };
-    let (tuned, _) = perform(py, Way::Decide, info, arguments, Some(keywords), |frame, context, run_one| {
-        let _device = frame.enter_device();
-        if frame.is_asynchronous() {
-            // Synchronizing costs about ten microseconds, so a sample is enough runs to make that small
-            // compared with the difference between kernels.
-            options.synchronize = Some(cuda::StreamSynchronizer::shared());
-            options.sample_time = Duration::from_millis(3);
-            // Each sample is a turn of its own: while this thread waits for the device, others may use it.
-            options.turn_time = Duration::ZERO;
-        }
-        let mut report = |progress: &Progress<'_>| {
-            let outcome = match (progress, on_progress) {
-                (Progress::Sampled { kernel, ns, done, max }, Some(on_progress)) => {
-                    on_progress.call1((*kernel, *ns, *done, *max)).map(drop)
-                }
-                _ => Ok(()),
-            };
-            // A signal, or an exception of the progress callback, stops the measurement.
-            if outcome.is_err() || py.check_signals().is_err() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
+    let (tuned, _) =
+        perform(py, Selection::Select, info, arguments, Some(keywords), |frame, context, run_one| {
+            let _device = frame.enter_device();
+            if frame.is_asynchronous() {
+                // Synchronizing costs about ten microseconds, so a sample is enough runs to make that small
+                // compared with the difference between kernels.
+                options.synchronize = Some(cuda::StreamSynchronizer::shared());
+                options.sample_time = Duration::from_millis(3);
+                // Each sample is a turn of its own: while this thread waits for the device, others may use it.
+                options.turn_time = Duration::ZERO;
             }
-        };
-        let mut run = |entry: &lz_core::KernelEntry, run: &mut lz_core::Run<'_>| run_one(frame, entry, run);
-        let tuned = engine()?.tune(info, context, &options, &mut run, &mut report);
-        match frame.take_interruption() {
-            // Ctrl-C stops the measurement at any point; other such exceptions go to the caller.
-            Some(error) if !error.is_instance_of::<PyKeyboardInterrupt>(py) => Err(error),
-            _ => tuned.map_err(|error| raise(py, &error)),
-        }
-    })?;
+            let mut report = |progress: &Progress<'_>| {
+                let outcome = match (progress, on_progress) {
+                    (Progress::Sampled { kernel, ns, done, max }, Some(on_progress)) => {
+                        on_progress.call1((*kernel, *ns, *done, *max)).map(drop)
+                    }
+                    _ => Ok(()),
+                };
+                // A signal, or an exception of the progress callback, stops the measurement.
+                if outcome.is_err() || py.check_signals().is_err() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            };
+            let mut run =
+                |entry: &lz_core::KernelEntry, run: &mut lz_core::Run<'_>| run_one(frame, entry, run);
+            let tuned = engine()?.tune(info, context, &options, &mut run, &mut report);
+            match frame.take_interruption() {
+                // Ctrl-C stops the measurement at any point; other such exceptions go to the caller.
+                Some(error) if !error.is_instance_of::<PyKeyboardInterrupt>(py) => Err(error),
+                _ => tuned.map_err(|error| raise(py, &error)),
+            }
+        })?;
     let answer = PyDict::new(py);
     answer.set_item("operation", operation_name)?;
     answer.set_item("best", tuned.best())?;
@@ -184,9 +186,26 @@ fn perfdb_prune(operation_name: Option<String>, kernel: Option<String>) -> PyRes
     Ok(gone)
 }
 
+/// Records that a kernel survived a trial capture of calls like this one; with `graph_strict_mode` only such
+/// calls are captured.
+#[pyfunction]
+fn mark_captured<'py>(
+    py: Python<'py>,
+    kernel: &str,
+    operation_name: &str,
+    arguments: &Bound<'py, PyTuple>,
+    keywords: &Bound<'py, PyDict>,
+) -> PyResult<()> {
+    let info = operation(operation_name)?;
+    let context = context(py, info, arguments, Some(keywords))?;
+    engine()?.mark_captured(kernel, info, &context);
+    Ok(())
+}
+
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tune, module)?)?;
+    module.add_function(wrap_pyfunction!(mark_captured, module)?)?;
     module.add_function(wrap_pyfunction!(load_dispatch_table, module)?)?;
     module.add_function(wrap_pyfunction!(perfdb_show, module)?)?;
     module.add_function(wrap_pyfunction!(perfdb_export, module)?)?;

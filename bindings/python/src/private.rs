@@ -4,8 +4,6 @@ use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 
-use crate::tensor::torch;
-
 /// The value `0` disables all of them, so that only published interfaces are used.
 const VARIABLE: &str = "LAYERZERO_PRIVATE_INTERFACES";
 
@@ -25,15 +23,7 @@ fn private_interfaces() -> bool {
     allowed()
 }
 
-/// The interfaces of torch in use, once a tensor was read: `exchange` (DLPack exchange API of the type),
-/// `stable` (torch's stable C ABI), `is_neg` (a function of torch's library without a stability guarantee).
-#[pyfunction]
-fn torch_interfaces(py: Python<'_>) -> Vec<&'static str> {
-    torch::interfaces(py)
-}
-
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(torch_interfaces, module)?)?;
     module.add_function(wrap_pyfunction!(private_interfaces, module)?)
 }

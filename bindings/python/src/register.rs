@@ -11,8 +11,8 @@ use pyo3::types::{PyDict, PyList};
 use crate::arguments::signature_order;
 use crate::engine::engine;
 use crate::error::raise;
-use crate::hosted::Hosted;
 use crate::inspect::operation;
+use crate::python_kernel::PythonKernel;
 use crate::worker;
 
 /// The description of a decorated function, from the decorator's keywords.
@@ -87,7 +87,7 @@ fn register_kernel(
         return engine()?.register([entry]).map_err(|error| raise(py, &error));
     }
     let params = info.schema().params.iter().map(|param| param.name.as_str());
-    let hosted = Hosted::new(function, kernel.writes_into_output, params)?;
+    let hosted = PythonKernel::new(function, kernel.writes_into_output, params)?;
     let entry = KernelEntry::new(spec, hosted).of(info);
     engine()?.register([entry]).map_err(|error| raise(py, &error))
 }
@@ -155,7 +155,7 @@ fn kernels<'py>(
         one.set_item("deterministic", spec.deterministic)?;
         one.set_item("cuda_graph_safe", spec.cuda_graph_safe)?;
         one.set_item("jit", spec.jit)?;
-        one.set_item("hosted", Hosted::of(entry).is_some())?;
+        one.set_item("hosted", PythonKernel::of(entry).is_some())?;
         one.set_item("runs_in", &spec.runs_in)?;
         all.append(one)?;
     }

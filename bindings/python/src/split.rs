@@ -14,7 +14,7 @@ use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::raise_kernel;
 use crate::output::{Out, Place, returned};
-use crate::plan::Way;
+use crate::selection::Selection;
 use crate::tensor::Kind;
 
 /// Runs a call in parts that no kernel can run whole. Returns nothing if it cannot be split; slices must
@@ -28,7 +28,7 @@ pub fn call<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let schema = info.schema();
     let (objects, out) = match_arguments(py, info, arguments, keywords)?;
-    let mut frame = Frame::new(py, info, Way::Decide);
+    let mut frame = Frame::new(py, info, Selection::Select);
     let borrowed = borrow_arguments(&mut frame, &objects)?;
     let strings = texts(&borrowed);
     let args = as_args(schema, &borrowed, &strings);

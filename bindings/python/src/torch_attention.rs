@@ -1,7 +1,7 @@
 //! torch's attention kernels, called through its C ABI instead of its dispatcher, and tensor views created
-//! the same way.
+//! the same selection.
 //!
-//! On the way from Python to a kernel torch parses arguments and checks modes, autograd and dispatch keys;
+//! On the selection from Python to a kernel torch parses arguments and checks modes, autograd and dispatch keys;
 //! each change of layout is another call with the same overhead. The functions of the C ABI skip that, and
 //! their views cost a tenth. They are looked up by name in the libraries that the process has loaded. Where a
 //! function is missing or fails, the Python adapter is called, which raises the error.
@@ -15,9 +15,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 
-use crate::hosted::PyObject_Vectorcall;
 use crate::private;
 use crate::tensor::torch::{Handle, TensorHandle, handle, object_of, sibling_library};
+use crate::vectorcall::PyObject_Vectorcall;
 
 type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
 type Number = unsafe extern "C" fn(Handle, *mut i64) -> c_int;

@@ -5,8 +5,8 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::hosted::PyObject_Vectorcall;
 use crate::tensor::implements_torch_dispatch;
+use crate::vectorcall::PyObject_Vectorcall;
 
 /// Redirects the call to torch, or returns nothing if no argument requires it.
 ///

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::hosted::PyObject_Vectorcall;
 use crate::tensor::torch::{Handle, handle, library};
+use crate::vectorcall::PyObject_Vectorcall;
 
 /// The functions that read handles, and `torch.rms_norm`.
 struct Functions {

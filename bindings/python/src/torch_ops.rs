@@ -21,9 +21,9 @@ use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::hosted::{MAX_ARGUMENTS, PyObject_Vectorcall, TemporaryObjects};
 use crate::private;
 use crate::tensor::{Hold, torch};
+use crate::vectorcall::{MAX_ARGUMENTS, PyObject_Vectorcall, TemporaryObjects};
 
 type Handle = *mut c_void;
 type Kernel = unsafe extern "C-unwind" fn(*mut u64, u64, u64);

@@ -3,7 +3,6 @@
 //! layerzero._worker SOURCE`) and serves the kernels that it registers.
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +27,8 @@ use crate::arguments::signature_order;
 use crate::call::failure_of;
 use crate::engine::{engine, warn};
 use crate::error::raise;
-use crate::hosted::Hosted;
+use crate::interrupt;
+use crate::python_kernel::PythonKernel;
 use crate::tensor::{Import, Problem};
 use crate::text::PyTokenizer;
 
@@ -204,7 +204,7 @@ fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<
             let mut kernels = Vec::new();
             for entry in registry.kernels() {
                 let (Some(hosted), Some(info)) =
-                    (Hosted::of(entry), registry.operation(&entry.spec.operation))
+                    (PythonKernel::of(entry), registry.operation(&entry.spec.operation))
                 else {
                     continue;
                 };
@@ -382,25 +382,9 @@ fn to_owned_tensor(object: &Bound<'_, PyAny>, stated: &Output) -> PyResult<Tenso
     Ok(tensor)
 }
 
-thread_local! {
-    /// The exception that a signal handler raised while this thread waited for a worker.
-    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-}
-
-/// Runs signal handlers while a call waits for a worker; returns whether one raised, as Ctrl-C does.
-fn interrupted() -> bool {
-    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
-    raised.map(|error| RAISED.set(Some(error))).is_some()
-}
-
-/// Takes the exception of a signal handler that interrupted a call of this thread.
-pub fn take_raised() -> Option<PyErr> {
-    RAISED.take()
-}
-
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    lz_worker::set_interrupt_check(interrupted);
+    lz_worker::set_interrupt_check(interrupt::check_signals);
     module.add_function(wrap_pyfunction!(list_workers, module)?)?;
     module.add_function(wrap_pyfunction!(load_plugin, module)?)?;
     module.add_function(wrap_pyfunction!(serve_worker, module)?)

@@ -14,7 +14,7 @@ use crate::names::{OperationNames, ident};
 /// The table of one operation, from which `cpp_entries!` expands its entries.
 pub fn tokens(operation: &Operation) -> TokenStream {
     let OperationNames { function, info, .. } = OperationNames::of(operation);
-    let ask = format_ident!("{}_ask", function);
+    let explain = format_ident!("{}_explain", function);
     let (args, _) = structures(operation);
     let module = ident(&operation.flat_name());
     let name = &operation.name;
@@ -33,7 +33,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         use lz_plugin::generated::#module::#args;
 
         crate::operation::cpp_entries!(
-            #name, #info, #function, #ask, #args;
+            #name, #info, #function, #explain, #args;
             device(#followed);
             outputs(#(#outputs),*);
         );

@@ -294,9 +294,9 @@ fn calls(text: &mut String, operation: &Operation) {
     }
     let _ = writeln!(
         text,
-        "/// Selection for `Engine::which` and `Engine::explain`.\ninline void lz_ask(const Engine &engine, const {stem} &args, bridge::Answer &answer) {{\n    \
+        "/// Selection for `Engine::which` and `Engine::explain`.\ninline void lz_explain(const Engine &engine, const {stem} &args, bridge::Explanation &explanation) {{\n    \
          const detail::{stem}Crossing crossing(args);\n    \
-         lz::detail::check(bridge::{flat}_ask(engine.raw(), &crossing.args, answer));\n}}\n\n\
+         lz::detail::check(bridge::{flat}_explain(engine.raw(), &crossing.args, explanation));\n}}\n\n\
          /// Measurement for `Engine::tune`.\ninline void lz_tune(const Engine &engine, const {stem} &args, bridge::Tuned &tuned, const Options &options = {{}}) {{\n    \
          const detail::{stem}Crossing crossing(args);\n    lz::detail::Outputs<{array}> outputs(options);\n    \
          lz::detail::check(bridge::{flat}(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));\n}}\n"

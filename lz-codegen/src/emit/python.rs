@@ -149,7 +149,7 @@ fn nibbles<'a>(operation: &'a Operation, dtype: &Cases<DTypeRef>) -> Option<(&'a
 pub fn index(operations: &[Operation]) -> TokenStream {
     let modules: Vec<_> = operations.iter().map(|operation| ident(&operation.flat_name())).collect();
     quote! {
-        use crate::function::Entry;
+        use crate::fastcall::Entry;
 
         #(mod #modules;)*
 

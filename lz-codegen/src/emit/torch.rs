@@ -11,7 +11,7 @@ use lz_schema::expr::{NodeKind, Typed};
 use lz_schema::model::{Cases, DTypeRef, Dim, Input, Kind, Operation, Output, Param, ParamType, Slot};
 
 use super::python::{signature_order, takes_out};
-use crate::definition::python;
+use crate::python_expr;
 
 /// `_torch_ops.py`.
 pub fn file(operations: &[Operation]) -> String {
@@ -411,7 +411,7 @@ impl Writer<'_> {
     }
 
     fn expression(&self, typed: &Typed) -> String {
-        python::python(&typed.root, &|slot| match self.slots.get(usize::from(slot)) {
+        python_expr::python(&typed.root, &|slot| match self.slots.get(usize::from(slot)) {
             Some(Slot::Axis(axis)) if self.operation.axes.get(*axis).is_some_and(|axis| axis.pack) => {
                 format!("math.prod({})", self.axis(*axis))
             }

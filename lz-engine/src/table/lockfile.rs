@@ -180,7 +180,7 @@ impl Lockfile {
         let source = Arc::new(Source::new(path, content));
         let mut sink = Sink::new(Arc::clone(&source));
         let (root, issues) = source::parse(&source);
-        lz_schema::set::report_yaml(&issues, "lockfiles", &mut sink);
+        sink.report_yaml(&issues, "lockfiles");
         let lockfile = root.map(|root| Reader { sink: &mut sink }.lockfile(&root));
         match lockfile {
             Some(lockfile) if sink.diagnostics.is_empty() => Ok(lockfile),

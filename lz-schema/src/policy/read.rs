@@ -7,7 +7,6 @@ use super::settings::{Kind, SETTINGS, SYNONYMS, Setting, SettingValue};
 use super::{GivenSetting, List, PolicyFile, RawAction, RawCondition, RawRule};
 use crate::diagnostics::{Code, Sink, listed, nearest};
 use crate::raw::{Expression, Read, head};
-use crate::set;
 use crate::source::{self, Node, Scalar, Span, Spanned, Value};
 
 /// The maximum number of entries of a list or mapping of a policy; selection iterates over rules and locks.
@@ -22,7 +21,7 @@ const SECTIONS: [&str; 7] =
 pub fn read(sink: &mut Sink) -> Option<PolicyFile> {
     let source = Arc::clone(&sink.source);
     let (root, issues) = source::parse(&source);
-    set::report_yaml(&issues, "policies", sink);
+    sink.report_yaml(&issues, "policies");
     root.map(|root| Reader { sink }.file(&root, true))
 }
 

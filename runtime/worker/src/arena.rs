@@ -6,9 +6,11 @@
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use lz_core::tensor::Layout;
+
 use crate::fork;
 use crate::memory::SharedMemory;
-use crate::patience::{WaitDeadline, WaitError};
+use crate::wait::{WaitDeadline, WaitError};
 
 /// Alignment of blocks.
 pub const ALIGNMENT: usize = 64;
@@ -22,6 +24,24 @@ pub struct Arena {
     generation: u64,
     free: Mutex<Vec<(usize, usize)>>,
     freed: Condvar,
+}
+
+/// A tensor in the arena.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ArenaTensor {
+    /// Offset of the element at index 0 in the shared memory.
+    pub offset: u64,
+    /// Shape, strides and dtype.
+    pub layout: Layout,
+}
+
+/// A range of bytes in the shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Start offset.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
 }
 
 /// Why no block was allocated.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use lz_core::kernel::Severity;
 use lz_core::{KernelError, Reason, ReasonCode};
 
-use crate::ending::Termination;
-use crate::patience::WaitError;
+use crate::termination::Termination;
+use crate::wait::WaitError;
 
 /// Maximum bytes of a worker's text in a message.
 const TEXT_BYTES: usize = 2000;

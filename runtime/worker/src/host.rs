@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use lz_core::descriptor::{self, Catalogue};
 use lz_core::{DType, Error, KernelEntry, KernelSpec, OperationInfo, Reason, ReasonCode};
 use lz_engine::Engine;
@@ -10,51 +9,15 @@ use lz_engine::Engine;
 use crate::failure::{protocol_error, unavailable};
 use crate::fork;
 use crate::options::WorkerOptions;
-use crate::patience::WaitDeadline;
-use crate::remote::RemoteKernel;
-use crate::running::Running;
-use crate::supervisor::{NotRunning, Supervisor};
+use crate::remote_kernel::RemoteKernel;
+use crate::supervisor::Supervisor;
 use crate::tensor::SharedTensor;
+use crate::worker_state::WorkerState;
 
 /// A worker. It is restarted after it terminates. Clones share the worker. A forked child starts its own.
 #[derive(Debug, Clone)]
 pub struct Worker {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub options: WorkerOptions,
-    /// The supervisor of this process, or of the parent until the first use after a fork.
-    supervisor: ArcSwap<Supervisor>,
-}
-
-impl Shared {
-    /// The supervisor of this process. After a fork, the parent's locks, channel and process are never touched: a thread that does not
-    /// exist in the child may hold the locks, and the answers belong to the parent.
-    pub fn supervisor(&self) -> Arc<Supervisor> {
-        let current = self.supervisor.load_full();
-        if current.generation() == fork::generation() {
-            return current;
-        }
-        self.supervisor.compare_and_swap(&current, Arc::new(Supervisor::new()));
-        // Leaked, not dropped: another thread may have been modifying it when the process forked.
-        std::mem::forget(current);
-        self.supervisor.load_full()
-    }
-
-    /// The running process, restarted if it has terminated and the backoff has elapsed.
-    fn running(&self) -> Result<Arc<Running>, Reason> {
-        let wait = WaitDeadline::new(self.options.start_deadline);
-        self.supervisor().running(&self.options, wait).map_err(NotRunning::reason)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // Replaces a parent's supervisor, which must not be dropped in a forked child.
-        self.supervisor();
-    }
+    shared: Arc<WorkerState>,
 }
 
 impl Worker {
@@ -72,8 +35,7 @@ impl Worker {
         supervisor
             .arena(&options)
             .map_err(|error| unavailable(format!("cannot create shared memory for the worker: {error}")))?;
-        let supervisor = ArcSwap::from_pointee(supervisor);
-        Ok(Worker { shared: Arc::new(Shared { options, supervisor }) })
+        Ok(Worker { shared: Arc::new(WorkerState::new(options, supervisor)) })
     }
 
     /// The capability descriptor from the handshake; empty if it has none.

@@ -12,29 +12,30 @@
 //! Nothing here depends on specific operations: arguments are passed as dynamic arguments.
 
 pub mod arena;
-mod ending;
 mod failure;
 mod fork;
 pub mod host;
 pub mod memory;
 pub mod message;
 mod options;
-mod patience;
 pub mod plugins;
 mod process;
 pub mod program;
 pub mod protocol;
-mod remote;
-mod running;
+mod remote_kernel;
+mod running_worker;
 pub mod serve;
 pub mod settings;
 mod slot;
 mod slots;
 mod supervisor;
 mod tensor;
+mod termination;
+mod wait;
 pub mod wire;
+mod worker_state;
 
 pub use host::Worker;
 pub use options::WorkerOptions;
-pub use patience::set_interrupt_check;
 pub use tensor::SharedTensor;
+pub use wait::set_interrupt_check;

@@ -4,28 +4,11 @@
 //! format is in [`crate::wire`].
 
 use lz_core::expr::Value;
-use lz_core::tensor::{Dims, Layout};
+use lz_core::tensor::Dims;
 use lz_core::{DType, KernelError, Reason, ReasonCode};
 
+use crate::arena::{ArenaTensor, Block};
 use crate::wire::{Reader, Writer};
-
-/// A tensor in the arena.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ArenaTensor {
-    /// Offset of the element at index 0 in the shared memory.
-    pub offset: u64,
-    /// Shape, strides and dtype.
-    pub layout: Layout,
-}
-
-/// A range of bytes in the shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    /// Start offset.
-    pub offset: u64,
-    /// Length in bytes.
-    pub bytes: u64,
-}
 
 /// An argument of a call.
 #[derive(Debug, Clone, PartialEq)]
@@ -332,6 +315,8 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
+    use lz_core::tensor::Layout;
+
     use super::*;
 
     #[test]

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::ending::Termination;
 use crate::fork;
 use crate::options::WorkerOptions;
+use crate::termination::Termination;
 
 /// The environment variable with the file descriptor of the control memory.
 pub const CONTROL_VARIABLE: &str = "LAYERZERO_WORKER_CONTROL";

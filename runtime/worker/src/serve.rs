@@ -12,8 +12,9 @@ use lz_core::tensor::{Layout, TensorMut, TensorView};
 use lz_core::{Arg, Handle, KernelEntry, KernelError, OutArg, Tensor};
 use lz_ops::tokenizer::Tokenizer;
 
+use crate::arena::{ArenaTensor, Block};
 use crate::memory::SharedMemory;
-use crate::message::{Answer, ArenaTensor, Block, Call, PendingOutput, Request, WireArg, WireOutput};
+use crate::message::{Answer, Call, PendingOutput, Request, WireArg, WireOutput};
 use crate::process::{ARENA_VARIABLE, CONTROL_VARIABLE};
 use crate::protocol::{self, Channel};
 use crate::wire::{pack_texts, unpack_texts};

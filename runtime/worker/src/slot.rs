@@ -6,20 +6,20 @@ use std::sync::atomic::Ordering;
 use lz_core::{KernelError, Reason};
 
 use crate::failure::{self, protocol_error, unavailable};
-use crate::host::Shared;
 use crate::message::{Answer, Request};
-use crate::patience::{WaitDeadline, WaitError};
 use crate::protocol;
-use crate::running::Running;
+use crate::running_worker::RunningWorker;
 use crate::slots::Submitted;
 use crate::supervisor::Supervisor;
+use crate::wait::{WaitDeadline, WaitError};
+use crate::worker_state::WorkerState;
 
 /// A claimed slot; released on drop.
 #[derive(Debug)]
 pub(crate) struct SlotGuard<'a> {
-    shared: &'a Shared,
+    shared: &'a WorkerState,
     supervisor: Arc<Supervisor>,
-    pub running: Arc<Running>,
+    pub running: Arc<RunningWorker>,
     number: usize,
 }
 
@@ -34,7 +34,7 @@ impl Drop for SlotGuard<'_> {
 
 impl<'a> SlotGuard<'a> {
     /// Claims a slot, waiting for a free one. Starts the worker if it is not running.
-    pub fn claim(shared: &'a Shared) -> Result<SlotGuard<'a>, KernelError> {
+    pub fn claim(shared: &'a WorkerState) -> Result<SlotGuard<'a>, KernelError> {
         let deadline = shared.options.deadline;
         loop {
             let supervisor = shared.supervisor();

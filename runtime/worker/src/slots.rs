@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::patience::{WaitDeadline, WaitError};
 use crate::protocol::SLOTS;
+use crate::wait::{WaitDeadline, WaitError};
 
 /// A submitted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

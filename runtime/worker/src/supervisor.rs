@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use lz_core::{KernelError, Reason};
 
 use crate::arena::Arena;
-use crate::failure::{self, unavailable};
+use crate::failure::unavailable;
 use crate::fork;
 use crate::options::WorkerOptions;
-use crate::patience::{WaitDeadline, WaitError};
-use crate::running::Running;
+use crate::running_worker::{NotRunning, RunningWorker};
+use crate::wait::{WaitDeadline, WaitError};
 
 /// Restart backoff after the second consecutive failure; it doubles with each further failure.
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ pub(crate) struct Supervisor {
 
 #[derive(Debug, Default)]
 struct State {
-    running: Option<Arc<Running>>,
+    running: Option<Arc<RunningWorker>>,
     /// Whether a thread is starting a process, without holding the lock.
     starting: bool,
     /// The arena of the next process. Each process has its own, so that earlier processes cannot access it.
@@ -38,43 +38,6 @@ struct State {
     failures: u32,
     backoff_until: Option<Instant>,
     starts: u64,
-}
-
-/// Why there is no running process.
-#[derive(Debug)]
-pub(crate) enum NotRunning {
-    /// It cannot be started, or the restart backoff has not elapsed.
-    Unavailable(Reason),
-    /// The wait for another thread's start ended.
-    Stopped(WaitError),
-}
-
-impl NotRunning {
-    /// As the error of a call.
-    pub fn error(self, deadline: Duration) -> KernelError {
-        match self {
-            NotRunning::Unavailable(reason) => failure::not_started(reason),
-            NotRunning::Stopped(stop) => {
-                failure::wait_failed(stop, "the worker, which another thread is starting,", deadline)
-            }
-        }
-    }
-
-    /// As a reason, for operations other than calls.
-    pub fn reason(self) -> Reason {
-        match self {
-            NotRunning::Unavailable(reason) => reason,
-            NotRunning::Stopped(WaitError::Expired) => {
-                unavailable("the worker did not start within `worker.start_deadline_seconds`")
-            }
-            NotRunning::Stopped(WaitError::Interrupted) => {
-                unavailable("the start of the worker was interrupted")
-            }
-            NotRunning::Stopped(WaitError::Forked) => {
-                unavailable("the process forked during the start of the worker")
-            }
-        }
-    }
 }
 
 impl Supervisor {
@@ -106,7 +69,7 @@ impl Supervisor {
         &self,
         options: &WorkerOptions,
         mut wait: WaitDeadline,
-    ) -> Result<Arc<Running>, NotRunning> {
+    ) -> Result<Arc<RunningWorker>, NotRunning> {
         let mut state = self.state();
         loop {
             if let Some(running) = state.alive() {
@@ -145,7 +108,7 @@ impl Supervisor {
         state.starts += 1;
         drop(state);
         drop(last);
-        let outcome = Running::start(options, arena, WaitDeadline::new(options.start_deadline));
+        let outcome = RunningWorker::start(options, arena, WaitDeadline::new(options.start_deadline));
         if self.generation != fork::generation() {
             // A signal handler forked in the meantime: the process and the lock belong to the parent.
             return Err(NotRunning::Stopped(WaitError::Forked));
@@ -190,7 +153,7 @@ impl Supervisor {
 }
 
 impl State {
-    fn alive(&self) -> Option<Arc<Running>> {
+    fn alive(&self) -> Option<Arc<RunningWorker>> {
         let running = self.running.as_ref().filter(|running| running.process.termination().is_none());
         running.map(Arc::clone)
     }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use lz_core::tensor::Layout;
 use lz_core::{DType, TensorMut, TensorView};
 
-use crate::arena::Arena;
-use crate::message::ArenaTensor;
+use crate::arena::{Arena, ArenaTensor};
 
 /// A tensor in the arena.
 #[derive(Debug)]

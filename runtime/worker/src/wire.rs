@@ -3,7 +3,7 @@
 use lz_core::DType;
 use lz_core::tensor::{Dims, Layout, Place};
 
-use crate::message::{ArenaTensor, Block};
+use crate::arena::{ArenaTensor, Block};
 
 /// Serializes values.
 #[derive(Debug, Default)]

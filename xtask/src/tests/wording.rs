@@ -27,6 +27,7 @@ const ROOTS: &[&str] = &[
     "lz-device",
     "lz-engine",
     "lz-files",
+    "lz-interchange",
     "lz-macros",
     "lz-ops",
     "lz-perfdb",

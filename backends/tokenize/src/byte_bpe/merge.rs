@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use rustc_hash::FxHashMap;
 
 use super::pair_ranks::{NO_RANK, PairRanks};
+use crate::vocabulary::ID_BITS;
 
 /// The merges of a model: ranks of pairs and the tokens that they produce.
 ///
@@ -48,12 +49,8 @@ pub struct Pair {
 
 /// Number of byte values.
 const BYTES: usize = 256;
-/// Bits of an id. Two ids and a rank fill 64 bits.
-pub const ID_BITS: u32 = 21;
-/// Bits of a rank.
+/// Bits of a rank. Two ids and a rank fill 64 bits.
 pub const RANK_BITS: u32 = 22;
-/// Maximum number of ids: internal ids need 256 more, and the last value marks empty slots.
-pub const MAX_IDS: usize = (1 << ID_BITS) - BYTES - 1;
 /// Maximum number of merges.
 pub const MAX_PAIRS: usize = (1 << RANK_BITS) - 1;
 
@@ -66,7 +63,7 @@ const POSITION_BITS: u32 = 6;
 
 impl Merges {
     /// From the token of each byte and `(left, right, merged)` triples in rank order. A repeated pair has its last rank. At most
-    /// [`MAX_IDS`] ids and [`MAX_PAIRS`] pairs.
+    /// [`MAX_IDS`](crate::vocabulary::MAX_IDS) ids and [`MAX_PAIRS`] pairs.
     pub fn new(bytes: [u32; 256], pairs: &[(u32, u32, u32)]) -> Merges {
         let tokens = pairs.iter().map(|&(_, _, token)| token).collect();
         let ranked = pairs.iter().zip(0..).map(|(&(left, right, _), rank)| Pair { left, right, rank });

@@ -1,10 +1,7 @@
 //! Native byte-level BPE: hand-written pretokenizers, a word cache, and merges in O(n log n) on a perfect-hash map of ranks.
 
-mod ascii_window;
 pub mod merge;
 mod pair_ranks;
-pub mod split;
-pub mod vocabulary;
 pub mod word_cache;
 
 use std::sync::{Mutex, PoisonError};
@@ -13,14 +10,14 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use self::merge::{MAX_IDS, MAX_PAIRS, Merges, Pair};
-use self::split::Pattern;
-use self::vocabulary::Vocabulary;
+use self::merge::{MAX_PAIRS, Merges, Pair};
 use self::word_cache::WordCache;
 use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{self, ByteLevelBpe, TrimOffsets};
 use crate::phrase_cache::PhraseCache;
 use crate::pipeline::{Part, Pipeline};
+use crate::split::Pattern;
+use crate::vocabulary::{MAX_IDS, Vocabulary};
 
 /// Byte-level BPE for one tokenizer.
 pub struct ByteBpe {

@@ -1,7 +1,7 @@
 //! Caches the tokens of words in two tables of fixed size: short words, whose bytes are the key, and longer words, which are hashed
 //! and compared with a stored copy.
 
-use super::vocabulary::hash;
+use crate::vocabulary::hash;
 
 /// Words of up to this many bytes are keyed by their bytes and length in a `u128`.
 pub const MAX_SHORT_BYTES: usize = 15;

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::{catching_panics, ranked_tokens};
 use crate::byte_bpe;
-use crate::byte_bpe::split::Pattern;
 use crate::coder::{Coder, Encoded, EqualityTest};
 use crate::definition::{BYTE_BPE, byte_level_bpe, declined};
 use crate::pipeline::Pipeline;
+use crate::split::Pattern;
 
 /// The library searches without bound for a hash factor that gives all tokens distinct 32-bit hashes. Above this many tokens there
 /// hardly is one.

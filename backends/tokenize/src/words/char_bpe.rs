@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::model::{Model, Piece, byte_tokens, metaspace_to_space, unsupported_model};
 use super::trie::Trie;
-use crate::byte_bpe::merge::{MAX_IDS, MAX_PAIRS, Merges};
-use crate::byte_bpe::vocabulary::Vocabulary as WholeWords;
+use crate::byte_bpe::merge::{MAX_PAIRS, Merges};
 use crate::definition::{self, Vocabulary};
+use crate::vocabulary::{MAX_IDS, Vocabulary as WholeWords};
 
 /// The model of one tokenizer.
 pub struct CharBpe {

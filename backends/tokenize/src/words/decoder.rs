@@ -4,8 +4,8 @@ use lz_core::{Reason, ReasonCode};
 use serde_json::Value;
 use tokenizers::{Decoder as _, DecoderWrapper};
 
-use crate::byte_bpe::vocabulary::Vocabulary as TokenTexts;
 use crate::definition::{AddedToken, Vocabulary, declined, kind, shown};
+use crate::vocabulary::Vocabulary as TokenTexts;
 
 /// The decoder of one tokenizer.
 pub struct Decoder {

@@ -216,8 +216,8 @@ class Engine {
     }
     /// Explains the selection: all candidates with all reasons.
     template <class Arguments> [[nodiscard]] Explanation explain(const Arguments &args) const {
-        bridge::Answer answer{};
-        lz_ask(*this, args, answer);
+        bridge::Explanation answer{};
+        lz_explain(*this, args, answer);
         return explanation(answer);
     }
 
@@ -345,7 +345,7 @@ class Engine {
         }
         return strings;
     }
-    static Explanation explanation(const bridge::Answer &answer) {
+    static Explanation explanation(const bridge::Explanation &answer) {
         Explanation result;
         if (!answer.kernel.empty()) {
             result.plan = Plan{std::string(answer.kernel), to_strings(answer.fallbacks), to_strings(answer.transforms),

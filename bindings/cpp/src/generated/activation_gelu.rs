@@ -3,7 +3,7 @@
 use lz_plugin::generated::activation_gelu::ActivationGeluArgs;
 
 crate::operation::cpp_entries!(
-    "activation.gelu", ACTIVATION_GELU, activation_gelu, activation_gelu_ask, ActivationGeluArgs;
+    "activation.gelu", ACTIVATION_GELU, activation_gelu, activation_gelu_explain, ActivationGeluArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::activation_gelu_mul::ActivationGeluMulArgs;
 
 crate::operation::cpp_entries!(
-    "activation.gelu_mul", ACTIVATION_GELU_MUL, activation_gelu_mul, activation_gelu_mul_ask,
+    "activation.gelu_mul", ACTIVATION_GELU_MUL, activation_gelu_mul, activation_gelu_mul_explain,
         ActivationGeluMulArgs;
     device(gate);
     outputs(output: tensor(0, output_spec, slot_output, has_output));

@@ -3,7 +3,7 @@
 use lz_plugin::generated::activation_relu::ActivationReluArgs;
 
 crate::operation::cpp_entries!(
-    "activation.relu", ACTIVATION_RELU, activation_relu, activation_relu_ask, ActivationReluArgs;
+    "activation.relu", ACTIVATION_RELU, activation_relu, activation_relu_explain, ActivationReluArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,8 +3,8 @@
 use lz_plugin::generated::activation_relu_squared::ActivationReluSquaredArgs;
 
 crate::operation::cpp_entries!(
-    "activation.relu_squared", ACTIVATION_RELU_SQUARED, activation_relu_squared, activation_relu_squared_ask,
-        ActivationReluSquaredArgs;
+    "activation.relu_squared", ACTIVATION_RELU_SQUARED, activation_relu_squared,
+        activation_relu_squared_explain, ActivationReluSquaredArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

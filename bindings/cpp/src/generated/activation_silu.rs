@@ -3,7 +3,7 @@
 use lz_plugin::generated::activation_silu::ActivationSiluArgs;
 
 crate::operation::cpp_entries!(
-    "activation.silu", ACTIVATION_SILU, activation_silu, activation_silu_ask, ActivationSiluArgs;
+    "activation.silu", ACTIVATION_SILU, activation_silu, activation_silu_explain, ActivationSiluArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::activation_silu_mul::ActivationSiluMulArgs;
 
 crate::operation::cpp_entries!(
-    "activation.silu_mul", ACTIVATION_SILU_MUL, activation_silu_mul, activation_silu_mul_ask,
+    "activation.silu_mul", ACTIVATION_SILU_MUL, activation_silu_mul, activation_silu_mul_explain,
         ActivationSiluMulArgs;
     device(gate);
     outputs(output: tensor(0, output_spec, slot_output, has_output));

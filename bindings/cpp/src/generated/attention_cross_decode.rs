@@ -3,7 +3,7 @@
 use lz_plugin::generated::attention_cross_decode::AttentionCrossDecodeArgs;
 
 crate::operation::cpp_entries!(
-    "attention.cross.decode", ATTENTION_CROSS_DECODE, attention_cross_decode, attention_cross_decode_ask,
+    "attention.cross.decode", ATTENTION_CROSS_DECODE, attention_cross_decode, attention_cross_decode_explain,
         AttentionCrossDecodeArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),

@@ -3,8 +3,8 @@
 use lz_plugin::generated::attention_cross_prefill::AttentionCrossPrefillArgs;
 
 crate::operation::cpp_entries!(
-    "attention.cross.prefill", ATTENTION_CROSS_PREFILL, attention_cross_prefill, attention_cross_prefill_ask,
-        AttentionCrossPrefillArgs;
+    "attention.cross.prefill", ATTENTION_CROSS_PREFILL, attention_cross_prefill,
+        attention_cross_prefill_explain, AttentionCrossPrefillArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

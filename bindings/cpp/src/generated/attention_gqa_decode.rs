@@ -3,7 +3,7 @@
 use lz_plugin::generated::attention_gqa_decode::AttentionGqaDecodeArgs;
 
 crate::operation::cpp_entries!(
-    "attention.gqa.decode", ATTENTION_GQA_DECODE, attention_gqa_decode, attention_gqa_decode_ask,
+    "attention.gqa.decode", ATTENTION_GQA_DECODE, attention_gqa_decode, attention_gqa_decode_explain,
         AttentionGqaDecodeArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),

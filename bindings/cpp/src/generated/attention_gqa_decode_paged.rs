@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_gqa_decode_paged::AttentionGqaDecodePagedArg
 
 crate::operation::cpp_entries!(
     "attention.gqa.decode.paged", ATTENTION_GQA_DECODE_PAGED, attention_gqa_decode_paged,
-        attention_gqa_decode_paged_ask, AttentionGqaDecodePagedArgs;
+        attention_gqa_decode_paged_explain, AttentionGqaDecodePagedArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

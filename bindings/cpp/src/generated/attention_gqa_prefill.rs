@@ -3,7 +3,7 @@
 use lz_plugin::generated::attention_gqa_prefill::AttentionGqaPrefillArgs;
 
 crate::operation::cpp_entries!(
-    "attention.gqa.prefill", ATTENTION_GQA_PREFILL, attention_gqa_prefill, attention_gqa_prefill_ask,
+    "attention.gqa.prefill", ATTENTION_GQA_PREFILL, attention_gqa_prefill, attention_gqa_prefill_explain,
         AttentionGqaPrefillArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),

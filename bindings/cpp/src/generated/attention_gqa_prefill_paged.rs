@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_gqa_prefill_paged::AttentionGqaPrefillPagedA
 
 crate::operation::cpp_entries!(
     "attention.gqa.prefill.paged", ATTENTION_GQA_PREFILL_PAGED, attention_gqa_prefill_paged,
-        attention_gqa_prefill_paged_ask, AttentionGqaPrefillPagedArgs;
+        attention_gqa_prefill_paged_explain, AttentionGqaPrefillPagedArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_gqa_prefill_ragged::AttentionGqaPrefillRagge
 
 crate::operation::cpp_entries!(
     "attention.gqa.prefill.ragged", ATTENTION_GQA_PREFILL_RAGGED, attention_gqa_prefill_ragged,
-        attention_gqa_prefill_ragged_ask, AttentionGqaPrefillRaggedArgs;
+        attention_gqa_prefill_ragged_explain, AttentionGqaPrefillRaggedArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

@@ -3,7 +3,7 @@
 use lz_plugin::generated::attention_mla_decode::AttentionMlaDecodeArgs;
 
 crate::operation::cpp_entries!(
-    "attention.mla.decode", ATTENTION_MLA_DECODE, attention_mla_decode, attention_mla_decode_ask,
+    "attention.mla.decode", ATTENTION_MLA_DECODE, attention_mla_decode, attention_mla_decode_explain,
         AttentionMlaDecodeArgs;
     device(q_nope);
     outputs(output: tensor(0, output_spec, slot_output, has_output),

@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_mla_decode_paged::AttentionMlaDecodePagedArg
 
 crate::operation::cpp_entries!(
     "attention.mla.decode.paged", ATTENTION_MLA_DECODE_PAGED, attention_mla_decode_paged,
-        attention_mla_decode_paged_ask, AttentionMlaDecodePagedArgs;
+        attention_mla_decode_paged_explain, AttentionMlaDecodePagedArgs;
     device(q_nope);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

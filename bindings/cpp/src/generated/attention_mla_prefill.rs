@@ -3,7 +3,7 @@
 use lz_plugin::generated::attention_mla_prefill::AttentionMlaPrefillArgs;
 
 crate::operation::cpp_entries!(
-    "attention.mla.prefill", ATTENTION_MLA_PREFILL, attention_mla_prefill, attention_mla_prefill_ask,
+    "attention.mla.prefill", ATTENTION_MLA_PREFILL, attention_mla_prefill, attention_mla_prefill_explain,
         AttentionMlaPrefillArgs;
     device(q_nope);
     outputs(output: tensor(0, output_spec, slot_output, has_output),

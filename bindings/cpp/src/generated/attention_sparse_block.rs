@@ -3,7 +3,7 @@
 use lz_plugin::generated::attention_sparse_block::AttentionSparseBlockArgs;
 
 crate::operation::cpp_entries!(
-    "attention.sparse.block", ATTENTION_SPARSE_BLOCK, attention_sparse_block, attention_sparse_block_ask,
+    "attention.sparse.block", ATTENTION_SPARSE_BLOCK, attention_sparse_block, attention_sparse_block_explain,
         AttentionSparseBlockArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),

@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_sparse_variable_block::AttentionSparseVariab
 
 crate::operation::cpp_entries!(
     "attention.sparse.variable_block", ATTENTION_SPARSE_VARIABLE_BLOCK, attention_sparse_variable_block,
-        attention_sparse_variable_block_ask, AttentionSparseVariableBlockArgs;
+        attention_sparse_variable_block_explain, AttentionSparseVariableBlockArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_standard_decode::AttentionStandardDecodeArgs
 
 crate::operation::cpp_entries!(
     "attention.standard.decode", ATTENTION_STANDARD_DECODE, attention_standard_decode,
-        attention_standard_decode_ask, AttentionStandardDecodeArgs;
+        attention_standard_decode_explain, AttentionStandardDecodeArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_standard_decode_paged::AttentionStandardDeco
 
 crate::operation::cpp_entries!(
     "attention.standard.decode.paged", ATTENTION_STANDARD_DECODE_PAGED, attention_standard_decode_paged,
-        attention_standard_decode_paged_ask, AttentionStandardDecodePagedArgs;
+        attention_standard_decode_paged_explain, AttentionStandardDecodePagedArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

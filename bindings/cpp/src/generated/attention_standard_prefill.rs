@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_standard_prefill::AttentionStandardPrefillAr
 
 crate::operation::cpp_entries!(
     "attention.standard.prefill", ATTENTION_STANDARD_PREFILL, attention_standard_prefill,
-        attention_standard_prefill_ask, AttentionStandardPrefillArgs;
+        attention_standard_prefill_explain, AttentionStandardPrefillArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_standard_prefill_paged::AttentionStandardPre
 
 crate::operation::cpp_entries!(
     "attention.standard.prefill.paged", ATTENTION_STANDARD_PREFILL_PAGED, attention_standard_prefill_paged,
-        attention_standard_prefill_paged_ask, AttentionStandardPrefillPagedArgs;
+        attention_standard_prefill_paged_explain, AttentionStandardPrefillPagedArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         lse: optional_tensor(1, lse_spec, slot_lse, has_lse));

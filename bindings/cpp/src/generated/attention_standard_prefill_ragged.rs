@@ -4,7 +4,7 @@ use lz_plugin::generated::attention_standard_prefill_ragged::AttentionStandardPr
 
 crate::operation::cpp_entries!(
     "attention.standard.prefill.ragged", ATTENTION_STANDARD_PREFILL_RAGGED,
-        attention_standard_prefill_ragged, attention_standard_prefill_ragged_ask,
+        attention_standard_prefill_ragged, attention_standard_prefill_ragged_explain,
         AttentionStandardPrefillRaggedArgs;
     device(q);
     outputs(output: tensor(0, output_spec, slot_output, has_output),

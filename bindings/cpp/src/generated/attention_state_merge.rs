@@ -3,7 +3,7 @@
 use lz_plugin::generated::attention_state_merge::AttentionStateMergeArgs;
 
 crate::operation::cpp_entries!(
-    "attention.state.merge", ATTENTION_STATE_MERGE, attention_state_merge, attention_state_merge_ask,
+    "attention.state.merge", ATTENTION_STATE_MERGE, attention_state_merge, attention_state_merge_explain,
         AttentionStateMergeArgs;
     device(v);
     outputs(output: tensor(0, output_spec, slot_output, has_output),

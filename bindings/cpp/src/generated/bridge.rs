@@ -7,161 +7,53 @@ use crate::call::*;
 use crate::engine::*;
 use crate::health::*;
 use crate::perfdb::*;
-use super::activation_gelu::{activation_gelu, activation_gelu_ask};
-use super::activation_gelu_mul::{activation_gelu_mul, activation_gelu_mul_ask};
-use super::activation_relu::{activation_relu, activation_relu_ask};
-use super::activation_relu_squared::{activation_relu_squared, activation_relu_squared_ask};
-use super::activation_silu::{activation_silu, activation_silu_ask};
-use super::activation_silu_mul::{activation_silu_mul, activation_silu_mul_ask};
-use super::attention_cross_decode::{attention_cross_decode, attention_cross_decode_ask};
-use super::attention_cross_prefill::{attention_cross_prefill, attention_cross_prefill_ask};
-use super::attention_gqa_decode::{attention_gqa_decode, attention_gqa_decode_ask};
-use super::attention_gqa_decode_paged::{attention_gqa_decode_paged, attention_gqa_decode_paged_ask};
-use super::attention_gqa_prefill::{attention_gqa_prefill, attention_gqa_prefill_ask};
-use super::attention_gqa_prefill_paged::{attention_gqa_prefill_paged, attention_gqa_prefill_paged_ask};
-use super::attention_gqa_prefill_ragged::{attention_gqa_prefill_ragged, attention_gqa_prefill_ragged_ask};
-use super::attention_mla_decode::{attention_mla_decode, attention_mla_decode_ask};
-use super::attention_mla_decode_paged::{attention_mla_decode_paged, attention_mla_decode_paged_ask};
-use super::attention_mla_prefill::{attention_mla_prefill, attention_mla_prefill_ask};
-use super::attention_sparse_block::{attention_sparse_block, attention_sparse_block_ask};
-use super::attention_sparse_variable_block::{attention_sparse_variable_block, attention_sparse_variable_block_ask};
-use super::attention_standard_decode::{attention_standard_decode, attention_standard_decode_ask};
-use super::attention_standard_decode_paged::{attention_standard_decode_paged, attention_standard_decode_paged_ask};
-use super::attention_standard_prefill::{attention_standard_prefill, attention_standard_prefill_ask};
-use super::attention_standard_prefill_paged::{attention_standard_prefill_paged, attention_standard_prefill_paged_ask};
-use super::attention_standard_prefill_ragged::{attention_standard_prefill_ragged, attention_standard_prefill_ragged_ask};
-use super::attention_state_merge::{attention_state_merge, attention_state_merge_ask};
-use super::dequantize::{dequantize, dequantize_ask};
-use super::embedding_lookup::{embedding_lookup, embedding_lookup_ask};
-use super::kv_append::{kv_append, kv_append_ask};
-use super::kv_compact::{kv_compact, kv_compact_ask};
-use super::mlp_fused::{mlp_fused, mlp_fused_ask};
-use super::mlp_linear::{mlp_linear, mlp_linear_ask};
-use super::mlp_linear_int8::{mlp_linear_int8, mlp_linear_int8_ask};
-use super::mlp_linear_pack::{mlp_linear_pack, mlp_linear_pack_ask};
-use super::mlp_linear_weight_only::{mlp_linear_weight_only, mlp_linear_weight_only_ask};
-use super::norm_layer::{norm_layer, norm_layer_ask};
-use super::norm_rms::{norm_rms, norm_rms_ask};
-use super::norm_rms_add::{norm_rms_add, norm_rms_add_ask};
-use super::posenc_alibi::{posenc_alibi, posenc_alibi_ask};
-use super::posenc_rope::{posenc_rope, posenc_rope_ask};
-use super::quantize::{quantize, quantize_ask};
-use super::sampling_speculative::{sampling_speculative, sampling_speculative_ask};
-use super::sampling_topk::{sampling_topk, sampling_topk_ask};
-use super::sampling_topp::{sampling_topp, sampling_topp_ask};
-use super::tokenize_decode::{tokenize_decode, tokenize_decode_ask};
-use super::tokenize_encode::{tokenize_encode, tokenize_encode_ask};
+use super::activation_gelu::{activation_gelu, activation_gelu_explain};
+use super::activation_gelu_mul::{activation_gelu_mul, activation_gelu_mul_explain};
+use super::activation_relu::{activation_relu, activation_relu_explain};
+use super::activation_relu_squared::{activation_relu_squared, activation_relu_squared_explain};
+use super::activation_silu::{activation_silu, activation_silu_explain};
+use super::activation_silu_mul::{activation_silu_mul, activation_silu_mul_explain};
+use super::attention_cross_decode::{attention_cross_decode, attention_cross_decode_explain};
+use super::attention_cross_prefill::{attention_cross_prefill, attention_cross_prefill_explain};
+use super::attention_gqa_decode::{attention_gqa_decode, attention_gqa_decode_explain};
+use super::attention_gqa_decode_paged::{attention_gqa_decode_paged, attention_gqa_decode_paged_explain};
+use super::attention_gqa_prefill::{attention_gqa_prefill, attention_gqa_prefill_explain};
+use super::attention_gqa_prefill_paged::{attention_gqa_prefill_paged, attention_gqa_prefill_paged_explain};
+use super::attention_gqa_prefill_ragged::{attention_gqa_prefill_ragged, attention_gqa_prefill_ragged_explain};
+use super::attention_mla_decode::{attention_mla_decode, attention_mla_decode_explain};
+use super::attention_mla_decode_paged::{attention_mla_decode_paged, attention_mla_decode_paged_explain};
+use super::attention_mla_prefill::{attention_mla_prefill, attention_mla_prefill_explain};
+use super::attention_sparse_block::{attention_sparse_block, attention_sparse_block_explain};
+use super::attention_sparse_variable_block::{attention_sparse_variable_block, attention_sparse_variable_block_explain};
+use super::attention_standard_decode::{attention_standard_decode, attention_standard_decode_explain};
+use super::attention_standard_decode_paged::{attention_standard_decode_paged, attention_standard_decode_paged_explain};
+use super::attention_standard_prefill::{attention_standard_prefill, attention_standard_prefill_explain};
+use super::attention_standard_prefill_paged::{attention_standard_prefill_paged, attention_standard_prefill_paged_explain};
+use super::attention_standard_prefill_ragged::{attention_standard_prefill_ragged, attention_standard_prefill_ragged_explain};
+use super::attention_state_merge::{attention_state_merge, attention_state_merge_explain};
+use super::dequantize::{dequantize, dequantize_explain};
+use super::embedding_lookup::{embedding_lookup, embedding_lookup_explain};
+use super::kv_append::{kv_append, kv_append_explain};
+use super::kv_compact::{kv_compact, kv_compact_explain};
+use super::mlp_fused::{mlp_fused, mlp_fused_explain};
+use super::mlp_linear::{mlp_linear, mlp_linear_explain};
+use super::mlp_linear_int8::{mlp_linear_int8, mlp_linear_int8_explain};
+use super::mlp_linear_pack::{mlp_linear_pack, mlp_linear_pack_explain};
+use super::mlp_linear_weight_only::{mlp_linear_weight_only, mlp_linear_weight_only_explain};
+use super::norm_layer::{norm_layer, norm_layer_explain};
+use super::norm_rms::{norm_rms, norm_rms_explain};
+use super::norm_rms_add::{norm_rms_add, norm_rms_add_explain};
+use super::posenc_alibi::{posenc_alibi, posenc_alibi_explain};
+use super::posenc_rope::{posenc_rope, posenc_rope_explain};
+use super::quantize::{quantize, quantize_explain};
+use super::sampling_speculative::{sampling_speculative, sampling_speculative_explain};
+use super::sampling_topk::{sampling_topk, sampling_topk_explain};
+use super::sampling_topp::{sampling_topp, sampling_topp_explain};
+use super::tokenize_decode::{tokenize_decode, tokenize_decode_explain};
+use super::tokenize_encode::{tokenize_encode, tokenize_encode_explain};
 
 #[cxx::bridge(namespace = "lz::bridge")]
 pub mod ffi {
-    /// Why something is wrong; fields that do not apply are empty.
-    struct Reason {
-        code: String,
-        argument: String,
-        axis: String,
-        required: String,
-        found: String,
-        message: String,
-    }
-
-    /// A candidate kernel.
-    struct Candidate {
-        kernel: String,
-        backend: String,
-        chosen: bool,
-        score: f64,
-        reasons: Vec<Reason>,
-    }
-
-    /// What would be run, and why.
-    struct Answer {
-        kernel: String,
-        fallbacks: Vec<String>,
-        transforms: Vec<String>,
-        workspace_bytes: u64,
-        score: f64,
-        candidates: Vec<Candidate>,
-        text: String,
-        json: String,
-    }
-
-    /// A kernel written in C++: the address of its function table.
-    struct KernelRecord {
-        id: String,
-        operation: String,
-        operation_version: u32,
-        vtable: usize,
-    }
-
-    /// A value of the configuration, and where it came from.
-    struct ConfigEntry {
-        key: String,
-        value: String,
-        source: String,
-    }
-
-    /// The outcome of one kernel in a measurement: "measured", "failed", "passed" over or "untouched".
-    struct Measured {
-        kernel: String,
-        state: String,
-        median_ns: f64,
-        p95_ns: f64,
-        samples: u64,
-        reasons: Vec<Reason>,
-    }
-
-    /// The measurements of the kernels of a call, fastest first.
-    struct Tuned {
-        kernels: Vec<Measured>,
-        settled: bool,
-        kept: bool,
-    }
-
-    /// A database of measurements: "writable", "read_only" or "closed", and why.
-    #[derive(Default)]
-    struct PerfDbInfo {
-        path: String,
-        state: String,
-        why: String,
-        measurements: u64,
-        dropped_writes: u64,
-    }
-
-    /// A circuit breaker with recorded failures: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
-    struct CircuitInfo {
-        scope: String,
-        name: String,
-        version: String,
-        state: String,
-        failures: u32,
-        openings: u32,
-        last_error: String,
-        retry_seconds: f64,
-        stored_only: bool,
-    }
-
-    /// A loaded dispatch table; `stale` is the reason why it is no longer used, empty while it is.
-    struct TableInfo {
-        path: String,
-        operations: Vec<String>,
-        stale: String,
-    }
-
-    /// A loaded plugin; `runs_in` is empty for this process.
-    struct PluginInfo {
-        backend: String,
-        kernels: Vec<String>,
-        runs_in: String,
-    }
-
-    /// A kernel of the registry.
-    struct KernelInfo {
-        id: String,
-        operation: String,
-        backend: String,
-        version: String,
-    }
-
     extern "Rust" {
         type Engine;
         type Failure;
@@ -220,12 +112,24 @@ pub mod ffi {
         unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer);
     }
 
-    // What C++ makes and takes apart itself.
+    // Owned by C++.
     impl Box<Failure> {}
-    impl Vec<KernelRecord> {}
 
     unsafe extern "C++" {
+        include!("layerzero/detail/bridge_data.h");
         include!("layerzero/lz_plugin.h");
+        type Reason = crate::data::Reason;
+        type Candidate = crate::data::Candidate;
+        type Explanation = crate::data::Explanation;
+        type KernelRecord = crate::data::KernelRecord;
+        type ConfigEntry = crate::data::ConfigEntry;
+        type Measured = crate::data::Measured;
+        type Tuned = crate::data::Tuned;
+        type PerfDbInfo = crate::data::PerfDbInfo;
+        type CircuitInfo = crate::data::CircuitInfo;
+        type TableInfo = crate::data::TableInfo;
+        type PluginInfo = crate::data::PluginInfo;
+        type KernelInfo = crate::data::KernelInfo;
         #[namespace = ""]
         #[cxx_name = "lz_output"]
         type Output = lz_plugin::abi::Output;
@@ -377,7 +281,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn activation_gelu_ask(engine: &Engine, args: *const ActivationGeluArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn activation_gelu_explain(engine: &Engine, args: *const ActivationGeluArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn activation_gelu_mul(
             engine: &Engine,
             args: *const ActivationGeluMulArgs,
@@ -385,7 +289,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn activation_gelu_mul_ask(engine: &Engine, args: *const ActivationGeluMulArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn activation_gelu_mul_explain(engine: &Engine, args: *const ActivationGeluMulArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn activation_relu(
             engine: &Engine,
             args: *const ActivationReluArgs,
@@ -393,7 +297,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn activation_relu_ask(engine: &Engine, args: *const ActivationReluArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn activation_relu_explain(engine: &Engine, args: *const ActivationReluArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn activation_relu_squared(
             engine: &Engine,
             args: *const ActivationReluSquaredArgs,
@@ -401,7 +305,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn activation_relu_squared_ask(engine: &Engine, args: *const ActivationReluSquaredArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn activation_relu_squared_explain(engine: &Engine, args: *const ActivationReluSquaredArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn activation_silu(
             engine: &Engine,
             args: *const ActivationSiluArgs,
@@ -409,7 +313,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn activation_silu_ask(engine: &Engine, args: *const ActivationSiluArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn activation_silu_explain(engine: &Engine, args: *const ActivationSiluArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn activation_silu_mul(
             engine: &Engine,
             args: *const ActivationSiluMulArgs,
@@ -417,7 +321,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn activation_silu_mul_ask(engine: &Engine, args: *const ActivationSiluMulArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn activation_silu_mul_explain(engine: &Engine, args: *const ActivationSiluMulArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_cross_decode(
             engine: &Engine,
             args: *const AttentionCrossDecodeArgs,
@@ -425,7 +329,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_cross_decode_ask(engine: &Engine, args: *const AttentionCrossDecodeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_cross_decode_explain(engine: &Engine, args: *const AttentionCrossDecodeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_cross_prefill(
             engine: &Engine,
             args: *const AttentionCrossPrefillArgs,
@@ -433,7 +337,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_cross_prefill_ask(engine: &Engine, args: *const AttentionCrossPrefillArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_cross_prefill_explain(engine: &Engine, args: *const AttentionCrossPrefillArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_gqa_decode(
             engine: &Engine,
             args: *const AttentionGqaDecodeArgs,
@@ -441,7 +345,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_gqa_decode_ask(engine: &Engine, args: *const AttentionGqaDecodeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_gqa_decode_explain(engine: &Engine, args: *const AttentionGqaDecodeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_gqa_decode_paged(
             engine: &Engine,
             args: *const AttentionGqaDecodePagedArgs,
@@ -449,7 +353,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_gqa_decode_paged_ask(engine: &Engine, args: *const AttentionGqaDecodePagedArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_gqa_decode_paged_explain(engine: &Engine, args: *const AttentionGqaDecodePagedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_gqa_prefill(
             engine: &Engine,
             args: *const AttentionGqaPrefillArgs,
@@ -457,7 +361,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_gqa_prefill_ask(engine: &Engine, args: *const AttentionGqaPrefillArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_gqa_prefill_explain(engine: &Engine, args: *const AttentionGqaPrefillArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_gqa_prefill_paged(
             engine: &Engine,
             args: *const AttentionGqaPrefillPagedArgs,
@@ -465,7 +369,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_gqa_prefill_paged_ask(engine: &Engine, args: *const AttentionGqaPrefillPagedArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_gqa_prefill_paged_explain(engine: &Engine, args: *const AttentionGqaPrefillPagedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_gqa_prefill_ragged(
             engine: &Engine,
             args: *const AttentionGqaPrefillRaggedArgs,
@@ -473,7 +377,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_gqa_prefill_ragged_ask(engine: &Engine, args: *const AttentionGqaPrefillRaggedArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_gqa_prefill_ragged_explain(engine: &Engine, args: *const AttentionGqaPrefillRaggedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_mla_decode(
             engine: &Engine,
             args: *const AttentionMlaDecodeArgs,
@@ -481,7 +385,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_mla_decode_ask(engine: &Engine, args: *const AttentionMlaDecodeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_mla_decode_explain(engine: &Engine, args: *const AttentionMlaDecodeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_mla_decode_paged(
             engine: &Engine,
             args: *const AttentionMlaDecodePagedArgs,
@@ -489,7 +393,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_mla_decode_paged_ask(engine: &Engine, args: *const AttentionMlaDecodePagedArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_mla_decode_paged_explain(engine: &Engine, args: *const AttentionMlaDecodePagedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_mla_prefill(
             engine: &Engine,
             args: *const AttentionMlaPrefillArgs,
@@ -497,7 +401,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_mla_prefill_ask(engine: &Engine, args: *const AttentionMlaPrefillArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_mla_prefill_explain(engine: &Engine, args: *const AttentionMlaPrefillArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_sparse_block(
             engine: &Engine,
             args: *const AttentionSparseBlockArgs,
@@ -505,7 +409,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_sparse_block_ask(engine: &Engine, args: *const AttentionSparseBlockArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_sparse_block_explain(engine: &Engine, args: *const AttentionSparseBlockArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_sparse_variable_block(
             engine: &Engine,
             args: *const AttentionSparseVariableBlockArgs,
@@ -513,7 +417,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_sparse_variable_block_ask(engine: &Engine, args: *const AttentionSparseVariableBlockArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_sparse_variable_block_explain(engine: &Engine, args: *const AttentionSparseVariableBlockArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_standard_decode(
             engine: &Engine,
             args: *const AttentionStandardDecodeArgs,
@@ -521,7 +425,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_standard_decode_ask(engine: &Engine, args: *const AttentionStandardDecodeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_standard_decode_explain(engine: &Engine, args: *const AttentionStandardDecodeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_standard_decode_paged(
             engine: &Engine,
             args: *const AttentionStandardDecodePagedArgs,
@@ -529,7 +433,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_standard_decode_paged_ask(engine: &Engine, args: *const AttentionStandardDecodePagedArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_standard_decode_paged_explain(engine: &Engine, args: *const AttentionStandardDecodePagedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_standard_prefill(
             engine: &Engine,
             args: *const AttentionStandardPrefillArgs,
@@ -537,7 +441,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_standard_prefill_ask(engine: &Engine, args: *const AttentionStandardPrefillArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_standard_prefill_explain(engine: &Engine, args: *const AttentionStandardPrefillArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_standard_prefill_paged(
             engine: &Engine,
             args: *const AttentionStandardPrefillPagedArgs,
@@ -545,7 +449,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_standard_prefill_paged_ask(engine: &Engine, args: *const AttentionStandardPrefillPagedArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_standard_prefill_paged_explain(engine: &Engine, args: *const AttentionStandardPrefillPagedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_standard_prefill_ragged(
             engine: &Engine,
             args: *const AttentionStandardPrefillRaggedArgs,
@@ -553,7 +457,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_standard_prefill_ragged_ask(engine: &Engine, args: *const AttentionStandardPrefillRaggedArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_standard_prefill_ragged_explain(engine: &Engine, args: *const AttentionStandardPrefillRaggedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_state_merge(
             engine: &Engine,
             args: *const AttentionStateMergeArgs,
@@ -561,7 +465,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn attention_state_merge_ask(engine: &Engine, args: *const AttentionStateMergeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn attention_state_merge_explain(engine: &Engine, args: *const AttentionStateMergeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn dequantize(
             engine: &Engine,
             args: *const DequantizeArgs,
@@ -569,7 +473,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn dequantize_ask(engine: &Engine, args: *const DequantizeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn dequantize_explain(engine: &Engine, args: *const DequantizeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn embedding_lookup(
             engine: &Engine,
             args: *const EmbeddingLookupArgs,
@@ -577,7 +481,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn embedding_lookup_ask(engine: &Engine, args: *const EmbeddingLookupArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn embedding_lookup_explain(engine: &Engine, args: *const EmbeddingLookupArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn kv_append(
             engine: &Engine,
             args: *const KvAppendArgs,
@@ -585,7 +489,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn kv_append_ask(engine: &Engine, args: *const KvAppendArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn kv_append_explain(engine: &Engine, args: *const KvAppendArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn kv_compact(
             engine: &Engine,
             args: *const KvCompactArgs,
@@ -593,7 +497,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn kv_compact_ask(engine: &Engine, args: *const KvCompactArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn kv_compact_explain(engine: &Engine, args: *const KvCompactArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_fused(
             engine: &Engine,
             args: *const MlpFusedArgs,
@@ -601,7 +505,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn mlp_fused_ask(engine: &Engine, args: *const MlpFusedArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn mlp_fused_explain(engine: &Engine, args: *const MlpFusedArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_linear(
             engine: &Engine,
             args: *const MlpLinearArgs,
@@ -609,7 +513,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn mlp_linear_ask(engine: &Engine, args: *const MlpLinearArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn mlp_linear_explain(engine: &Engine, args: *const MlpLinearArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_linear_int8(
             engine: &Engine,
             args: *const MlpLinearInt8Args,
@@ -617,7 +521,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn mlp_linear_int8_ask(engine: &Engine, args: *const MlpLinearInt8Args, answer: &mut Answer) -> *mut Failure;
+        unsafe fn mlp_linear_int8_explain(engine: &Engine, args: *const MlpLinearInt8Args, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_linear_pack(
             engine: &Engine,
             args: *const MlpLinearPackArgs,
@@ -625,7 +529,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn mlp_linear_pack_ask(engine: &Engine, args: *const MlpLinearPackArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn mlp_linear_pack_explain(engine: &Engine, args: *const MlpLinearPackArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_linear_weight_only(
             engine: &Engine,
             args: *const MlpLinearWeightOnlyArgs,
@@ -633,7 +537,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn mlp_linear_weight_only_ask(engine: &Engine, args: *const MlpLinearWeightOnlyArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn mlp_linear_weight_only_explain(engine: &Engine, args: *const MlpLinearWeightOnlyArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn norm_layer(
             engine: &Engine,
             args: *const NormLayerArgs,
@@ -641,7 +545,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn norm_layer_ask(engine: &Engine, args: *const NormLayerArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn norm_layer_explain(engine: &Engine, args: *const NormLayerArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn norm_rms(
             engine: &Engine,
             args: *const NormRmsArgs,
@@ -649,7 +553,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn norm_rms_ask(engine: &Engine, args: *const NormRmsArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn norm_rms_explain(engine: &Engine, args: *const NormRmsArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn norm_rms_add(
             engine: &Engine,
             args: *const NormRmsAddArgs,
@@ -657,7 +561,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn norm_rms_add_ask(engine: &Engine, args: *const NormRmsAddArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn norm_rms_add_explain(engine: &Engine, args: *const NormRmsAddArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn posenc_alibi(
             engine: &Engine,
             args: *const PosencAlibiArgs,
@@ -665,7 +569,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn posenc_alibi_ask(engine: &Engine, args: *const PosencAlibiArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn posenc_alibi_explain(engine: &Engine, args: *const PosencAlibiArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn posenc_rope(
             engine: &Engine,
             args: *const PosencRopeArgs,
@@ -673,7 +577,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn posenc_rope_ask(engine: &Engine, args: *const PosencRopeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn posenc_rope_explain(engine: &Engine, args: *const PosencRopeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn quantize(
             engine: &Engine,
             args: *const QuantizeArgs,
@@ -681,7 +585,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn quantize_ask(engine: &Engine, args: *const QuantizeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn quantize_explain(engine: &Engine, args: *const QuantizeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn sampling_speculative(
             engine: &Engine,
             args: *const SamplingSpeculativeArgs,
@@ -689,7 +593,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn sampling_speculative_ask(engine: &Engine, args: *const SamplingSpeculativeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn sampling_speculative_explain(engine: &Engine, args: *const SamplingSpeculativeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn sampling_topk(
             engine: &Engine,
             args: *const SamplingTopkArgs,
@@ -697,7 +601,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn sampling_topk_ask(engine: &Engine, args: *const SamplingTopkArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn sampling_topk_explain(engine: &Engine, args: *const SamplingTopkArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn sampling_topp(
             engine: &Engine,
             args: *const SamplingToppArgs,
@@ -705,7 +609,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn sampling_topp_ask(engine: &Engine, args: *const SamplingToppArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn sampling_topp_explain(engine: &Engine, args: *const SamplingToppArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn tokenize_decode(
             engine: &Engine,
             args: *const TokenizeDecodeArgs,
@@ -713,7 +617,7 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn tokenize_decode_ask(engine: &Engine, args: *const TokenizeDecodeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn tokenize_decode_explain(engine: &Engine, args: *const TokenizeDecodeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn tokenize_encode(
             engine: &Engine,
             args: *const TokenizeEncodeArgs,
@@ -721,6 +625,6 @@ pub mod ffi {
             options: *const CallOptions,
             tuned: *mut Tuned,
         ) -> *mut Failure;
-        unsafe fn tokenize_encode_ask(engine: &Engine, args: *const TokenizeEncodeArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn tokenize_encode_explain(engine: &Engine, args: *const TokenizeEncodeArgs, explanation: &mut Explanation) -> *mut Failure;
     }
 }

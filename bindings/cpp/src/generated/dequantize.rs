@@ -3,7 +3,7 @@
 use lz_plugin::generated::dequantize::DequantizeArgs;
 
 crate::operation::cpp_entries!(
-    "dequantize", DEQUANTIZE, dequantize, dequantize_ask, DequantizeArgs;
+    "dequantize", DEQUANTIZE, dequantize, dequantize_explain, DequantizeArgs;
     device(quantized);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::embedding_lookup::EmbeddingLookupArgs;
 
 crate::operation::cpp_entries!(
-    "embedding.lookup", EMBEDDING_LOOKUP, embedding_lookup, embedding_lookup_ask, EmbeddingLookupArgs;
+    "embedding.lookup", EMBEDDING_LOOKUP, embedding_lookup, embedding_lookup_explain, EmbeddingLookupArgs;
     device(table);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::kv_append::KvAppendArgs;
 
 crate::operation::cpp_entries!(
-    "kv.append", KV_APPEND, kv_append, kv_append_ask, KvAppendArgs;
+    "kv.append", KV_APPEND, kv_append, kv_append_explain, KvAppendArgs;
     device(k);
     outputs();
 );

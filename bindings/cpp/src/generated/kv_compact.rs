@@ -3,7 +3,7 @@
 use lz_plugin::generated::kv_compact::KvCompactArgs;
 
 crate::operation::cpp_entries!(
-    "kv.compact", KV_COMPACT, kv_compact, kv_compact_ask, KvCompactArgs;
+    "kv.compact", KV_COMPACT, kv_compact, kv_compact_explain, KvCompactArgs;
     device(k_cache);
     outputs();
 );

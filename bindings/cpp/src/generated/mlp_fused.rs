@@ -3,7 +3,7 @@
 use lz_plugin::generated::mlp_fused::MlpFusedArgs;
 
 crate::operation::cpp_entries!(
-    "mlp.fused", MLP_FUSED, mlp_fused, mlp_fused_ask, MlpFusedArgs;
+    "mlp.fused", MLP_FUSED, mlp_fused, mlp_fused_explain, MlpFusedArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

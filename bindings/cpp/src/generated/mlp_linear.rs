@@ -3,7 +3,7 @@
 use lz_plugin::generated::mlp_linear::MlpLinearArgs;
 
 crate::operation::cpp_entries!(
-    "mlp.linear", MLP_LINEAR, mlp_linear, mlp_linear_ask, MlpLinearArgs;
+    "mlp.linear", MLP_LINEAR, mlp_linear, mlp_linear_explain, MlpLinearArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::mlp_linear_int8::MlpLinearInt8Args;
 
 crate::operation::cpp_entries!(
-    "mlp.linear.int8", MLP_LINEAR_INT8, mlp_linear_int8, mlp_linear_int8_ask, MlpLinearInt8Args;
+    "mlp.linear.int8", MLP_LINEAR_INT8, mlp_linear_int8, mlp_linear_int8_explain, MlpLinearInt8Args;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::mlp_linear_pack::MlpLinearPackArgs;
 
 crate::operation::cpp_entries!(
-    "mlp.linear.pack", MLP_LINEAR_PACK, mlp_linear_pack, mlp_linear_pack_ask, MlpLinearPackArgs;
+    "mlp.linear.pack", MLP_LINEAR_PACK, mlp_linear_pack, mlp_linear_pack_explain, MlpLinearPackArgs;
     device(weight);
     outputs(packed: tensor(0, packed_spec, slot_packed, has_packed));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::mlp_linear_weight_only::MlpLinearWeightOnlyArgs;
 
 crate::operation::cpp_entries!(
-    "mlp.linear.weight_only", MLP_LINEAR_WEIGHT_ONLY, mlp_linear_weight_only, mlp_linear_weight_only_ask,
+    "mlp.linear.weight_only", MLP_LINEAR_WEIGHT_ONLY, mlp_linear_weight_only, mlp_linear_weight_only_explain,
         MlpLinearWeightOnlyArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));

@@ -3,7 +3,7 @@
 use lz_plugin::generated::norm_layer::NormLayerArgs;
 
 crate::operation::cpp_entries!(
-    "norm.layer", NORM_LAYER, norm_layer, norm_layer_ask, NormLayerArgs;
+    "norm.layer", NORM_LAYER, norm_layer, norm_layer_explain, NormLayerArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output),
         mean: optional_tensor(1, mean_spec, slot_mean, has_mean),

@@ -3,7 +3,7 @@
 use lz_plugin::generated::norm_rms::NormRmsArgs;
 
 crate::operation::cpp_entries!(
-    "norm.rms", NORM_RMS, norm_rms, norm_rms_ask, NormRmsArgs;
+    "norm.rms", NORM_RMS, norm_rms, norm_rms_explain, NormRmsArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

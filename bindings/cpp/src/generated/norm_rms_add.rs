@@ -3,7 +3,7 @@
 use lz_plugin::generated::norm_rms_add::NormRmsAddArgs;
 
 crate::operation::cpp_entries!(
-    "norm.rms.add", NORM_RMS_ADD, norm_rms_add, norm_rms_add_ask, NormRmsAddArgs;
+    "norm.rms.add", NORM_RMS_ADD, norm_rms_add, norm_rms_add_explain, NormRmsAddArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::posenc_alibi::PosencAlibiArgs;
 
 crate::operation::cpp_entries!(
-    "posenc.alibi", POSENC_ALIBI, posenc_alibi, posenc_alibi_ask, PosencAlibiArgs;
+    "posenc.alibi", POSENC_ALIBI, posenc_alibi, posenc_alibi_explain, PosencAlibiArgs;
     device(scores);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

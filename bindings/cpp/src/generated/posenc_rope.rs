@@ -3,7 +3,7 @@
 use lz_plugin::generated::posenc_rope::PosencRopeArgs;
 
 crate::operation::cpp_entries!(
-    "posenc.rope", POSENC_ROPE, posenc_rope, posenc_rope_ask, PosencRopeArgs;
+    "posenc.rope", POSENC_ROPE, posenc_rope, posenc_rope_explain, PosencRopeArgs;
     device(x);
     outputs(output: tensor(0, output_spec, slot_output, has_output));
 );

@@ -3,7 +3,7 @@
 use lz_plugin::generated::quantize::QuantizeArgs;
 
 crate::operation::cpp_entries!(
-    "quantize", QUANTIZE, quantize, quantize_ask, QuantizeArgs;
+    "quantize", QUANTIZE, quantize, quantize_explain, QuantizeArgs;
     device(x);
     outputs(quantized: tensor(0, quantized_spec, slot_quantized, has_quantized),
         scale_out: optional_tensor(1, scale_out_spec, slot_scale_out, has_scale_out));

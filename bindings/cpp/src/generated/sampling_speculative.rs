@@ -3,7 +3,7 @@
 use lz_plugin::generated::sampling_speculative::SamplingSpeculativeArgs;
 
 crate::operation::cpp_entries!(
-    "sampling.speculative", SAMPLING_SPECULATIVE, sampling_speculative, sampling_speculative_ask,
+    "sampling.speculative", SAMPLING_SPECULATIVE, sampling_speculative, sampling_speculative_explain,
         SamplingSpeculativeArgs;
     device(draft_probs);
     outputs(tokens: tensor(0, tokens_spec, slot_tokens, has_tokens),

@@ -3,7 +3,7 @@
 use lz_plugin::generated::sampling_topk::SamplingTopkArgs;
 
 crate::operation::cpp_entries!(
-    "sampling.topk", SAMPLING_TOPK, sampling_topk, sampling_topk_ask, SamplingTopkArgs;
+    "sampling.topk", SAMPLING_TOPK, sampling_topk, sampling_topk_explain, SamplingTopkArgs;
     device(logits);
     outputs(tokens: tensor(0, tokens_spec, slot_tokens, has_tokens));
 );

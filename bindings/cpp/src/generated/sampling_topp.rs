@@ -3,7 +3,7 @@
 use lz_plugin::generated::sampling_topp::SamplingToppArgs;
 
 crate::operation::cpp_entries!(
-    "sampling.topp", SAMPLING_TOPP, sampling_topp, sampling_topp_ask, SamplingToppArgs;
+    "sampling.topp", SAMPLING_TOPP, sampling_topp, sampling_topp_explain, SamplingToppArgs;
     device(logits);
     outputs(tokens: tensor(0, tokens_spec, slot_tokens, has_tokens));
 );

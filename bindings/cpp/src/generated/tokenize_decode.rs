@@ -3,7 +3,7 @@
 use lz_plugin::generated::tokenize_decode::TokenizeDecodeArgs;
 
 crate::operation::cpp_entries!(
-    "tokenize.decode", TOKENIZE_DECODE, tokenize_decode, tokenize_decode_ask, TokenizeDecodeArgs;
+    "tokenize.decode", TOKENIZE_DECODE, tokenize_decode, tokenize_decode_explain, TokenizeDecodeArgs;
     device();
     outputs(texts: texts(0, wants_texts, slot_texts, has_texts));
 );

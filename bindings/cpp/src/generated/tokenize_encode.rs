@@ -3,7 +3,7 @@
 use lz_plugin::generated::tokenize_encode::TokenizeEncodeArgs;
 
 crate::operation::cpp_entries!(
-    "tokenize.encode", TOKENIZE_ENCODE, tokenize_encode, tokenize_encode_ask, TokenizeEncodeArgs;
+    "tokenize.encode", TOKENIZE_ENCODE, tokenize_encode, tokenize_encode_explain, TokenizeEncodeArgs;
     device();
     outputs(tokens: dynamic(0, wants_tokens, slot_tokens, has_tokens),
         indptr: tensor(1, indptr_spec, slot_indptr, has_indptr),

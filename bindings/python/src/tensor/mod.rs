@@ -11,7 +11,7 @@ mod types;
 
 use std::cell::Cell;
 
-use lz_core::tensor::{MAX_RANK, Place};
+use lz_core::tensor::{Dims, MAX_RANK, Place};
 use lz_core::{DType, Reason, ReasonCode, TensorMut, TensorView};
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -213,6 +213,22 @@ fn unsupported(found: &str) -> Problem {
         .into()
 }
 
+/// Describes newly allocated contiguous memory.
+#[inline]
+pub fn describe_contiguous(
+    view: &mut TensorView<'_>,
+    data: *mut u8,
+    sizes: &Dims,
+    dtype: DType,
+    device: Place,
+) {
+    let strides = sizes.contiguous_strides();
+    // SAFETY: the library has just allocated the memory for these sizes.
+    unsafe {
+        view.describe(data, sizes.len(), (dtype, device), |position| (sizes[position], strides[position]));
+    }
+}
+
 /// Describes host memory with strides in bytes.
 ///
 /// # Safety
@@ -246,4 +262,16 @@ unsafe fn describe_bytes(
             .into());
     }
     Ok(())
+}
+
+/// The interfaces of torch in use, once a tensor was read: `exchange` (DLPack exchange API of the type),
+/// `stable` (torch's stable C ABI), `is_neg` (a function of torch's library without a stability guarantee).
+#[pyfunction]
+fn torch_interfaces(py: Python<'_>) -> Vec<&'static str> {
+    torch::interfaces(py)
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(torch_interfaces, module)?)
 }

@@ -16,8 +16,7 @@ use pyo3::types::{IntoPyDict, PyTuple, PyType};
 use pyo3::{Borrowed, intern};
 
 use super::layout::{DLPackExchangeAPI, DLTensor};
-use super::{Hold, Kind, Problem, capsule, types};
-use crate::output::fresh;
+use super::{Hold, Kind, Problem, capsule, describe_contiguous, types};
 use crate::private;
 
 mod flags;
@@ -252,7 +251,7 @@ pub fn allocate<'py>(
         // In a torch mode that creates other tensors (FakeTensorMode) the result has another type, and is
         // read like any other object.
         if types::TENSOR.is(types::of(object.as_borrowed())) {
-            fresh(view, data, sizes, dtype, place);
+            describe_contiguous(view, data, sizes, dtype, place);
             return Ok(object);
         }
         hold.fill(object.as_borrowed(), view)?;

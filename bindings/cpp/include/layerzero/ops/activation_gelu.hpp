@@ -83,9 +83,9 @@ inline void activation_gelu_into(const Engine &engine, const ActivationGelu &arg
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const ActivationGelu &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const ActivationGelu &args, bridge::Explanation &explanation) {
     const detail::ActivationGeluCrossing crossing(args);
-    lz::detail::check(bridge::activation_gelu_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::activation_gelu_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

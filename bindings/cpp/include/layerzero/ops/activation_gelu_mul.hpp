@@ -85,9 +85,9 @@ inline void activation_gelu_mul_into(const Engine &engine, const ActivationGeluM
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const ActivationGeluMul &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const ActivationGeluMul &args, bridge::Explanation &explanation) {
     const detail::ActivationGeluMulCrossing crossing(args);
-    lz::detail::check(bridge::activation_gelu_mul_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::activation_gelu_mul_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

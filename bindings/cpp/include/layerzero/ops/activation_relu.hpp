@@ -71,9 +71,9 @@ inline void activation_relu_into(const Engine &engine, const ActivationRelu &arg
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const ActivationRelu &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const ActivationRelu &args, bridge::Explanation &explanation) {
     const detail::ActivationReluCrossing crossing(args);
-    lz::detail::check(bridge::activation_relu_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::activation_relu_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -71,9 +71,9 @@ inline void activation_relu_squared_into(const Engine &engine, const ActivationR
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const ActivationReluSquared &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const ActivationReluSquared &args, bridge::Explanation &explanation) {
     const detail::ActivationReluSquaredCrossing crossing(args);
-    lz::detail::check(bridge::activation_relu_squared_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::activation_relu_squared_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -75,9 +75,9 @@ inline void activation_silu_into(const Engine &engine, const ActivationSilu &arg
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const ActivationSilu &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const ActivationSilu &args, bridge::Explanation &explanation) {
     const detail::ActivationSiluCrossing crossing(args);
-    lz::detail::check(bridge::activation_silu_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::activation_silu_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

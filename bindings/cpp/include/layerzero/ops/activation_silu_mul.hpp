@@ -74,9 +74,9 @@ inline void activation_silu_mul_into(const Engine &engine, const ActivationSiluM
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const ActivationSiluMul &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const ActivationSiluMul &args, bridge::Explanation &explanation) {
     const detail::ActivationSiluMulCrossing crossing(args);
-    lz::detail::check(bridge::activation_silu_mul_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::activation_silu_mul_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

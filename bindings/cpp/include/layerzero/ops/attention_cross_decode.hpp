@@ -111,9 +111,9 @@ inline void attention_cross_decode_into(const Engine &engine, const AttentionCro
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionCrossDecode &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionCrossDecode &args, bridge::Explanation &explanation) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
-    lz::detail::check(bridge::attention_cross_decode_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_cross_decode_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -112,9 +112,9 @@ inline void attention_cross_prefill_into(const Engine &engine, const AttentionCr
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionCrossPrefill &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionCrossPrefill &args, bridge::Explanation &explanation) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
-    lz::detail::check(bridge::attention_cross_prefill_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_cross_prefill_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -120,9 +120,9 @@ inline void attention_gqa_decode_into(const Engine &engine, const AttentionGqaDe
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionGqaDecode &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionGqaDecode &args, bridge::Explanation &explanation) {
     const detail::AttentionGqaDecodeCrossing crossing(args);
-    lz::detail::check(bridge::attention_gqa_decode_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_gqa_decode_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

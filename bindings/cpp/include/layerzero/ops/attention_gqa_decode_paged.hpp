@@ -129,9 +129,9 @@ inline void attention_gqa_decode_paged_into(const Engine &engine, const Attentio
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionGqaDecodePaged &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionGqaDecodePaged &args, bridge::Explanation &explanation) {
     const detail::AttentionGqaDecodePagedCrossing crossing(args);
-    lz::detail::check(bridge::attention_gqa_decode_paged_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_gqa_decode_paged_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -130,9 +130,9 @@ inline void attention_gqa_prefill_into(const Engine &engine, const AttentionGqaP
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionGqaPrefill &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionGqaPrefill &args, bridge::Explanation &explanation) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
-    lz::detail::check(bridge::attention_gqa_prefill_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_gqa_prefill_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

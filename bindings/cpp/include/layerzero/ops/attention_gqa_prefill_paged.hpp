@@ -142,9 +142,9 @@ inline void attention_gqa_prefill_paged_into(const Engine &engine, const Attenti
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionGqaPrefillPaged &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionGqaPrefillPaged &args, bridge::Explanation &explanation) {
     const detail::AttentionGqaPrefillPagedCrossing crossing(args);
-    lz::detail::check(bridge::attention_gqa_prefill_paged_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_gqa_prefill_paged_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

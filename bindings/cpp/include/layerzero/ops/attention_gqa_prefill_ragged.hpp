@@ -122,9 +122,9 @@ inline void attention_gqa_prefill_ragged_into(const Engine &engine, const Attent
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionGqaPrefillRagged &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionGqaPrefillRagged &args, bridge::Explanation &explanation) {
     const detail::AttentionGqaPrefillRaggedCrossing crossing(args);
-    lz::detail::check(bridge::attention_gqa_prefill_ragged_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_gqa_prefill_ragged_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -97,9 +97,9 @@ inline void attention_mla_decode_into(const Engine &engine, const AttentionMlaDe
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionMlaDecode &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionMlaDecode &args, bridge::Explanation &explanation) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
-    lz::detail::check(bridge::attention_mla_decode_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_mla_decode_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -107,9 +107,9 @@ inline void attention_mla_decode_paged_into(const Engine &engine, const Attentio
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionMlaDecodePaged &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionMlaDecodePaged &args, bridge::Explanation &explanation) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
-    lz::detail::check(bridge::attention_mla_decode_paged_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_mla_decode_paged_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

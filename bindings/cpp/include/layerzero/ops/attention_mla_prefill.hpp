@@ -104,9 +104,9 @@ inline void attention_mla_prefill_into(const Engine &engine, const AttentionMlaP
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionMlaPrefill &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionMlaPrefill &args, bridge::Explanation &explanation) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
-    lz::detail::check(bridge::attention_mla_prefill_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_mla_prefill_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

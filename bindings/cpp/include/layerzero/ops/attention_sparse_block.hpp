@@ -112,9 +112,9 @@ inline void attention_sparse_block_into(const Engine &engine, const AttentionSpa
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionSparseBlock &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionSparseBlock &args, bridge::Explanation &explanation) {
     const detail::AttentionSparseBlockCrossing crossing(args);
-    lz::detail::check(bridge::attention_sparse_block_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_sparse_block_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

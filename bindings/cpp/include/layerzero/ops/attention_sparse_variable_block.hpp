@@ -109,9 +109,9 @@ inline void attention_sparse_variable_block_into(const Engine &engine, const Att
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionSparseVariableBlock &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionSparseVariableBlock &args, bridge::Explanation &explanation) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
-    lz::detail::check(bridge::attention_sparse_variable_block_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_sparse_variable_block_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

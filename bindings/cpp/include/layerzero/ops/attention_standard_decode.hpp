@@ -119,9 +119,9 @@ inline void attention_standard_decode_into(const Engine &engine, const Attention
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionStandardDecode &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionStandardDecode &args, bridge::Explanation &explanation) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
-    lz::detail::check(bridge::attention_standard_decode_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_standard_decode_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

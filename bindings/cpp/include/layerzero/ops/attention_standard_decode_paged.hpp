@@ -128,9 +128,9 @@ inline void attention_standard_decode_paged_into(const Engine &engine, const Att
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionStandardDecodePaged &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionStandardDecodePaged &args, bridge::Explanation &explanation) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
-    lz::detail::check(bridge::attention_standard_decode_paged_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_standard_decode_paged_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -129,9 +129,9 @@ inline void attention_standard_prefill_into(const Engine &engine, const Attentio
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionStandardPrefill &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionStandardPrefill &args, bridge::Explanation &explanation) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
-    lz::detail::check(bridge::attention_standard_prefill_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_standard_prefill_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

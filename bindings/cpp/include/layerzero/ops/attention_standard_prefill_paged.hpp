@@ -141,9 +141,9 @@ inline void attention_standard_prefill_paged_into(const Engine &engine, const At
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionStandardPrefillPaged &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionStandardPrefillPaged &args, bridge::Explanation &explanation) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
-    lz::detail::check(bridge::attention_standard_prefill_paged_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_standard_prefill_paged_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -121,9 +121,9 @@ inline void attention_standard_prefill_ragged_into(const Engine &engine, const A
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionStandardPrefillRagged &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionStandardPrefillRagged &args, bridge::Explanation &explanation) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
-    lz::detail::check(bridge::attention_standard_prefill_ragged_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_standard_prefill_ragged_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -84,9 +84,9 @@ inline void attention_state_merge_into(const Engine &engine, const AttentionStat
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const AttentionStateMerge &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const AttentionStateMerge &args, bridge::Explanation &explanation) {
     const detail::AttentionStateMergeCrossing crossing(args);
-    lz::detail::check(bridge::attention_state_merge_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::attention_state_merge_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -131,9 +131,9 @@ inline void dequantize_into(const Engine &engine, const Dequantize &args, const 
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const Dequantize &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const Dequantize &args, bridge::Explanation &explanation) {
     const detail::DequantizeCrossing crossing(args);
-    lz::detail::check(bridge::dequantize_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::dequantize_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -74,9 +74,9 @@ inline void embedding_lookup_into(const Engine &engine, const EmbeddingLookup &a
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const EmbeddingLookup &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const EmbeddingLookup &args, bridge::Explanation &explanation) {
     const detail::EmbeddingLookupCrossing crossing(args);
-    lz::detail::check(bridge::embedding_lookup_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::embedding_lookup_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -81,9 +81,9 @@ inline void kv_append(const Engine &engine, const KvAppend &args, const Options 
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const KvAppend &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const KvAppend &args, bridge::Explanation &explanation) {
     const detail::KvAppendCrossing crossing(args);
-    lz::detail::check(bridge::kv_append_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::kv_append_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -75,9 +75,9 @@ inline void kv_compact(const Engine &engine, const KvCompact &args, const Option
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const KvCompact &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const KvCompact &args, bridge::Explanation &explanation) {
     const detail::KvCompactCrossing crossing(args);
-    lz::detail::check(bridge::kv_compact_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::kv_compact_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -100,9 +100,9 @@ inline void mlp_fused_into(const Engine &engine, const MlpFused &args, const Mlp
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const MlpFused &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const MlpFused &args, bridge::Explanation &explanation) {
     const detail::MlpFusedCrossing crossing(args);
-    lz::detail::check(bridge::mlp_fused_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::mlp_fused_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -94,9 +94,9 @@ inline void mlp_linear_into(const Engine &engine, const MlpLinear &args, const M
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const MlpLinear &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const MlpLinear &args, bridge::Explanation &explanation) {
     const detail::MlpLinearCrossing crossing(args);
-    lz::detail::check(bridge::mlp_linear_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::mlp_linear_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -131,9 +131,9 @@ inline void mlp_linear_int8_into(const Engine &engine, const MlpLinearInt8 &args
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const MlpLinearInt8 &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const MlpLinearInt8 &args, bridge::Explanation &explanation) {
     const detail::MlpLinearInt8Crossing crossing(args);
-    lz::detail::check(bridge::mlp_linear_int8_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::mlp_linear_int8_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -73,9 +73,9 @@ inline void mlp_linear_pack_into(const Engine &engine, const MlpLinearPack &args
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const MlpLinearPack &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const MlpLinearPack &args, bridge::Explanation &explanation) {
     const detail::MlpLinearPackCrossing crossing(args);
-    lz::detail::check(bridge::mlp_linear_pack_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::mlp_linear_pack_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -136,9 +136,9 @@ inline void mlp_linear_weight_only_into(const Engine &engine, const MlpLinearWei
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const MlpLinearWeightOnly &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const MlpLinearWeightOnly &args, bridge::Explanation &explanation) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
-    lz::detail::check(bridge::mlp_linear_weight_only_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::mlp_linear_weight_only_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

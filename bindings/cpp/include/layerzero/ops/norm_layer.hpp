@@ -96,9 +96,9 @@ inline void norm_layer_into(const Engine &engine, const NormLayer &args, const N
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const NormLayer &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const NormLayer &args, bridge::Explanation &explanation) {
     const detail::NormLayerCrossing crossing(args);
-    lz::detail::check(bridge::norm_layer_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::norm_layer_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -83,9 +83,9 @@ inline void norm_rms_into(const Engine &engine, const NormRms &args, const NormR
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const NormRms &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const NormRms &args, bridge::Explanation &explanation) {
     const detail::NormRmsCrossing crossing(args);
-    lz::detail::check(bridge::norm_rms_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::norm_rms_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

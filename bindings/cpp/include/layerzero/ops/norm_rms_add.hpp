@@ -86,9 +86,9 @@ inline void norm_rms_add_into(const Engine &engine, const NormRmsAdd &args, cons
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const NormRmsAdd &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const NormRmsAdd &args, bridge::Explanation &explanation) {
     const detail::NormRmsAddCrossing crossing(args);
-    lz::detail::check(bridge::norm_rms_add_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::norm_rms_add_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -78,9 +78,9 @@ inline void posenc_alibi_into(const Engine &engine, const PosencAlibi &args, con
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const PosencAlibi &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const PosencAlibi &args, bridge::Explanation &explanation) {
     const detail::PosencAlibiCrossing crossing(args);
-    lz::detail::check(bridge::posenc_alibi_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::posenc_alibi_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

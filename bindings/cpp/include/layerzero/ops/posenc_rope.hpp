@@ -96,9 +96,9 @@ inline void posenc_rope_into(const Engine &engine, const PosencRope &args, const
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const PosencRope &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const PosencRope &args, bridge::Explanation &explanation) {
     const detail::PosencRopeCrossing crossing(args);
-    lz::detail::check(bridge::posenc_rope_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::posenc_rope_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -136,9 +136,9 @@ inline void quantize_into(const Engine &engine, const Quantize &args, const Quan
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const Quantize &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const Quantize &args, bridge::Explanation &explanation) {
     const detail::QuantizeCrossing crossing(args);
-    lz::detail::check(bridge::quantize_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::quantize_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -116,9 +116,9 @@ inline void sampling_speculative_into(const Engine &engine, const SamplingSpecul
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const SamplingSpeculative &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const SamplingSpeculative &args, bridge::Explanation &explanation) {
     const detail::SamplingSpeculativeCrossing crossing(args);
-    lz::detail::check(bridge::sampling_speculative_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::sampling_speculative_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -111,9 +111,9 @@ inline void sampling_topk_into(const Engine &engine, const SamplingTopk &args, c
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const SamplingTopk &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const SamplingTopk &args, bridge::Explanation &explanation) {
     const detail::SamplingTopkCrossing crossing(args);
-    lz::detail::check(bridge::sampling_topk_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::sampling_topk_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

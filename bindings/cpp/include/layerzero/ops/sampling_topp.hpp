@@ -116,9 +116,9 @@ inline void sampling_topp_into(const Engine &engine, const SamplingTopp &args, c
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const SamplingTopp &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const SamplingTopp &args, bridge::Explanation &explanation) {
     const detail::SamplingToppCrossing crossing(args);
-    lz::detail::check(bridge::sampling_topp_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::sampling_topp_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

@@ -72,9 +72,9 @@ inline TokenizeDecodeOutput tokenize_decode(const Engine &engine, const Tokenize
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const TokenizeDecode &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const TokenizeDecode &args, bridge::Explanation &explanation) {
     const detail::TokenizeDecodeCrossing crossing(args);
-    lz::detail::check(bridge::tokenize_decode_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::tokenize_decode_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

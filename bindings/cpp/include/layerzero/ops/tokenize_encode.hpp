@@ -87,9 +87,9 @@ inline TokenizeEncodeOutput tokenize_encode(const Engine &engine, const Tokenize
 }
 
 /// Selection for `Engine::which` and `Engine::explain`.
-inline void lz_ask(const Engine &engine, const TokenizeEncode &args, bridge::Answer &answer) {
+inline void lz_explain(const Engine &engine, const TokenizeEncode &args, bridge::Explanation &explanation) {
     const detail::TokenizeEncodeCrossing crossing(args);
-    lz::detail::check(bridge::tokenize_encode_ask(engine.raw(), &crossing.args, answer));
+    lz::detail::check(bridge::tokenize_encode_explain(engine.raw(), &crossing.args, explanation));
 }
 
 /// Measurement for `Engine::tune`.

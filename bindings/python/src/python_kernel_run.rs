@@ -1,0 +1,91 @@
+//! Runs Python kernels as part of a call: their results go to the caller unchanged once they are checked against the schema.
+
+use lz_core::KernelError;
+use pyo3::Borrowed;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::call::Frame;
+use crate::output::Out;
+use crate::python_kernel::{Param, PythonKernel};
+use crate::results::{Wanted, check_results};
+use crate::selection::Selection;
+use crate::vectorcall::Argument;
+
+impl PythonKernel {
+    /// Runs the kernel: inputs by position, params by keyword with defaults filled in, `out=` if the caller
+    /// passed it and the kernel takes it. While planning, the kernel's planner runs instead; what it returns
+    /// is called in place of the kernel later.
+    pub fn run<'py>(
+        &self,
+        frame: &mut Frame<'_, 'py>,
+        inputs: &[Argument<'_, 'py>],
+        params: &[(Argument<'_, 'py>, Param)],
+        wanted: &[Wanted],
+        out: Argument<'_, 'py>,
+    ) -> Result<(), KernelError> {
+        let planned = match frame.selection {
+            Selection::Select => None,
+            Selection::Planned(planned) => planned.run.as_ref(),
+            Selection::Plan(_) => return self.plan(frame, inputs, params),
+        };
+        match self.call(frame.py, planned, inputs, params, out) {
+            Ok(_) if out.is_some() && self.takes_out() => Ok(()),
+            Ok(result) => {
+                let result = check_results(frame, wanted, result)?;
+                match out {
+                    None => frame.keep_result(result),
+                    Some(out) => copy_into(out, &result).map_err(|error| frame.failed(error))?,
+                }
+                Ok(())
+            }
+            Err(error) => Err(frame.failed(error)),
+        }
+    }
+
+    /// Calls the function's attribute `plan`, if it has one; the result is called in place of the function
+    /// later.
+    #[cold]
+    fn plan<'py>(
+        &self,
+        frame: &mut Frame<'_, 'py>,
+        inputs: &[Argument<'_, 'py>],
+        params: &[(Argument<'_, 'py>, Param)],
+    ) -> Result<(), KernelError> {
+        let py = frame.py;
+        let planner = self.find(py).and_then(|function| function.bind(py).getattr_opt("plan"));
+        let planned = planner.and_then(|plan| match plan {
+            Some(plan) => self.call(py, Some(&plan.unbind()), inputs, params, None).map(Some),
+            None => Ok(None),
+        });
+        match planned {
+            Ok(None) => Ok(()),
+            Ok(Some(run)) => {
+                frame.keep_result(run);
+                Ok(())
+            }
+            Err(error) => Err(frame.failed(error).before_writing()),
+        }
+    }
+}
+
+/// Copies a kernel's results into the caller's `out=`.
+fn copy_into(out: Borrowed<'_, '_, PyAny>, result: &Bound<'_, PyAny>) -> PyResult<()> {
+    let mut outputs = Out::new(Some(out));
+    let results: Vec<Bound<'_, PyAny>> = match result.cast::<PyTuple>() {
+        Ok(several) => several.iter().collect(),
+        Err(_) => vec![result.clone()],
+    };
+    for one in results {
+        let Some(output) = outputs.take() else {
+            return Err(PyValueError::new_err("the kernel returned more tensors than out= has"));
+        };
+        if output.hasattr("copy_")? {
+            output.call_method1("copy_", (one,))?;
+        } else {
+            output.set_item(output.py().Ellipsis(), one)?;
+        }
+    }
+    Ok(())
+}
