@@ -5,7 +5,7 @@ use lz_core::{Context, DType, Error, KernelSpec, OperationInfo, ReasonCode, dyna
 use lz_engine::Engine;
 use lz_engine::policy::layer::SettingInput;
 use lz_engine::quant::{AccuracyWeighting, FormatCall, QuantConfig};
-use lz_engine::speculative::{Algorithm, PairCache, ModelCall, SpeculativeConfig};
+use lz_engine::speculative::{Algorithm, ModelCall, PairCache, SpeculativeConfig};
 
 fn side(context: &Context) -> ModelCall<'_> {
     ModelCall { operation: attend(), context, pipeline_stages: 1 }

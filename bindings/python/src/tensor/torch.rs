@@ -208,9 +208,9 @@ pub fn stream(py: Python<'_>, device: Device) -> usize {
     let exchange = TORCH.get(py).and_then(|torch| torch.exchange);
     let mut stream = ptr::null_mut::<c_void>();
     // SAFETY: the function fills the pointer, or sets an exception.
-    let is_known = exchange
-        .and_then(|exchange| exchange.stream)
-        .is_some_and(|current| unsafe { current(device_type, c_int::from(device.index), &raw mut stream) == 0 });
+    let is_known = exchange.and_then(|exchange| exchange.stream).is_some_and(|current| unsafe {
+        current(device_type, c_int::from(device.index), &raw mut stream) == 0
+    });
     if is_known {
         return stream as usize;
     }
