@@ -130,7 +130,7 @@ def _pool(call: Call, x: Tensor, function: str, kernel: Any, stride: Any, paddin
 @handles("aten.max_pool2d.default")
 def max_pool2d(call: Call, x: Tensor, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
                ceil_mode: bool = False) -> Tensor:
-    return _pool(call, x, "max", kernel, stride, padding, dilation, ceil_mode)
+    return _pool(call, x, "maximum", kernel, stride, padding, dilation, ceil_mode)
 
 
 @handles("aten.avg_pool2d.default")
@@ -138,7 +138,7 @@ def avg_pool2d(call: Call, x: Tensor, kernel: Any, stride: Any = None, padding: 
                count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
     if divisor_override is not None:
         raise Unsupported("average pooling with divisor_override")
-    return _pool(call, x, "avg", kernel, stride, padding, 1, ceil_mode, count_include_pad)
+    return _pool(call, x, "average", kernel, stride, padding, 1, ceil_mode, count_include_pad)
 
 
 @handles("aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool1d.default")
