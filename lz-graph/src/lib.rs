@@ -10,6 +10,7 @@ pub mod error;
 pub mod graph;
 pub mod infer;
 pub mod interpret;
+pub mod passes;
 mod print;
 pub mod sizes;
 mod strided;

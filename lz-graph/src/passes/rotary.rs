@@ -1,0 +1,353 @@
+//! Rotary position embeddings written out: `x * cos + rotate(x) * sin`.
+//!
+//! Frameworks compute cosines and sines for every feature, each value twice; `posenc.rope` has one per pair. The half of the table is built
+//! from what the whole one was computed of, after a proof that the other half repeats it.
+
+use lz_core::DType;
+
+use super::query;
+use super::rewriter::Rewriter;
+use crate::build::{Builder, Given};
+use crate::dim::Dim;
+use crate::error::GraphError;
+use crate::graph::{Graph, NodeId, NodeKind, View};
+
+pub fn run(rewriter: &mut Rewriter<'_>) {
+    rewriter.each(|rewriter, id| {
+        let _ = rotation(rewriter, id) || partial(rewriter, id);
+    });
+}
+
+/// Which features form pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pairing {
+    /// Feature f and f + half.
+    Halves,
+    /// Features 2f and 2f + 1.
+    Adjacent,
+}
+
+/// A rotation that is written out.
+struct Rotation {
+    x: NodeId,
+    cos: NodeId,
+    sin: NodeId,
+    pairing: Pairing,
+    interior: Vec<NodeId>,
+}
+
+fn rotation(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
+    let graph = rewriter.graph();
+    let known = matches!(graph.node(id).dtype, DType::F32 | DType::F16 | DType::BF16) && graph.node(id).rank() == 4;
+    let Some(found) = find(graph, id).filter(|_| known) else { return false };
+    if !rewriter.contains_all_uses(id, &found.interior) {
+        return false;
+    }
+    let shape = graph.node(id).shape.clone();
+    let Some(table) = Table::of(graph, &shape, found.cos) else { return false };
+    if Table::of(graph, &shape, found.sin).as_ref() != Some(&table) {
+        return false;
+    }
+    rewriter.rewrite(id, &found.interior, |build| {
+        let (Some(cos), Some(sin)) = (half(build, found.cos, found.pairing)?, half(build, found.sin, found.pairing)?)
+        else {
+            return Ok(None);
+        };
+        let (cos, sin) = (table.rows(build, cos)?, table.rows(build, sin)?);
+        let positions = table.positions(build)?;
+        let params = [
+            ("interleaved", Given::Bool(found.pairing == Pairing::Adjacent)),
+            ("layout", Given::from(table.layout)),
+        ];
+        build.call("posenc.rope", &[Some(found.x), Some(cos), Some(sin), positions], &params).map(Some)
+    })
+}
+
+/// `x * cos + rotate(x) * sin`, in any order.
+fn find(graph: &Graph, id: NodeId) -> Option<Rotation> {
+    let (a, b) = query::binary_of(graph, id, "add")?;
+    for (straight, turned) in [(a, b), (b, a)] {
+        let Some((c, d)) = query::binary_of(graph, turned, "mul") else { continue };
+        for (rotated, sin) in [(c, d), (d, c)] {
+            let mut interior = vec![straight, turned];
+            let Some((x, pairing)) = rotated_half(graph, rotated, &mut interior) else { continue };
+            let Some((e, f)) = query::binary_of(graph, straight, "mul") else { continue };
+            let cos = if e == x {
+                f
+            } else if f == x {
+                e
+            } else {
+                continue;
+            };
+            let (cos, sin) = (query::before_expand(graph, cos), query::before_expand(graph, sin));
+            return Some(Rotation { x, cos, sin, pairing, interior });
+        }
+    }
+    None
+}
+
+/// `cat(-x2, x1)` of the halves, or `stack(-x[1::2], x[::2])` of adjacent features.
+fn rotated_half(graph: &Graph, id: NodeId, interior: &mut Vec<NodeId>) -> Option<(NodeId, Pairing)> {
+    let start = interior.len();
+    interior.push(id);
+    let found = halves_swapped(graph, id, interior).or_else(|| adjacent_swapped(graph, id, interior));
+    if found.is_none() {
+        interior.truncate(start);
+    }
+    found
+}
+
+fn halves_swapped(graph: &Graph, id: NodeId, interior: &mut Vec<NodeId>) -> Option<(NodeId, Pairing)> {
+    let last = graph.node(id).rank().checked_sub(1)?;
+    let [negated, first] = parts(graph, id, last)?;
+    let second = negation(graph, negated)?;
+    let (low, high) = (query::slice(graph, first)?, query::slice(graph, second)?);
+    let size = query::last(graph, low.x)?;
+    let half = size.floor_div(&Dim::from(2));
+    let whole = half.times(&Dim::from(2)) == *size;
+    let lengths = [first, second].iter().all(|part| query::last(graph, *part) == Some(&half));
+    let fits = low.x == high.x
+        && low.axis == last
+        && high.axis == last
+        && low.step == 1
+        && high.step == 1
+        && low.start.is(0)
+        && *high.start == half;
+    if !(whole && lengths && fits) {
+        return None;
+    }
+    interior.extend([negated, first, second]);
+    Some((low.x, Pairing::Halves))
+}
+
+fn adjacent_swapped(graph: &Graph, id: NodeId, interior: &mut Vec<NodeId>) -> Option<(NodeId, Pairing)> {
+    let stacked = query::reshape(graph, id)?;
+    let rank = graph.node(id).rank();
+    if graph.node(stacked).rank() != rank + 1 || !query::last(graph, stacked)?.is(2) {
+        return None;
+    }
+    let [left, right] = parts(graph, stacked, rank)?;
+    let (negated, even) = (column(graph, left)?, column(graph, right)?);
+    // The sign may be applied before or after the new dimension is added.
+    let odd = negation(graph, negated)?;
+    let (even_slice, odd_slice) = (query::slice(graph, even)?, query::slice(graph, odd)?);
+    let size = query::last(graph, even_slice.x)?;
+    let half = size.floor_div(&Dim::from(2));
+    let lengths = [even, odd].iter().all(|part| query::last(graph, *part) == Some(&half));
+    let axes = even_slice.axis == rank - 1 && odd_slice.axis == rank - 1;
+    let fits = even_slice.x == odd_slice.x
+        && axes
+        && even_slice.step == 2
+        && odd_slice.step == 2
+        && even_slice.start.is(0)
+        && odd_slice.start.is(1)
+        && half.times(&Dim::from(2)) == *size;
+    if !(lengths && fits) {
+        return None;
+    }
+    let x = even_slice.x;
+    interior.extend([stacked, left, right, negated, even, odd]);
+    Some((x, Pairing::Adjacent))
+}
+
+/// The two parts of a concatenation.
+fn parts(graph: &Graph, id: NodeId, axis: usize) -> Option<[NodeId; 2]> {
+    let node = graph.node(id);
+    let joined = matches!(node.kind, NodeKind::Concat(found) if found == axis);
+    match node.inputs.as_slice() {
+        [Some(a), Some(b)] if joined => Some([*a, *b]),
+        _ => None,
+    }
+}
+
+/// `-x` as a negation or a product with -1.
+fn negation(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    if let Some(("neg", x)) = query::unary(graph, id) {
+        return Some(x);
+    }
+    query::scaled(graph, id).filter(|(_, factor)| *factor == -1.0).map(|(x, _)| x)
+}
+
+/// `x` of `x[..., None]`.
+fn column(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    let x = query::reshape(graph, id)?;
+    let (last, rows) = graph.node(id).shape.split_last()?;
+    (last.is(1) && graph.node(x).shape == rows).then_some(x)
+}
+
+/// How cosines relate to the dimensions of x.
+#[derive(Debug, Clone, PartialEq)]
+struct Table {
+    layout: &'static str,
+    batch: Dim,
+    seq: Dim,
+    /// Whether every batch row has values of its own.
+    per_row: bool,
+}
+
+impl Table {
+    /// For cosines that are broadcast to x's shape.
+    fn of(graph: &Graph, x: &[Dim], cos: NodeId) -> Option<Table> {
+        let mut shape = graph.node(cos).shape.clone();
+        while shape.len() < 4 {
+            shape.insert(0, Dim::from(1));
+        }
+        let (layout, heads, seq) = if shape[1].is(1) && shape[2] == x[2] {
+            ("BHSD", 1, 2)
+        } else if shape[2].is(1) && shape[1] == x[1] {
+            ("BSHD", 2, 1)
+        } else {
+            return None;
+        };
+        let per_row = !shape[0].is(1);
+        let fits = shape[heads].is(1) && shape[3] == x[3] && (!per_row || shape[0] == x[0]);
+        fits.then(|| Table { layout, batch: x[0].clone(), seq: x[seq].clone(), per_row })
+    }
+
+    /// One row per position of a batch row, or of all batch rows.
+    fn rows(&self, build: &mut Builder, half: NodeId) -> Result<NodeId, GraphError> {
+        let features = build.shape(half).last().cloned().unwrap_or_default();
+        let rows = if self.per_row { self.batch.times(&self.seq) } else { self.seq.clone() };
+        build.reshape(half, vec![rows, features])
+    }
+
+    /// Rows of the table per token, where tokens of different batch rows have different ones.
+    fn positions(&self, build: &mut Builder) -> Result<Option<NodeId>, GraphError> {
+        if !self.per_row {
+            return Ok(None);
+        }
+        let rows = build.arange(Dim::from(0), 1, self.batch.times(&self.seq), DType::I64)?;
+        build.reshape(rows, vec![self.batch.clone(), self.seq.clone()]).map(Some)
+    }
+}
+
+/// Every value of the last dimension once, if it is there twice (in halves or adjacent); `None` otherwise.
+fn half(build: &mut Builder, id: NodeId, pairing: Pairing) -> Result<Option<NodeId>, GraphError> {
+    let node = build.graph().node(id).clone();
+    let Some(size) = node.shape.last() else { return Ok(None) };
+    let half_size = size.floor_div(&Dim::from(2));
+    if let Some(once) = repeated(build.graph(), id, pairing) {
+        return Ok(Some(once));
+    }
+    let mut shape = node.shape.clone();
+    let last = shape.len() - 1;
+    shape[last] = half_size.clone();
+    match &node.kind {
+        NodeKind::Constant(_) => {
+            if !constant_repeats(build.graph(), id, pairing) {
+                return Ok(None);
+            }
+            let step = if pairing == Pairing::Halves { 1 } else { 2 };
+            build.slice(id, last, Dim::from(0), half_size, step).map(Some)
+        }
+        NodeKind::View(view) => {
+            let Some(input) = node.input(0) else { return Ok(None) };
+            let keeps_last = match view {
+                View::Reshape | View::Expand => query::last(build.graph(), input) == Some(size),
+                View::Permute(order) => order.last() == Some(&last),
+                View::Slice { axis, .. } => *axis != last,
+            };
+            if !keeps_last {
+                return Ok(None);
+            }
+            let Some(inner) = half(build, input, pairing)? else { return Ok(None) };
+            Ok(Some(build.push(node.kind.clone(), &[inner], shape, node.dtype)))
+        }
+        NodeKind::Call(call) if is_elementwise(&call.operation.name) => {
+            let mut inputs = Vec::with_capacity(node.inputs.len());
+            for input in &node.inputs {
+                inputs.push(match input {
+                    None => None,
+                    Some(input) => match half(build, *input, pairing)? {
+                        Some(inner) => Some(inner),
+                        None => return Ok(None),
+                    },
+                });
+            }
+            build.call_with(call.clone(), inputs).map(Some)
+        }
+        NodeKind::Call(call) if call.operation.name == "primitive.gather" => {
+            let Some(table) = node.input(0) else { return Ok(None) };
+            match half(build, table, pairing)? {
+                Some(inner) => {
+                    let mut inputs = node.inputs.clone();
+                    inputs[0] = Some(inner);
+                    build.call_with(call.clone(), inputs).map(Some)
+                }
+                None => Ok(None),
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+fn is_elementwise(operation: &str) -> bool {
+    matches!(operation, "primitive.unary" | "primitive.binary" | "primitive.binary_scalar" | "primitive.cast")
+}
+
+/// The tensor that is there twice: `cat(f, f)`, or `f[..., None].expand(2).reshape`.
+fn repeated(graph: &Graph, id: NodeId, pairing: Pairing) -> Option<NodeId> {
+    let last = graph.node(id).rank().checked_sub(1)?;
+    match pairing {
+        Pairing::Halves => parts(graph, id, last).filter(|[a, b]| a == b).map(|[once, _]| once),
+        Pairing::Adjacent => {
+            let pairs = query::reshape(graph, id)?;
+            if graph.node(pairs).rank() != last + 2 || !query::last(graph, pairs)?.is(2) {
+                return None;
+            }
+            let once = match query::expand(graph, pairs) {
+                Some(single) => column(graph, single)?,
+                None => {
+                    let [a, b] = parts(graph, pairs, last + 1)?;
+                    column(graph, a).filter(|_| a == b)?
+                }
+            };
+            (graph.node(once).rank() == last + 1).then_some(once)
+        }
+    }
+}
+
+fn constant_repeats(graph: &Graph, id: NodeId, pairing: Pairing) -> bool {
+    let Some(constant) = graph.constant(id) else { return false };
+    let view = constant.view();
+    let Some(&size) = view.shape().last() else { return false };
+    if size % 2 != 0 {
+        return false;
+    }
+    let bits = view.bits();
+    lz_core::tensor::Indices::new(view.shape()).all(|index| {
+        let mut other = index.to_vec();
+        let Some(feature) = other.last_mut() else { return false };
+        *feature = match pairing {
+            Pairing::Halves => (*feature + size / 2) % size,
+            Pairing::Adjacent => *feature ^ 1,
+        };
+        bits.int_at(&index) == bits.int_at(&other)
+    })
+}
+
+/// Features that are not rotated are copied by the operation itself.
+fn partial(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
+    let graph = rewriter.graph();
+    let Some(last) = graph.node(id).rank().checked_sub(1) else { return false };
+    let Some([rotated, rest]) = parts(graph, id, last) else { return false };
+    if !query::calls(graph, rotated, "posenc.rope") || rewriter.uses(rotated) != 1 {
+        return false;
+    }
+    let node = graph.node(rotated);
+    let Some(low_id) = node.input(0) else { return false };
+    let (Some(low), Some(high)) = (query::slice(graph, low_id), query::slice(graph, rest)) else { return false };
+    let width = query::last(graph, low_id);
+    let covers = Some(high.start) == width && low.start.is(0) && query::last(graph, id) == query::last(graph, low.x);
+    let axes = low.axis == last && high.axis == last && low.step == 1 && high.step == 1;
+    // The operation rotates twice as many features as the table has.
+    let half = node.input(1).and_then(|table| query::last(graph, table));
+    let all_rotated = half.map(|half| half.times(&Dim::from(2))) == width.cloned();
+    if low.x != high.x || !covers || !axes || !all_rotated {
+        return false;
+    }
+    let Some(call) = node.call().cloned() else { return false };
+    let mut inputs = node.inputs.clone();
+    inputs[0] = Some(low.x);
+    rewriter.rewrite(id, &[rotated], |build| build.call_with(call, inputs).map(Some))
+}
