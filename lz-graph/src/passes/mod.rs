@@ -20,22 +20,24 @@ mod norms;
 mod pattern;
 mod projections;
 mod query;
+mod report;
 mod residual;
 mod rewriter;
 mod rotary;
 mod softmax;
+mod verify;
 mod views;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use lz_engine::Engine;
 
 use crate::error::GraphError;
-use crate::graph::{Graph, Origin};
+use crate::graph::Graph;
+pub use report::{Report, Rewrite};
 use rewriter::Rewriter;
+pub use verify::verify;
 
 /// How much a pass may change values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,43 +55,6 @@ pub struct Options<'a> {
     pub disabled: Vec<String>,
     /// The engine that computes constants; without one, constants are not folded.
     pub engine: Option<&'a Engine>,
-}
-
-/// One replacement.
-#[derive(Debug, Clone)]
-pub struct Rewrite {
-    /// The pass.
-    pub pass: &'static str,
-    /// Where the replaced nodes came from, the result first.
-    pub replaced: Vec<Arc<Origin>>,
-    /// The new node: its operation, or its kind.
-    pub by: String,
-    /// How much values may differ.
-    pub tolerance: Tolerance,
-}
-
-/// What passes did.
-#[derive(Debug, Clone, Default)]
-pub struct Report {
-    /// Replacements, in order.
-    pub rewrites: Vec<Rewrite>,
-    /// Rounds over all passes; the last one changed nothing.
-    pub rounds: usize,
-    /// Whether the limit on rounds stopped the passes before a fixed point.
-    pub stopped: bool,
-}
-
-impl Report {
-    /// Replacements per pass, in the order of the passes; passes without any are left out.
-    pub fn counts(&self) -> Vec<(&'static str, usize)> {
-        let count = |name| self.rewrites.iter().filter(|rewrite| rewrite.pass == name).count();
-        names().map(|name| (name, count(name))).filter(|(_, count)| *count > 0).collect()
-    }
-
-    /// The largest tolerance of a rewrite that was applied.
-    pub fn tolerance(&self) -> Tolerance {
-        self.rewrites.iter().map(|rewrite| rewrite.tolerance).max().unwrap_or(Tolerance::Exact)
-    }
 }
 
 /// One pass.

@@ -226,12 +226,12 @@ fn half(build: &mut Builder, id: NodeId, pairing: Pairing) -> Result<Option<Node
     let node = build.graph().node(id).clone();
     let Some(size) = node.shape.last() else { return Ok(None) };
     let half_size = size.floor_div(&Dim::from(2));
-    if let Some(once) = repeated(build.graph(), id, pairing) {
-        return Ok(Some(once));
-    }
     let mut shape = node.shape.clone();
     let last = shape.len() - 1;
     shape[last] = half_size.clone();
+    if let Some(once) = repeated(build.graph(), id, pairing) {
+        return build.reshape(once, shape).map(Some);
+    }
     match &node.kind {
         NodeKind::Constant(_) => {
             if !constant_repeats(build.graph(), id, pairing) {
@@ -292,17 +292,17 @@ fn repeated(graph: &Graph, id: NodeId, pairing: Pairing) -> Option<NodeId> {
         Pairing::Halves => parts(graph, id, last).filter(|[a, b]| a == b).map(|[once, _]| once),
         Pairing::Adjacent => {
             let pairs = query::reshape(graph, id)?;
-            if graph.node(pairs).rank() != last + 2 || !query::last(graph, pairs)?.is(2) {
+            let (two, others) = graph.node(pairs).shape.split_last()?;
+            if !two.is(2) || others.last()?.times(two) != graph.node(id).shape[last] {
                 return None;
             }
-            let once = match query::expand(graph, pairs) {
-                Some(single) => column(graph, single)?,
+            match query::expand(graph, pairs) {
+                Some(single) => column(graph, single).filter(|once| graph.node(*once).shape == others),
                 None => {
-                    let [a, b] = parts(graph, pairs, last + 1)?;
-                    column(graph, a).filter(|_| a == b)?
+                    let [a, b] = parts(graph, pairs, others.len())?;
+                    column(graph, a).filter(|_| a == b)
                 }
-            };
-            (graph.node(once).rank() == last + 1).then_some(once)
+            }
         }
     }
 }
