@@ -117,7 +117,7 @@ impl Session {
         }
         for ((output, (shape, dtype)), about) in outputs.iter().zip(expected).zip(&self.graph.outputs) {
             let fits = output.shape() == shape.as_slice() && output.dtype() == *dtype;
-            if !fits || !output.is_contiguous() || !output.is_sound() || !output.place().is_host() {
+            if !fits || !output.is_contiguous() || !output.is_sound() || !output.device().is_host() {
                 let message = format!(
                     "must be a dense {} host tensor of shape {shape:?}, found {} of shape {:?}",
                     dtype.long_name(),
@@ -174,8 +174,8 @@ impl Session {
                 view.layout().problem().map_or_else(|| "is not aligned".to_owned(), |p| p.to_string());
             return Err(GraphError::input(name, problem));
         }
-        if !view.place().is_host() {
-            return Err(GraphError::input(name, format!("is on {}, expected host memory", view.place())));
+        if !view.device().is_host() {
+            return Err(GraphError::input(name, format!("is on {}, expected host memory", view.device())));
         }
         match (input, mutable) {
             (RunInput::Write(tensor), true) if tensor.is_contiguous() => Ok(Prepared::Write(tensor)),
