@@ -41,7 +41,9 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
         for spelling in SPELLINGS.iter() {
             if let Some(found) = spelling.pattern.find(rewriter, id)
                 && let Some(x) = found.node("x")
-                && rewriter.rewrite(id, &found.interior, |build| build.activation(spelling.function, x, None).map(Some))
+                && rewriter.rewrite(id, &found.interior, |build| {
+                    build.activation(spelling.function, x, None).map(Some)
+                })
             {
                 return;
             }
@@ -57,7 +59,9 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
 
 /// `max(x, 0)`.
 fn clamped_at_zero(graph: &Graph, id: NodeId) -> Option<NodeId> {
-    query::with_scalar(graph, id).filter(|with| with.function == "maximum" && with.value == 0.0).map(|with| with.x)
+    query::with_scalar(graph, id)
+        .filter(|with| with.function == "maximum" && with.value == 0.0)
+        .map(|with| with.x)
 }
 
 /// The function and the input of an activation that has no constants of its own: as a primitive or as the catalogue's operation.

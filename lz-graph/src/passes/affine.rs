@@ -28,7 +28,9 @@ impl Affine {
         let pairs = self.coefficients.iter().zip(&other.coefficients);
         Some(Affine {
             constant: self.constant.plus(&other.constant.times(&Dim::from(factor))),
-            coefficients: pairs.map(|(a, b)| Some(a.checked_add(b.checked_mul(factor)?)?)).collect::<Option<_>>()?,
+            coefficients: pairs
+                .map(|(a, b)| Some(a.checked_add(b.checked_mul(factor)?)?))
+                .collect::<Option<_>>()?,
         })
     }
 
@@ -56,7 +58,8 @@ impl Affine {
             View::Expand => {
                 let missing = to.len() - from.len();
                 let repeated = |axis: usize| from[axis].is(1) && !to[axis + missing].is(1);
-                let kept = (0..from.len()).map(|axis| if repeated(axis) { 0 } else { self.coefficients[axis] });
+                let kept =
+                    (0..from.len()).map(|axis| if repeated(axis) { 0 } else { self.coefficients[axis] });
                 std::iter::repeat_n(0, missing).chain(kept).collect()
             }
             View::Slice { axis, start, step } => {
@@ -87,12 +90,24 @@ impl Affine {
     }
 }
 
+/// Steps of one analysis: masks are small expressions, and a node may be reached in many ways.
+const MAX_STEPS: u32 = 1000;
+
+/// A bool tensor that is true where an affine function is at most 0.
+pub fn condition(graph: &Graph, id: NodeId) -> Option<Affine> {
+    condition_within(graph, id, &mut 0)
+}
+
 /// An integer tensor as an affine function of its indices.
-pub fn positions(graph: &Graph, id: NodeId) -> Option<Affine> {
+fn positions(graph: &Graph, id: NodeId, steps: &mut u32) -> Option<Affine> {
+    *steps += 1;
+    if *steps > MAX_STEPS {
+        return None;
+    }
     let node = graph.node(id);
     let rank = node.rank();
     if node.view().is_some() {
-        return positions(graph, node.input(0)?)?.through(graph, id);
+        return positions(graph, node.input(0)?, steps)?.through(graph, id);
     }
     if let Some(constant) = graph.constant(id) {
         return constant_positions(&constant.view());
@@ -104,14 +119,18 @@ pub fn positions(graph: &Graph, id: NodeId) -> Option<Affine> {
         };
     }
     if query::calls(graph, id, "primitive.arange") {
-        let start = positions(graph, node.input(0)?)?.constant;
+        let start = positions(graph, node.input(0)?, steps)?.constant;
         let step = query::float(graph, id, "step")?;
         let coefficients = vec![step as i64];
         return (step.fract() == 0.0).then_some(Affine { constant: start, coefficients });
     }
     if let Some(inner) = query::cast(graph, id) {
         let integers = |dtype| matches!(dtype, DType::I32 | DType::I64);
-        return if integers(node.dtype) && integers(graph.node(inner).dtype) { positions(graph, inner) } else { None };
+        return if integers(node.dtype) && integers(graph.node(inner).dtype) {
+            positions(graph, inner, steps)
+        } else {
+            None
+        };
     }
     if let Some((function, a, b)) = query::binary(graph, id) {
         let factor = match function {
@@ -119,11 +138,11 @@ pub fn positions(graph: &Graph, id: NodeId) -> Option<Affine> {
             "sub" => -1,
             _ => return None,
         };
-        return positions(graph, a)?.combine(&positions(graph, b)?, factor);
+        return positions(graph, a, steps)?.combine(&positions(graph, b, steps)?, factor);
     }
     if query::calls(graph, id, "primitive.binary_int_scalar") {
         let Param::Int(value) = query::param(graph, id, "value")? else { return None };
-        let x = positions(graph, node.input(0)?)?;
+        let x = positions(graph, node.input(0)?, steps)?;
         let reversed = query::flag(graph, id, "reversed")?;
         let number = Affine::number(value.clone(), rank);
         return match (query::case(graph, id, "function")?, reversed) {
@@ -161,27 +180,27 @@ fn constant_positions(view: &lz_core::TensorView<'_>) -> Option<Affine> {
     all.then(|| Affine { constant: Dim::from(first), coefficients })
 }
 
-/// A bool tensor that is true where an affine function is at most 0.
-pub fn condition(graph: &Graph, id: NodeId) -> Option<Affine> {
+fn condition_within(graph: &Graph, id: NodeId, steps: &mut u32) -> Option<Affine> {
     let node = graph.node(id);
     if node.dtype != DType::Bool {
         return None;
     }
     if node.view().is_some() {
-        return condition(graph, node.input(0)?)?.through(graph, id);
+        return condition_within(graph, node.input(0)?, steps)?.through(graph, id);
     }
     if let Some(constant) = graph.constant(id) {
         return triangle(&constant.view());
     }
     if let Some(("logical_not" | "bitwise_not", x)) = query::unary(graph, id) {
-        return condition(graph, x)?.negation();
+        return condition_within(graph, x, steps)?.negation();
     }
     let (difference, function) = if query::calls(graph, id, "primitive.compare") {
-        let (a, b) = (positions(graph, node.input(0)?)?, positions(graph, node.input(1)?)?);
+        let (a, b) = (positions(graph, node.input(0)?, steps)?, positions(graph, node.input(1)?, steps)?);
         (a.combine(&b, -1)?, query::case(graph, id, "function")?)
     } else if query::calls(graph, id, "primitive.compare_scalar") {
-        let value = query::float(graph, id, "value").filter(|value| value.fract() == 0.0 && value.abs() < 9e15)?;
-        let x = positions(graph, node.input(0)?)?;
+        let value =
+            query::float(graph, id, "value").filter(|value| value.fract() == 0.0 && value.abs() < 9e15)?;
+        let x = positions(graph, node.input(0)?, steps)?;
         (x.plus_number(-(value as i64)), query::case(graph, id, "function")?)
     } else {
         return None;

@@ -16,6 +16,9 @@ use crate::graph::{Graph, NodeId};
 /// Operations with keys and values of fewer heads than queries.
 const GROUPED: &str = "attention.gqa.prefill";
 
+/// Elementwise steps between a softmax and the product below it.
+const MAX_STEPS: usize = 32;
+
 pub fn run(rewriter: &mut Rewriter<'_>) {
     rewriter.each(|rewriter, id| {
         let _ = written_out(rewriter, id) || repeated(rewriter, id);
@@ -46,7 +49,9 @@ enum Mask {
 /// `softmax(q kᵀ ...) v`.
 fn written_out(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let graph = rewriter.graph();
-    let Some(Product { a: weights, b: values, bias: None, alpha: 1.0 }) = matmul::product(graph, id) else { return false };
+    let Some(Product { a: weights, b: values, bias: None, alpha: 1.0 }) = matmul::product(graph, id) else {
+        return false;
+    };
     let Some(found) = find(rewriter, id, weights) else { return false };
     let (Some(q), Some(keys)) = (found.q, found.keys) else { return false };
     let dtype = graph.node(id).dtype;
@@ -86,7 +91,12 @@ fn four(build: &mut Builder, id: NodeId) -> Result<NodeId, GraphError> {
 }
 
 /// All masks as one: bool if all of them are, otherwise a float that is added.
-fn join(build: &mut Builder, masks: &[Mask], dtype: DType, rank: usize) -> Result<Option<NodeId>, GraphError> {
+fn join(
+    build: &mut Builder,
+    masks: &[Mask],
+    dtype: DType,
+    rank: usize,
+) -> Result<Option<NodeId>, GraphError> {
     let bool_only = masks.iter().all(|mask| match mask {
         Mask::Selected { otherwise, .. } => *otherwise == f64::NEG_INFINITY,
         Mask::Added(_) => false,
@@ -167,34 +177,37 @@ fn descend(graph: &Graph, id: NodeId, found: &mut Scores) -> Option<()> {
     if let Some((tanh, cap)) = query::scaled(graph, id)
         && let Some(("tanh", inner)) = query::unary(graph, tanh)
     {
-        let (z, inverse) = query::scaled(graph, inner)?;
-        let matches = (cap * inverse - 1.0).abs() < 1e-6 && cap > 0.0;
-        // A cap scales what is inside: nothing may scale its result.
-        if !matches || found.soft_cap > 0.0 || found.scale != 1.0 {
+        // Nothing may scale the capped scores.
+        if cap <= 0.0 || found.soft_cap > 0.0 || found.scale != 1.0 {
             return None;
         }
-        found.soft_cap = cap;
-        found.interior.extend([tanh, inner]);
-        return descend_without_masks(graph, z, found);
+        // cap * tanh(y) is the cap of cap * y.
+        (found.soft_cap, found.scale) = (cap, cap);
+        found.interior.push(tanh);
+        return descend_without_masks(graph, inner, found);
     }
     if let Some((inner, factor)) = query::scaled(graph, id) {
         found.scale *= factor;
         return descend_without_masks(graph, inner, found);
     }
     if let Some((a, b)) = query::binary_of(graph, id, "add") {
-        for (scores, mask) in [(a, b), (b, a)] {
-            if leads_to_product(graph, scores) {
-                found.masks.push(Mask::Added(mask));
-                return descend(graph, scores, found);
-            }
+        if found.masks.len() == MAX_STEPS {
+            return None;
         }
-        return None;
+        let scores_first = leads_to_product(graph, a);
+        if !scores_first && !leads_to_product(graph, b) {
+            return None;
+        }
+        let (scores, mask) = if scores_first { (a, b) } else { (b, a) };
+        found.masks.push(Mask::Added(mask));
+        return descend(graph, scores, found);
     }
     if query::calls(graph, id, "primitive.where") {
         let node = graph.node(id);
         let (condition, a, b) = (node.input(0)?, node.input(1)?, node.input(2)?);
         for (scores, number, inverted) in [(a, b, false), (b, a, true)] {
-            if let Some(otherwise) = query::fill(graph, number).filter(|value| absorbs(*value, graph.node(id).dtype))
+            if let Some(otherwise) =
+                query::fill(graph, number).filter(|value| absorbs(*value, graph.node(id).dtype))
                 && leads_to_product(graph, scores)
             {
                 found.masks.push(Mask::Selected { condition, otherwise, inverted });
@@ -221,8 +234,11 @@ fn absorbs(value: f64, dtype: DType) -> bool {
 }
 
 /// Whether these are scores: below elementwise steps lies a product.
-fn leads_to_product(graph: &Graph, mut id: NodeId) -> bool {
-    loop {
+fn leads_to_product(graph: &Graph, id: NodeId) -> bool {
+    let mut pending = vec![id];
+    // Scores are few steps away from their product; a large graph of sums is none.
+    for _ in 0..MAX_STEPS {
+        let Some(id) = pending.pop() else { return false };
         if query::calls(graph, id, "primitive.matmul") {
             return true;
         }
@@ -230,18 +246,14 @@ fn leads_to_product(graph: &Graph, mut id: NodeId) -> bool {
             .or_else(|| query::scaled(graph, id).map(|(x, _)| x))
             .or_else(|| query::unary(graph, id).filter(|(name, _)| *name == "tanh").map(|(_, x)| x));
         if let Some(next) = next {
-            id = next;
-            continue;
+            pending.push(next);
+        } else if let Some((a, b)) = query::binary_of(graph, id, "add") {
+            pending.extend([b, a]);
+        } else if query::calls(graph, id, "primitive.where") {
+            pending.extend(graph.node(id).inputs[1..].iter().flatten());
         }
-        if let Some((a, b)) = query::binary_of(graph, id, "add") {
-            return leads_to_product(graph, a) || leads_to_product(graph, b);
-        }
-        if query::calls(graph, id, "primitive.where") {
-            let node = graph.node(id);
-            return [node.input(1), node.input(2)].into_iter().flatten().any(|id| leads_to_product(graph, id));
-        }
-        return false;
     }
+    false
 }
 
 /// Keys and values that are repeated per group of query heads are not materialized: grouped attention reads them once.
@@ -269,8 +281,8 @@ fn repeated(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     rewriter.rewrite(id, &[keys, values], |build| {
         let Some(operation) = crate::catalogue::find(GROUPED) else { return Ok(None) };
         let params = operation.schema().params.iter();
-        let params =
-            params.map(|about| given.iter().find(|(name, _)| *name == about.name).map(|(_, param)| param.clone()));
+        let params = params
+            .map(|about| given.iter().find(|(name, _)| *name == about.name).map(|(_, param)| param.clone()));
         build.call_with(crate::graph::Call { operation, params: params.collect() }, inputs).map(Some)
     })
 }
@@ -282,7 +294,8 @@ fn unrepeated(graph: &Graph, id: NodeId) -> Option<(NodeId, Dim)> {
         // One head for all.
         let from = &graph.node(source).shape;
         let others = |axis: &usize| *axis != 1;
-        let one = from.len() == 4 && from[1].is(1) && (0..4).filter(others).all(|axis| from[axis] == shape[axis]);
+        let one =
+            from.len() == 4 && from[1].is(1) && (0..4).filter(others).all(|axis| from[axis] == shape[axis]);
         return one.then(|| (source, shape[1].clone()));
     }
     let expanded = query::reshape(graph, id)?;

@@ -26,7 +26,9 @@ fn relu(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         return false;
     }
     let node = graph.node(conv);
-    let Some(call) = node.call().and_then(|call| linear::with_case(call, "activation", "relu")) else { return false };
+    let Some(call) = node.call().and_then(|call| linear::with_case(call, "activation", "relu")) else {
+        return false;
+    };
     let inputs = node.inputs.clone();
     rewriter.rewrite(id, &[conv], |build| build.call_with(call, inputs).map(Some))
 }
@@ -49,7 +51,9 @@ fn per_channel(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         }
         let Some(values) = channel_constant(graph, operand) else { continue };
         let node = graph.node(conv);
-        let (Some(weight), bias, Some(call)) = (node.input(1), node.input(2), node.call().cloned()) else { continue };
+        let (Some(weight), bias, Some(call)) = (node.input(1), node.input(2), node.call().cloned()) else {
+            continue;
+        };
         let constant = |id: NodeId| query::is_constant(graph, id);
         if !constant(weight) || !bias.is_none_or(constant) {
             continue;

@@ -82,7 +82,8 @@ fn part_of(graph: &Graph, id: NodeId) -> Option<Graph> {
     while placed.len() < needed.len() {
         let find = |id: NodeId| placed.iter().find(|(old, _)| *old == id).map(|(_, new)| *new);
         let ready = |id: &&NodeId| {
-            find(**id).is_none() && graph.node(**id).inputs.iter().flatten().all(|input| find(*input).is_some())
+            find(**id).is_none()
+                && graph.node(**id).inputs.iter().flatten().all(|input| find(*input).is_some())
         };
         let next = *needed.iter().find(ready)?;
         let mut node = graph.node(next).clone();

@@ -33,7 +33,9 @@ fn neutral_int(graph: &Graph, id: NodeId) -> Option<NodeId> {
     let value = value.constant()?;
     let boolean = graph.node(id).dtype == lz_core::DType::Bool;
     let neutral = match (query::case(graph, id, "function")?, reversed) {
-        ("add" | "bitwise_or" | "bitwise_xor", _) | ("sub" | "shift_left" | "shift_right", false) => value == 0,
+        ("add" | "bitwise_or" | "bitwise_xor", _) | ("sub" | "shift_left" | "shift_right", false) => {
+            value == 0
+        }
         ("mul", _) | ("floor_divide" | "trunc_divide", false) => value == 1 || (boolean && value != 0),
         ("bitwise_and", _) => value == -1 || (boolean && value != 0),
         _ => false,

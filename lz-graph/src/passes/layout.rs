@@ -1,8 +1,8 @@
 //! Layouts: operations that accept `BSHD` and `BHSD` read their inputs as they are stored, and permutes move behind them, where they cancel.
 
+use super::linear;
 use super::query;
 use super::rewriter::Rewriter;
-use super::linear;
 use crate::graph::{Graph, NodeId};
 
 /// Heads and length exchanged.
@@ -24,7 +24,9 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
             _ => return,
         };
         let node = graph.node(id);
-        let Some(call) = node.call().and_then(|call| linear::with_case(call, "layout", layout)) else { return };
+        let Some(call) = node.call().and_then(|call| linear::with_case(call, "layout", layout)) else {
+            return;
+        };
         let mut all = node.inputs.clone();
         rewriter.rewrite(id, &[], |build| {
             for (index, stored) in stored.iter().enumerate() {
@@ -44,7 +46,11 @@ fn tensors(graph: &Graph, id: NodeId) -> Option<Vec<NodeId>> {
     let node = graph.node(id);
     let count = match &*node.call()?.operation.name {
         "posenc.rope" => 1,
-        "attention.gqa.prefill" | "attention.standard.prefill" if query::flag(graph, id, "return_lse") == Some(false) => 3,
+        "attention.gqa.prefill" | "attention.standard.prefill"
+            if query::flag(graph, id, "return_lse") == Some(false) =>
+        {
+            3
+        }
         _ => return None,
     };
     (0..count).map(|index| node.input(index)).collect()

@@ -8,7 +8,10 @@ use crate::graph::{Call, Graph, NodeId, Param};
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
     rewriter.each(|rewriter, id| {
-        let _ = bias(rewriter, id) || activation(rewriter, id) || unflatten(rewriter, id) || bias_under_view(rewriter, id);
+        let _ = bias(rewriter, id)
+            || activation(rewriter, id)
+            || unflatten(rewriter, id)
+            || bias_under_view(rewriter, id);
     });
 }
 
@@ -84,7 +87,9 @@ fn activation(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         return false;
     }
     let node = graph.node(layer);
-    let Some(call) = node.call().and_then(|call| with_case(call, "activation", function)) else { return false };
+    let Some(call) = node.call().and_then(|call| with_case(call, "activation", function)) else {
+        return false;
+    };
     let inputs = node.inputs.clone();
     let interior: Vec<NodeId> = if layer == x { vec![x] } else { vec![x, layer] };
     rewriter.rewrite(id, &interior, |build| {

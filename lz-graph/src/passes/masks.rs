@@ -104,7 +104,8 @@ fn as_condition(graph: &Graph, mask: NodeId) -> Option<Visible> {
         return None;
     }
     let node = graph.node(mask);
-    let (condition, a, b) = (node.input(0)?, query::fill(graph, node.input(1)?)?, query::fill(graph, node.input(2)?)?);
+    let (condition, a, b) =
+        (node.input(0)?, query::fill(graph, node.input(1)?)?, query::fill(graph, node.input(2)?)?);
     let hidden = |value: f64| value <= -1e30 || (node.dtype == lz_core::DType::F16 && value <= -60_000.0);
     if a == 0.0 && hidden(b) {
         Some(Visible { condition, inverted: false, finite: b.is_finite() })
@@ -150,7 +151,8 @@ enum Diagonal {
 
 /// A condition on the difference of the last two indices.
 fn diagonal(condition: &Affine) -> Option<Diagonal> {
-    let (last, others) = condition.coefficients.split_last_chunk::<2>().map(|(others, last)| (last, others))?;
+    let (last, others) =
+        condition.coefficients.split_last_chunk::<2>().map(|(others, last)| (last, others))?;
     if others.iter().any(|coefficient| *coefficient != 0) {
         return None;
     }
@@ -194,7 +196,8 @@ impl Geometry {
             params.push(("causal", Param::Bool(true)));
         }
         if let Some(first) = &parts.first {
-            let left = offset.minus(first).constant().filter(|left| *left >= 0 && *left <= i64::from(i32::MAX))?;
+            let left =
+                offset.minus(first).constant().filter(|left| *left >= 0 && *left <= i64::from(i32::MAX))?;
             if self.windowed {
                 return None;
             }

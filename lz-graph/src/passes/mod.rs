@@ -72,7 +72,7 @@ static PASSES: &[Pass] = &[
     Pass { name: "matmul", tolerance: Tolerance::Rounding, run: matmul::run },
     Pass { name: "fold", tolerance: Tolerance::Exact, run: fold::run },
     Pass { name: "attention", tolerance: Tolerance::Rounding, run: attention::run },
-    Pass { name: "masks", tolerance: Tolerance::Exact, run: masks::run },
+    Pass { name: "masks", tolerance: Tolerance::Rounding, run: masks::run },
     Pass { name: "softmax", tolerance: Tolerance::Rounding, run: softmax::run },
     Pass { name: "rotary", tolerance: Tolerance::Rounding, run: rotary::run },
     Pass { name: "norms", tolerance: Tolerance::Rounding, run: norms::run },

@@ -72,7 +72,8 @@ fn norm(graph: &Graph, id: NodeId) -> Option<&'static str> {
     if query::calls(graph, id, "norm.rms") {
         return Some("norm.rms");
     }
-    let plain = query::calls(graph, id, "norm.layer") && query::flag(graph, id, "return_stats") == Some(false);
+    let plain =
+        query::calls(graph, id, "norm.layer") && query::flag(graph, id, "return_stats") == Some(false);
     plain.then_some("norm.layer")
 }
 
@@ -156,7 +157,8 @@ fn offset(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     }
     let Some(weight) = graph.node(id).input(1) else { return false };
     let Some((stored, number)) = query::shifted(graph, weight) else { return false };
-    let stored = query::cast(graph, stored).filter(|inner| widened(graph, *inner, DType::F32)).unwrap_or(stored);
+    let stored =
+        query::cast(graph, stored).filter(|inner| widened(graph, *inner, DType::F32)).unwrap_or(stored);
     let node = graph.node(id);
     let Some(mut call) = node.call().cloned() else { return false };
     let mut inputs = node.inputs.clone();
@@ -195,7 +197,11 @@ fn casts(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
 
 fn stored_weight(graph: &Graph, input: Option<NodeId>) -> Option<NodeId> {
     let input = input?;
-    Some(query::cast(graph, input).filter(|stored| widened(graph, *stored, graph.node(input).dtype)).unwrap_or(input))
+    Some(
+        query::cast(graph, input)
+            .filter(|stored| widened(graph, *stored, graph.node(input).dtype))
+            .unwrap_or(input),
+    )
 }
 
 /// Whether a dtype contains every value of the node's.

@@ -146,10 +146,8 @@ impl Pattern {
             Pattern::Capture(_) | Pattern::Either(_) => false,
             Pattern::Unary(function, x) => query::unary(graph, id)
                 .is_some_and(|(name, input)| name == *function && x.matches(rewriter, input, found)),
-            Pattern::Activation(function, x) => {
-                super::activations::plain(graph, id)
-                    .is_some_and(|(name, input)| name == *function && x.matches(rewriter, input, found))
-            }
+            Pattern::Activation(function, x) => super::activations::plain(graph, id)
+                .is_some_and(|(name, input)| name == *function && x.matches(rewriter, input, found)),
             Pattern::Reduce(function, x) => {
                 query::calls(graph, id, "primitive.reduce")
                     && query::case(graph, id, "function") == Some(function)
@@ -159,13 +157,16 @@ impl Pattern {
                 let Some((a, b)) = query::binary_of(graph, id, function) else { return false };
                 let [first, second] = operands.as_ref();
                 let mut both = |a, b| {
-                    attempt(found, |found| first.matches(rewriter, a, found) && second.matches(rewriter, b, found))
+                    attempt(found, |found| {
+                        first.matches(rewriter, a, found) && second.matches(rewriter, b, found)
+                    })
                 };
                 let commutes = matches!(*function, "add" | "mul" | "minimum" | "maximum");
                 both(a, b) || (commutes && both(b, a))
             }
-            Pattern::Plus(x, number) => query::shifted(graph, id)
-                .is_some_and(|(input, value)| found.accepts(*number, value) && x.matches(rewriter, input, found)),
+            Pattern::Plus(x, number) => query::shifted(graph, id).is_some_and(|(input, value)| {
+                found.accepts(*number, value) && x.matches(rewriter, input, found)
+            }),
             Pattern::Power(x, exponent) => match base(graph, id, *exponent, &mut found.interior) {
                 Some(input) => x.matches(rewriter, input, found),
                 None => false,
@@ -178,14 +179,14 @@ impl Pattern {
                     && found.accepts(*number, coefficient)
                     && assign(rewriter, patterns, &factors, found)
             }
-            Pattern::Column(x) => query::reshape(graph, id).is_some_and(|input| {
-                is_column(graph, input, id) && x.matches(rewriter, input, found)
-            }),
+            Pattern::Column(x) => query::reshape(graph, id)
+                .is_some_and(|input| is_column(graph, input, id) && x.matches(rewriter, input, found)),
             Pattern::Across(x) => query::expand(graph, id).is_some_and(|input| {
                 let (from, to) = (&graph.node(input).shape, &graph.node(id).shape);
                 let rows = from.len().checked_sub(1);
-                rows.is_some_and(|rows| from.len() == to.len() && from[rows].is(1) && from[..rows] == to[..rows])
-                    && x.matches(rewriter, input, found)
+                rows.is_some_and(|rows| {
+                    from.len() == to.len() && from[rows].is(1) && from[..rows] == to[..rows]
+                }) && x.matches(rewriter, input, found)
             }),
         }
     }
@@ -263,6 +264,8 @@ fn assign(rewriter: &Rewriter<'_>, patterns: &[Pattern], factors: &[NodeId], fou
     (0..factors.len()).any(|index| {
         let mut others = factors.to_vec();
         let factor = others.remove(index);
-        attempt(found, |found| first.matches(rewriter, factor, found) && assign(rewriter, rest, &others, found))
+        attempt(found, |found| {
+            first.matches(rewriter, factor, found) && assign(rewriter, rest, &others, found)
+        })
     })
 }

@@ -1,8 +1,8 @@
 //! Linear layers of one input become one layer with joined weights, where rows are few: a layer of few rows is bound by the memory of its
 //! weights, and one long read is faster than three short ones.
 
-use super::rewriter::Rewriter;
 use super::linear;
+use super::rewriter::Rewriter;
 use crate::dim::Dim;
 use crate::graph::{Graph, NodeId};
 
@@ -17,7 +17,8 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
     rewriter.each(|rewriter, x| {
         let graph = rewriter.graph();
         let Some(users) = users.get(x.index()) else { return };
-        let mut layers: Vec<NodeId> = users.iter().copied().filter(|user| is_projection(rewriter, *user, x)).collect();
+        let mut layers: Vec<NodeId> =
+            users.iter().copied().filter(|user| is_projection(rewriter, *user, x)).collect();
         layers.dedup();
         let Some(first) = layers.first() else { return };
         let biased = graph.node(*first).input(2).is_some();
@@ -51,9 +52,14 @@ fn has_few_rows(graph: &Graph, x: NodeId) -> bool {
 
 fn merge(rewriter: &mut Rewriter<'_>, layers: &[NodeId]) {
     let graph = rewriter.graph();
-    let inputs = |index: usize| -> Vec<NodeId> { layers.iter().filter_map(|id| graph.node(*id).input(index)).collect() };
+    let inputs = |index: usize| -> Vec<NodeId> {
+        layers.iter().filter_map(|id| graph.node(*id).input(index)).collect()
+    };
     let (weights, biases) = (inputs(1), inputs(2));
-    let (Some(call), Some(x)) = (graph.node(layers[0]).call().cloned(), graph.node(layers[0]).input(0)) else { return };
+    let (Some(call), Some(x)) = (graph.node(layers[0]).call().cloned(), graph.node(layers[0]).input(0))
+    else {
+        return;
+    };
     let axis = graph.node(layers[0]).rank() - 1;
     let sizes: Vec<Dim> = layers.iter().map(|id| graph.node(*id).shape[axis].clone()).collect();
     let mut joined = None;

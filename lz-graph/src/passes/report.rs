@@ -59,7 +59,13 @@ impl fmt::Display for Rewrite {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts: Vec<String> = self.counts().iter().map(|(name, count)| format!("{name} {count}")).collect();
-        write!(f, "{} rounds: {}", self.rounds, if counts.is_empty() { "nothing".to_owned() } else { counts.join(", ") })
+        let counts: Vec<String> =
+            self.counts().iter().map(|(name, count)| format!("{name} {count}")).collect();
+        write!(
+            f,
+            "{} rounds: {}",
+            self.rounds,
+            if counts.is_empty() { "nothing".to_owned() } else { counts.join(", ") }
+        )
     }
 }

@@ -23,10 +23,13 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
         if rewriter.uses(sum) < 2 || users.any(|user| user != id && query::calls(graph, user, "norm.rms")) {
             return;
         }
-        let Some((x, residual)) = [(a, b), (b, a)].into_iter().find(|(_, other)| is_overwritable(rewriter, *other)) else {
+        let Some((x, residual)) =
+            [(a, b), (b, a)].into_iter().find(|(_, other)| is_overwritable(rewriter, *other))
+        else {
             return;
         };
-        let given = |name| query::float(graph, id, name).map(|value| (name, crate::build::Given::from(value)));
+        let given =
+            |name| query::float(graph, id, name).map(|value| (name, crate::build::Given::from(value)));
         let (Some(eps), Some(offset)) = (given("eps"), given("weight_offset")) else { return };
         let mut call = None;
         let replaced = rewriter.rewrite(id, &[sum], |build| {
@@ -47,7 +50,9 @@ fn is_overwritable(rewriter: &Rewriter<'_>, id: NodeId) -> bool {
         NodeKind::Call(_) => rewriter.graph().written_inputs(id).is_empty(),
         NodeKind::Concat(_) | NodeKind::Projection(_) => true,
         // The memory of an earlier sum, which this one overwrites in turn.
-        NodeKind::Written(_) => node.input(0).is_some_and(|call| query::calls(rewriter.graph(), call, "norm.rms.add")),
+        NodeKind::Written(_) => {
+            node.input(0).is_some_and(|call| query::calls(rewriter.graph(), call, "norm.rms.add"))
+        }
         _ => false,
     };
     owned && rewriter.uses(id) == 1

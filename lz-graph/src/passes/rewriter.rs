@@ -116,7 +116,8 @@ impl<'a> Rewriter<'a> {
     /// Whether something uses a second output or a changed input of a call: only the call itself has those.
     fn has_other_results(&self, id: NodeId) -> bool {
         let nodes = self.graph().nodes.iter();
-        let mut results = nodes.filter(|node| matches!(node.kind, NodeKind::Projection(_) | NodeKind::Written(_)));
+        let mut results =
+            nodes.filter(|node| matches!(node.kind, NodeKind::Projection(_) | NodeKind::Written(_)));
         results.any(|node| node.input(0) == Some(id))
     }
 

@@ -3,6 +3,8 @@
 //! Frameworks compute cosines and sines for every feature, each value twice; `posenc.rope` has one per pair. The half of the table is built
 //! from what the whole one was computed of, after a proof that the other half repeats it.
 
+use std::collections::HashMap;
+
 use lz_core::DType;
 
 use super::query;
@@ -38,7 +40,8 @@ struct Rotation {
 
 fn rotation(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let graph = rewriter.graph();
-    let known = matches!(graph.node(id).dtype, DType::F32 | DType::F16 | DType::BF16) && graph.node(id).rank() == 4;
+    let known =
+        matches!(graph.node(id).dtype, DType::F32 | DType::F16 | DType::BF16) && graph.node(id).rank() == 4;
     let Some(found) = find(graph, id).filter(|_| known) else { return false };
     if !rewriter.contains_all_uses(id, &found.interior) {
         return false;
@@ -49,8 +52,8 @@ fn rotation(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         return false;
     }
     rewriter.rewrite(id, &found.interior, |build| {
-        let (Some(cos), Some(sin)) = (half(build, found.cos, found.pairing)?, half(build, found.sin, found.pairing)?)
-        else {
+        let mut halves = Halves { pairing: found.pairing, known: HashMap::new() };
+        let (Some(cos), Some(sin)) = (halves.of(build, found.cos)?, halves.of(build, found.sin)?) else {
             return Ok(None);
         };
         let (cos, sin) = (table.rows(build, cos)?, table.rows(build, sin)?);
@@ -70,15 +73,16 @@ fn find(graph: &Graph, id: NodeId) -> Option<Rotation> {
         let Some((c, d)) = query::binary_of(graph, turned, "mul") else { continue };
         for (rotated, sin) in [(c, d), (d, c)] {
             let mut interior = vec![straight, turned];
-            let Some((x, pairing)) = rotated_half(graph, rotated, &mut interior) else { continue };
+            let Some(turned) = rotated_half(graph, rotated, &mut interior) else { continue };
             let Some((e, f)) = query::binary_of(graph, straight, "mul") else { continue };
-            let cos = if e == x {
-                f
-            } else if f == x {
-                e
+            let (x, cos) = if turned.is(graph, e) {
+                (e, f)
+            } else if turned.is(graph, f) {
+                (f, e)
             } else {
                 continue;
             };
+            let pairing = turned.pairing;
             let (cos, sin) = (query::before_expand(graph, cos), query::before_expand(graph, sin));
             return Some(Rotation { x, cos, sin, pairing, interior });
         }
@@ -86,68 +90,69 @@ fn find(graph: &Graph, id: NodeId) -> Option<Rotation> {
     None
 }
 
+/// The features that were exchanged: `size` of them from `start` on.
+struct Turned {
+    source: NodeId,
+    start: Dim,
+    size: Dim,
+    pairing: Pairing,
+}
+
+impl Turned {
+    /// Whether a node has exactly these features.
+    fn is(&self, graph: &Graph, id: NodeId) -> bool {
+        if id == self.source {
+            return self.start.is(0) && query::last(graph, id) == Some(&self.size);
+        }
+        query::slice(graph, id).is_some_and(|slice| {
+            slice.x == self.source
+                && slice.axis + 1 == graph.node(id).rank()
+                && slice.step == 1
+                && *slice.start == self.start
+                && query::last(graph, id) == Some(&self.size)
+        })
+    }
+
+    /// From the slices of the first and the second feature of every pair.
+    fn of(graph: &Graph, first: NodeId, second: NodeId, pairing: Pairing) -> Option<Turned> {
+        let (low, high) = (query::slice(graph, first)?, query::slice(graph, second)?);
+        let half = query::last(graph, first)?;
+        let (step, distance) = match pairing {
+            Pairing::Halves => (1, half.clone()),
+            Pairing::Adjacent => (2, Dim::from(1)),
+        };
+        let last = graph.node(first).rank().checked_sub(1)?;
+        let fits = low.x == high.x
+            && [low.axis, high.axis] == [last, last]
+            && [low.step, high.step] == [step, step]
+            && *high.start == low.start.plus(&distance)
+            && query::last(graph, second) == Some(half);
+        fits.then(|| Turned {
+            source: low.x,
+            start: low.start.clone(),
+            size: half.times(&Dim::from(2)),
+            pairing,
+        })
+    }
+}
+
 /// `cat(-x2, x1)` of the halves, or `stack(-x[1::2], x[::2])` of adjacent features.
-fn rotated_half(graph: &Graph, id: NodeId, interior: &mut Vec<NodeId>) -> Option<(NodeId, Pairing)> {
-    let start = interior.len();
-    interior.push(id);
-    let found = halves_swapped(graph, id, interior).or_else(|| adjacent_swapped(graph, id, interior));
-    if found.is_none() {
-        interior.truncate(start);
-    }
-    found
-}
-
-fn halves_swapped(graph: &Graph, id: NodeId, interior: &mut Vec<NodeId>) -> Option<(NodeId, Pairing)> {
+fn rotated_half(graph: &Graph, id: NodeId, interior: &mut Vec<NodeId>) -> Option<Turned> {
     let last = graph.node(id).rank().checked_sub(1)?;
-    let [negated, first] = parts(graph, id, last)?;
-    let second = negation(graph, negated)?;
-    let (low, high) = (query::slice(graph, first)?, query::slice(graph, second)?);
-    let size = query::last(graph, low.x)?;
-    let half = size.floor_div(&Dim::from(2));
-    let whole = half.times(&Dim::from(2)) == *size;
-    let lengths = [first, second].iter().all(|part| query::last(graph, *part) == Some(&half));
-    let fits = low.x == high.x
-        && low.axis == last
-        && high.axis == last
-        && low.step == 1
-        && high.step == 1
-        && low.start.is(0)
-        && *high.start == half;
-    if !(whole && lengths && fits) {
-        return None;
+    if let Some([negated, first]) = parts(graph, id, last) {
+        let second = negation(graph, negated)?;
+        interior.extend([id, negated, first, second]);
+        return Turned::of(graph, first, second, Pairing::Halves);
     }
-    interior.extend([negated, first, second]);
-    Some((low.x, Pairing::Halves))
-}
-
-fn adjacent_swapped(graph: &Graph, id: NodeId, interior: &mut Vec<NodeId>) -> Option<(NodeId, Pairing)> {
     let stacked = query::reshape(graph, id)?;
-    let rank = graph.node(id).rank();
-    if graph.node(stacked).rank() != rank + 1 || !query::last(graph, stacked)?.is(2) {
+    if graph.node(stacked).rank() != last + 2 {
         return None;
     }
-    let [left, right] = parts(graph, stacked, rank)?;
+    let [left, right] = parts(graph, stacked, last + 1)?;
     let (negated, even) = (column(graph, left)?, column(graph, right)?);
-    // The sign may be applied before or after the new dimension is added.
     let odd = negation(graph, negated)?;
-    let (even_slice, odd_slice) = (query::slice(graph, even)?, query::slice(graph, odd)?);
-    let size = query::last(graph, even_slice.x)?;
-    let half = size.floor_div(&Dim::from(2));
-    let lengths = [even, odd].iter().all(|part| query::last(graph, *part) == Some(&half));
-    let axes = even_slice.axis == rank - 1 && odd_slice.axis == rank - 1;
-    let fits = even_slice.x == odd_slice.x
-        && axes
-        && even_slice.step == 2
-        && odd_slice.step == 2
-        && even_slice.start.is(0)
-        && odd_slice.start.is(1)
-        && half.times(&Dim::from(2)) == *size;
-    if !(lengths && fits) {
-        return None;
-    }
-    let x = even_slice.x;
-    interior.extend([stacked, left, right, negated, even, odd]);
-    Some((x, Pairing::Adjacent))
+    interior.extend([id, stacked, left, right, negated, even, odd]);
+    Turned::of(graph, even, odd, Pairing::Adjacent)
 }
 
 /// The two parts of a concatenation.
@@ -221,63 +226,72 @@ impl Table {
     }
 }
 
-/// Every value of the last dimension once, if it is there twice (in halves or adjacent); `None` otherwise.
-fn half(build: &mut Builder, id: NodeId, pairing: Pairing) -> Result<Option<NodeId>, GraphError> {
-    let node = build.graph().node(id).clone();
-    let Some(size) = node.shape.last() else { return Ok(None) };
-    let half_size = size.floor_div(&Dim::from(2));
-    let mut shape = node.shape.clone();
-    let last = shape.len() - 1;
-    shape[last] = half_size.clone();
-    if let Some(once) = repeated(build.graph(), id, pairing) {
-        return build.reshape(once, shape).map(Some);
+/// Tensors whose last dimension has every value twice (in halves or adjacent), with every value once.
+struct Halves {
+    pairing: Pairing,
+    known: HashMap<NodeId, Option<NodeId>>,
+}
+
+impl Halves {
+    /// Every value once; `None` if the tensor does not provably repeat them.
+    fn of(&mut self, build: &mut Builder, id: NodeId) -> Result<Option<NodeId>, GraphError> {
+        if let Some(known) = self.known.get(&id) {
+            return Ok(*known);
+        }
+        let half = self.build(build, id)?;
+        self.known.insert(id, half);
+        Ok(half)
     }
-    match &node.kind {
-        NodeKind::Constant(_) => {
-            if !constant_repeats(build.graph(), id, pairing) {
-                return Ok(None);
-            }
-            let step = if pairing == Pairing::Halves { 1 } else { 2 };
-            build.slice(id, last, Dim::from(0), half_size, step).map(Some)
+
+    fn build(&mut self, build: &mut Builder, id: NodeId) -> Result<Option<NodeId>, GraphError> {
+        let node = build.graph().node(id).clone();
+        let Some(size) = node.shape.last() else { return Ok(None) };
+        let half_size = size.floor_div(&Dim::from(2));
+        let mut shape = node.shape.clone();
+        let last = shape.len() - 1;
+        shape[last] = half_size.clone();
+        if let Some(once) = repeated(build.graph(), id, self.pairing) {
+            return build.reshape(once, shape).map(Some);
         }
-        NodeKind::View(view) => {
-            let Some(input) = node.input(0) else { return Ok(None) };
-            let keeps_last = match view {
-                View::Reshape | View::Expand => query::last(build.graph(), input) == Some(size),
-                View::Permute(order) => order.last() == Some(&last),
-                View::Slice { axis, .. } => *axis != last,
-            };
-            if !keeps_last {
-                return Ok(None);
-            }
-            let Some(inner) = half(build, input, pairing)? else { return Ok(None) };
-            Ok(Some(build.push(node.kind.clone(), &[inner], shape, node.dtype)))
-        }
-        NodeKind::Call(call) if is_elementwise(&call.operation.name) => {
-            let mut inputs = Vec::with_capacity(node.inputs.len());
-            for input in &node.inputs {
-                inputs.push(match input {
-                    None => None,
-                    Some(input) => match half(build, *input, pairing)? {
-                        Some(inner) => Some(inner),
-                        None => return Ok(None),
-                    },
-                });
-            }
-            build.call_with(call.clone(), inputs).map(Some)
-        }
-        NodeKind::Call(call) if call.operation.name == "primitive.gather" => {
-            let Some(table) = node.input(0) else { return Ok(None) };
-            match half(build, table, pairing)? {
-                Some(inner) => {
-                    let mut inputs = node.inputs.clone();
-                    inputs[0] = Some(inner);
-                    build.call_with(call.clone(), inputs).map(Some)
+        match &node.kind {
+            NodeKind::Constant(_) => {
+                if !constant_repeats(build.graph(), id, self.pairing) {
+                    return Ok(None);
                 }
-                None => Ok(None),
+                let step = if self.pairing == Pairing::Halves { 1 } else { 2 };
+                build.slice(id, last, Dim::from(0), half_size, step).map(Some)
             }
+            NodeKind::View(view) => {
+                let Some(input) = node.input(0) else { return Ok(None) };
+                let keeps_last = match view {
+                    View::Reshape | View::Expand => query::last(build.graph(), input) == Some(size),
+                    View::Permute(order) => order.last() == Some(&last),
+                    View::Slice { axis, .. } => *axis != last,
+                };
+                if !keeps_last {
+                    return Ok(None);
+                }
+                let Some(inner) = self.of(build, input)? else { return Ok(None) };
+                Ok(Some(build.push(node.kind.clone(), &[inner], shape, node.dtype)))
+            }
+            NodeKind::Call(call) => {
+                // The table of a gather, or every operand of an elementwise function.
+                let halved = match &*call.operation.name {
+                    "primitive.gather" => 1,
+                    name if is_elementwise(name) => node.inputs.len(),
+                    _ => return Ok(None),
+                };
+                let mut inputs = node.inputs.clone();
+                for input in inputs.iter_mut().take(halved).flatten() {
+                    match self.of(build, *input)? {
+                        Some(inner) => *input = inner,
+                        None => return Ok(None),
+                    }
+                }
+                build.call_with(call.clone(), inputs).map(Some)
+            }
+            _ => Ok(None),
         }
-        _ => Ok(None),
     }
 }
 
@@ -336,9 +350,12 @@ fn partial(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     }
     let node = graph.node(rotated);
     let Some(low_id) = node.input(0) else { return false };
-    let (Some(low), Some(high)) = (query::slice(graph, low_id), query::slice(graph, rest)) else { return false };
+    let (Some(low), Some(high)) = (query::slice(graph, low_id), query::slice(graph, rest)) else {
+        return false;
+    };
     let width = query::last(graph, low_id);
-    let covers = Some(high.start) == width && low.start.is(0) && query::last(graph, id) == query::last(graph, low.x);
+    let covers =
+        Some(high.start) == width && low.start.is(0) && query::last(graph, id) == query::last(graph, low.x);
     let axes = low.axis == last && high.axis == last && low.step == 1 && high.step == 1;
     // The operation rotates twice as many features as the table has.
     let half = node.input(1).and_then(|table| query::last(graph, table));

@@ -13,7 +13,12 @@ const ATTEMPTS: [[i64; 2]; 3] = [[3, 0], [2, 1], [5, 0]];
 
 /// Runs both graphs with small random inputs and compares their outputs. Fails with every difference; a graph whose conditions on sizes
 /// no attempt satisfies fails as well, because nothing was compared.
-pub fn verify(before: &Graph, after: &Graph, engine: &Engine, tolerance: Tolerance) -> Result<(), GraphError> {
+pub fn verify(
+    before: &Graph,
+    after: &Graph,
+    engine: &Engine,
+    tolerance: Tolerance,
+) -> Result<(), GraphError> {
     let mut compared = false;
     let mut last = None;
     for (seed, [base, step]) in ATTEMPTS.iter().enumerate() {

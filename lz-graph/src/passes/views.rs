@@ -88,7 +88,11 @@ fn join_slices(rewriter: &mut Rewriter<'_>, id: NodeId, axis: usize) {
     let mut end = Dim::from(0);
     for part in graph.node(id).inputs.iter().flatten() {
         let Some(slice) = query::slice(graph, *part) else { return };
-        if slice.axis != axis || slice.step != 1 || *slice.start != end || *source.get_or_insert(slice.x) != slice.x {
+        if slice.axis != axis
+            || slice.step != 1
+            || *slice.start != end
+            || *source.get_or_insert(slice.x) != slice.x
+        {
             return;
         }
         end = end.plus(&graph.node(*part).shape[axis]);

@@ -47,7 +47,7 @@ impl Default for Spelling {
 }
 
 /// `j <= i` (or `j >= i`) over `[length, length]`.
-fn causal(build: &mut Builder, length: &Dim, reversed: bool) -> Built {
+pub(super) fn causal(build: &mut Builder, length: &Dim, reversed: bool) -> Built {
     let queries = build.arange(Dim::from(0), 1, length.clone(), DType::I64)?;
     let keys = build.arange(Dim::from(0), 1, length.clone(), DType::I64)?;
     let queries = build.unsqueeze(queries, 1)?;
@@ -64,7 +64,8 @@ fn attention(build: &mut Builder, spelling: &Spelling) -> Built {
     let operand = |build: &mut Builder, name: &str, heads: i64| -> Built {
         let shape = vec![batch.clone(), length.clone(), Dim::from(heads * features)];
         let x = build.input(name, shape, spelling.dtype);
-        let split = build.reshape(x, vec![batch.clone(), length.clone(), Dim::from(heads), Dim::from(features)])?;
+        let split =
+            build.reshape(x, vec![batch.clone(), length.clone(), Dim::from(heads), Dim::from(features)])?;
         build.transpose(split, 1, 2)
     };
     let q = operand(build, "q", heads)?;
@@ -141,7 +142,8 @@ fn masked(build: &mut Builder, scores: NodeId, spelling: &Spelling, length: &Dim
         Mask::Padded => {
             let visible = causal(build, length, false)?;
             let padding = build.input("padding", vec![Dim::from(2), length.clone()], DType::Bool);
-            let padding = build.reshape(padding, vec![Dim::from(2), Dim::from(1), Dim::from(1), length.clone()])?;
+            let padding =
+                build.reshape(padding, vec![Dim::from(2), Dim::from(1), Dim::from(1), length.clone()])?;
             let visible = build.binary("bitwise_and", visible, padding)?;
             let least = build.scalar(f64::NEG_INFINITY, dtype)?;
             build.select_where(visible, scores, least)
@@ -163,7 +165,12 @@ fn after(spelling: &Spelling) -> Graph {
 
 #[test]
 fn naive_attention_with_grouped_heads_is_one_call() {
-    let before = graph(|build| attention(build, &Spelling { group: 2, mask: Mask::Causal(f64::from(f32::MIN)), ..Spelling::default() }));
+    let before = graph(|build| {
+        attention(
+            build,
+            &Spelling { group: 2, mask: Mask::Causal(f64::from(f32::MIN)), ..Spelling::default() },
+        )
+    });
     insta::assert_snapshot!(both(&before));
 }
 
@@ -232,7 +239,11 @@ fn imported(build: &mut Builder, mask: impl FnOnce(&mut Builder, &Dim, &Dim) -> 
     let k = build.input("k", vec![Dim::from(1), Dim::from(2), keys.clone(), Dim::from(4)], DType::F32);
     let v = build.input("v", vec![Dim::from(1), Dim::from(2), keys.clone(), Dim::from(4)], DType::F32);
     let mask = mask(build, &past, &length)?;
-    build.call("attention.standard.prefill", &[Some(q), Some(k), Some(v), Some(mask)], &[("layout", Given::from("BHSD"))])
+    build.call(
+        "attention.standard.prefill",
+        &[Some(q), Some(k), Some(v), Some(mask)],
+        &[("layout", Given::from("BHSD"))],
+    )
 }
 
 /// `kv <= q + past`, and `kv > q + past - window` if there is a window, as Transformers builds masks.
@@ -253,9 +264,11 @@ fn position_mask(build: &mut Builder, past: &Dim, length: &Dim, window: Option<i
 
 #[test]
 fn masks_of_positions_become_params() {
-    let before = graph(|build| imported(build, |build, past, length| position_mask(build, past, length, Some(3))));
+    let before =
+        graph(|build| imported(build, |build, past, length| position_mask(build, past, length, Some(3))));
     insta::assert_snapshot!(both(&before));
-    let before = graph(|build| imported(build, |build, past, length| position_mask(build, past, length, None)));
+    let before =
+        graph(|build| imported(build, |build, past, length| position_mask(build, past, length, None)));
     let (after, _) = optimized(&before, &[]);
     assert!(after.to_string().contains("causal=true, causal_offset=s0"), "{after}");
 }
@@ -265,7 +278,11 @@ fn masks_of_values_stay() {
     let before = graph(|build| {
         imported(build, |build, past, length| {
             let keys = past.plus(length);
-            let mask = build.input("mask", vec![Dim::from(1), Dim::from(1), length.clone(), keys.clone()], DType::F32);
+            let mask = build.input(
+                "mask",
+                vec![Dim::from(1), Dim::from(1), length.clone(), keys.clone()],
+                DType::F32,
+            );
             build.expand(mask, &[Dim::from(1), Dim::from(2), length.clone(), keys])
         })
     });

@@ -4,7 +4,7 @@ use super::*;
 
 /// The spellings of RMS norm.
 #[derive(Clone, Copy)]
-enum Rms {
+pub(super) enum Rms {
     /// `weight * (x * rsqrt(mean(x²) + eps))`.
     Plain,
     /// In f32, rounded before the weight (Llama).
@@ -17,7 +17,7 @@ enum Rms {
     EpsAfterRoot,
 }
 
-fn rms(build: &mut Builder, x: NodeId, weight: NodeId, form: Rms) -> Built {
+pub(super) fn rms(build: &mut Builder, x: NodeId, weight: NodeId, form: Rms) -> Built {
     let dtype = build.dtype(x);
     let last = build.rank(x) - 1;
     let wide = build.cast(x, DType::F32)?;
@@ -71,7 +71,11 @@ fn rms_norms_are_found_in_every_spelling() {
     ] {
         let (after, _) = optimized(&rms_graph(dtype, form), &[]);
         assert_eq!(calls(&after), ["norm.rms"], "{after}");
-        assert_eq!(after.to_string().contains("weight_offset=1"), matches!(form, Rms::OffsetBeforeCast), "{after}");
+        assert_eq!(
+            after.to_string().contains("weight_offset=1"),
+            matches!(form, Rms::OffsetBeforeCast),
+            "{after}"
+        );
     }
 }
 
@@ -120,7 +124,8 @@ fn layer_norms_that_are_written_out_are_found() {
         let sum = build.binary_scalar("add", variance, 1e-5, false)?;
         let root = build.unary("square_root", sum)?;
         let normalized = build.binary("div", centered, root)?;
-        let (weight, bias) = (build.input("w", dims(&[6]), DType::F32), build.input("b", dims(&[6]), DType::F32));
+        let (weight, bias) =
+            (build.input("w", dims(&[6]), DType::F32), build.input("b", dims(&[6]), DType::F32));
         let scaled = build.binary("mul", normalized, weight)?;
         build.binary("add", scaled, bias)
     });

@@ -2,13 +2,14 @@
 
 mod attention;
 mod layers;
+mod models;
 mod random;
 mod rotary;
 mod simple;
 
 use lz_core::{DType, Tensor};
 
-use super::{Options, Report, Tolerance, names, optimize, verify};
+use super::{Options, Report, Tolerance, optimize, verify};
 use crate::build::Builder;
 use crate::dim::Dim;
 use crate::error::GraphError;
@@ -43,11 +44,6 @@ fn both(before: &Graph) -> String {
     let (after, report) = optimized(before, &[]);
     let counts: Vec<String> = report.counts().iter().map(|(name, count)| format!("{name} {count}")).collect();
     format!("{before}\n\n{}\n\n{after}", counts.join(", "))
-}
-
-/// Only these passes and the simplifications of views.
-fn only<'a>(enabled: &'a [&'a str]) -> Vec<&'static str> {
-    names().filter(|name| !enabled.contains(name)).collect()
 }
 
 /// The operations that are called, in order.

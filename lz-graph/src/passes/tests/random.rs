@@ -8,7 +8,11 @@ use super::*;
 type Step = (u8, u8, u8, i8);
 
 /// Appends a node that uses earlier ones; all of them have shape `[rows, 4, 4]` or a view of it.
-fn step(build: &mut Builder, known: &mut Vec<NodeId>, (kind, first, second, number): Step) -> Result<(), GraphError> {
+fn step(
+    build: &mut Builder,
+    known: &mut Vec<NodeId>,
+    (kind, first, second, number): Step,
+) -> Result<(), GraphError> {
     let a = known[usize::from(first) % known.len()];
     let b = known[usize::from(second) % known.len()];
     let value = f64::from(number) / 4.0;

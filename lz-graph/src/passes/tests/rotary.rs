@@ -19,9 +19,14 @@ fn rotary(build: &mut Builder, variant: Variant, shared_batch: bool) -> Built {
     let batch = Dim::from(build.graph_mut().symbol("batch", 1, i64::MAX));
     let length = Dim::from(build.graph_mut().symbol("length", 1, i64::MAX));
     let features = if variant == Variant::Partial { 12 } else { 8 };
-    let x = build.input("x", vec![batch.clone(), length.clone(), Dim::from(2), Dim::from(features)], DType::F32);
+    let x =
+        build.input("x", vec![batch.clone(), length.clone(), Dim::from(2), Dim::from(features)], DType::F32);
     let whole = build.transpose(x, 1, 2)?;
-    let x = if variant == Variant::Partial { build.slice(whole, 3, Dim::from(0), Dim::from(8), 1)? } else { whole };
+    let x = if variant == Variant::Partial {
+        build.slice(whole, 3, Dim::from(0), Dim::from(8), 1)?
+    } else {
+        whole
+    };
     let rows = if shared_batch { Dim::from(1) } else { batch };
     let angles = build.input("angles", vec![rows.clone(), length.clone(), Dim::from(4)], DType::F32);
     let doubled = match variant {

@@ -167,7 +167,7 @@ fn activations_of_shared_layers_stay() {
 }
 
 /// `0.5 x (1 + erf(x / √2))` in the given order of factors.
-fn gelu(build: &mut Builder, a: NodeId, half_last: bool) -> Built {
+pub(super) fn gelu(build: &mut Builder, a: NodeId, half_last: bool) -> Built {
     let inner = build.binary_scalar("div", a, std::f64::consts::SQRT_2, false)?;
     let erf = build.unary("erf", inner)?;
     let sum = build.binary_scalar("add", erf, 1.0, true)?;
