@@ -12,6 +12,7 @@ pub mod graph;
 pub mod infer;
 pub mod interpret;
 pub mod memory;
+pub mod passes;
 pub mod plan;
 mod print;
 pub mod session;

@@ -1,6 +1,6 @@
 //! Data movement: concatenation, gathering, counting, selection of the largest.
 
-use lz_core::DType;
+use lz_core::{DType, Tensor};
 
 use super::Builder;
 use crate::dim::Dim;
@@ -84,8 +84,9 @@ impl Builder {
 
     /// `start`, `start + step`, …, `count` of them.
     pub fn arange(&mut self, start: Dim, step: i64, count: Dim, dtype: DType) -> Result<NodeId, GraphError> {
-        let params = [("count", count.into()), ("dtype", dtype.name().into())];
-        let numbers = self.call("primitive.arange", &[], &params)?;
+        let zero = Tensor::zeros(&[1], dtype).map_err(|reason| self.error(reason.to_string()))?;
+        let zero = self.owned(zero);
+        let numbers = self.call("primitive.arange", &[Some(zero)], &[("count", count.into())])?;
         // Start and step may be any integer, which the params of type f64 could not state.
         let scaled =
             if step == 1 { numbers } else { self.binary_size_or_scalar("mul", numbers, Dim::from(step))? };
