@@ -414,12 +414,17 @@ impl GraphBuilder {
     }
 
     /// Optimizes the graph, if asked for, and makes it executable; the builder cannot be used any more.
-    #[pyo3(signature = (optimize = true))]
-    fn finish(&mut self, py: Python<'_>, optimize: bool) -> PyResult<CompiledGraph> {
+    #[pyo3(signature = (optimize = true, disabled_passes = Vec::new()))]
+    fn finish(
+        &mut self,
+        py: Python<'_>,
+        optimize: bool,
+        disabled_passes: Vec<String>,
+    ) -> PyResult<CompiledGraph> {
         self.get()?;
         let Some(builder) = self.builder.take() else { return Err(PyValueError::new_err("no graph")) };
         let graph = builder.finish().map_err(|error| raise_graph(py, &error))?;
-        CompiledGraph::new(py, graph, optimize)
+        CompiledGraph::new(py, graph, optimize, disabled_passes)
     }
 }
 

@@ -3,6 +3,7 @@
 use lz_core::tensor::Dims;
 use lz_core::{DType, TensorMut};
 use lz_graph::graph::NodeKind;
+use lz_graph::passes::{self, Options, Report};
 use lz_graph::sizes::InputShape;
 use lz_graph::{Graph, RunInput, Session};
 use pyo3::prelude::*;
@@ -20,13 +21,28 @@ use lz_core::{Reason, ReasonCode};
 #[pyclass(name = "CompiledGraph", module = "layerzero._native", frozen)]
 pub struct CompiledGraph {
     session: Session,
+    /// The number of nodes before passes.
     imported: usize,
+    report: Report,
 }
 
 impl CompiledGraph {
-    pub fn new(_py: Python<'_>, graph: Graph, _optimize: bool) -> PyResult<CompiledGraph> {
+    /// Runs all passes but the disabled ones, if asked for.
+    pub fn new(
+        py: Python<'_>,
+        mut graph: Graph,
+        optimize: bool,
+        disabled: Vec<String>,
+    ) -> PyResult<CompiledGraph> {
+        let engine = engine()?;
         let imported = graph.nodes.len();
-        Ok(CompiledGraph { session: Session::new(engine()?.clone(), graph), imported })
+        let mut report = Report::default();
+        if optimize {
+            let options = Options { disabled, engine: Some(engine) };
+            let optimized = py.detach(|| passes::optimize(&mut graph, &options));
+            report = optimized.map_err(|error| raise_graph(py, &error))?;
+        }
+        Ok(CompiledGraph { session: Session::new(engine.clone(), graph), imported, report })
     }
 
     fn problem(&self, py: Python<'_>, index: usize, problem: Problem) -> PyErr {
@@ -102,6 +118,12 @@ impl CompiledGraph {
     #[getter]
     fn text(&self) -> String {
         self.session.graph().to_string()
+    }
+
+    /// What the passes replaced, in order.
+    #[getter]
+    fn rewrites(&self) -> Vec<String> {
+        self.report.rewrites.iter().map(ToString::to_string).collect()
     }
 
     /// The number of plans that are kept: one per combination of sizes that ran lately.

@@ -26,6 +26,11 @@ class CompiledModel:
         return self._graph.text
 
     @property
+    def rewrites(self) -> list[str]:
+        """What the passes replaced, in order."""
+        return self._graph.rewrites
+
+    @property
     def cached_plans(self) -> int:
         """The number of plans that are kept: one per combination of sizes that ran lately."""
         return self._graph.cached_plans
@@ -41,7 +46,8 @@ class CompiledModel:
         lines = [
             f"{plan['imported_nodes']} nodes imported, {plan['nodes']} computed, {len(plan['steps'])} steps; "
             f"arena {plan['arena_bytes']} bytes (at least {plan['live_bytes']} are live at once), "
-            f"constants {plan['constant_bytes']} bytes"
+            f"constants {plan['constant_bytes']} bytes",
+            *(f"pass {rewrite}" for rewrite in self.rewrites),
         ]
         for step in plan["steps"]:
             copy = f" (copy: {step['copy']})" if step["copy"] else ""
@@ -67,19 +73,21 @@ def compile(
     *,
     dynamic_shapes: Any = None,
     optimize: bool = True,
+    disabled_passes: tuple[str, ...] = (),
     validation: Validation = "normal",
 ) -> CompiledModel:
     """Compiles a `torch.nn.Module` or a `torch.export.ExportedProgram` for inference on the host.
 
     `args` and `kwargs` are sample inputs. `dynamic_shapes` is passed to `torch.export.export`: those sizes stay symbolic, and one
-    compiled model serves all of them without recompiling. `validation="strict"` also runs the model and compares the results.
+    compiled model serves all of them without recompiling. `optimize=False` runs no passes, `disabled_passes` names those that do
+    not run. `validation="strict"` also runs the model and compares the results.
     An operator that cannot be imported raises `GraphImportError`, which names it and its place in the source.
     """
     if validation not in ("none", "normal", "strict"):
         raise ValueError(f"validation is {validation!r}, expected 'none', 'normal' or 'strict'")
     from layerzero._compile.export import import_program
 
-    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, optimize)
+    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, optimize, disabled_passes)
     if validation == "strict":
         _compare(model, compiled, args, kwargs or {})
     return compiled

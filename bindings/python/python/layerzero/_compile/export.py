@@ -46,7 +46,12 @@ class Signature:
 
 
 def import_program(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, optimize: bool
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    optimize: bool,
+    disabled_passes: tuple[str, ...],
 ) -> CompiledModel:
     """Exports a model and builds its graph."""
     if isinstance(model, torch.export.ExportedProgram):
@@ -60,7 +65,7 @@ def import_program(
             )
     else:
         raise TypeError(f"cannot compile {type(model).__name__}; expected a torch module or an exported program")
-    return _Walk(program).run(optimize)
+    return _Walk(program).run(optimize, list(disabled_passes))
 
 
 class _Walk:
@@ -73,7 +78,7 @@ class _Walk:
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[int] = []
 
-    def run(self, optimize: bool) -> CompiledModel:
+    def run(self, optimize: bool, disabled_passes: list[str]) -> CompiledModel:
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         leaf = 0
         for node in self.program.graph.nodes:
@@ -87,7 +92,7 @@ class _Walk:
                 results = self._outputs(node)
             else:
                 raise GraphImportError(f"cannot import {node.op} `{node.name}`: control flow is not supported")
-        return CompiledModel(self.build.finish(optimize), Signature(self.program, self.inputs, results))
+        return CompiledModel(self.build.finish(optimize, disabled_passes), Signature(self.program, self.inputs, results))
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, leaf: int) -> Any:
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):

@@ -85,9 +85,11 @@ def _register_unary(function: str, name: str) -> None:
 
 for _function, _name in [
     *((name, name) for name in (
-        "neg abs sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh cosh tanh "
+        "neg sign exp exp2 expm1 log log2 log10 log1p rsqrt reciprocal square sin cos tan asin acos atan sinh cosh tanh "
         "asinh acosh atanh erf floor ceil round trunc"
     ).split()),
+    ("absolute", "abs"),
+    ("square_root", "sqrt"),
     ("bitwise_not", "bitwise_not"),
 ]:
     _register_unary(_function, _name)

@@ -25,14 +25,14 @@ def mean(call: Call, x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any
 
 @handles("aten.amax.default", "aten.amin.default", "aten.max.default", "aten.min.default")
 def extreme(call: Call, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    return _reduce("max" if "max" in call.target else "min", call, x, dim or None, keepdim)
+    return _reduce("maximum" if "max" in call.target else "minimum", call, x, dim or None, keepdim)
 
 
 @handles("aten.max.dim", "aten.min.dim")
 def extreme_with_indices(call: Call, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     function = "max" if "max" in call.target else "min"
     axis = call.axis(x, dim)
-    values = _reduce(function, call, x, dim, keepdim)
+    values = _reduce(f"{function}imum", call, x, dim, keepdim)
     return values, Tensor(call.build.arg_reduce(f"arg{function}", x.node, axis, keepdim))
 
 
@@ -61,14 +61,14 @@ def variance(call: Call, x: Tensor, dim: Any = None, correction: float | None = 
     if not isinstance(count, int):
         raise Unsupported("a variance over a dimension of unknown size")
     result = call.build.binary_scalar("div", squares, float(count - (1 if correction is None else correction)))
-    return Tensor(call.build.unary("sqrt", result) if "std" in call.target else result)
+    return Tensor(call.build.unary("square_root", result) if "std" in call.target else result)
 
 
 @handles("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
 def vector_norm(call: Call, x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
     if ord != 2:
         raise Unsupported(f"a vector norm of order {ord}")
-    return Tensor(call.build.unary("sqrt", _reduce("sum_squares", call, x, dim, keepdim).node))
+    return Tensor(call.build.unary("square_root", _reduce("sum_squares", call, x, dim, keepdim).node))
 
 
 @handles("aten.softmax.int", "aten._softmax.default", "aten.log_softmax.int", "aten._log_softmax.default")
