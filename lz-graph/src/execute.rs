@@ -199,10 +199,8 @@ impl Instance {
                 entry.kernel.run(args, outputs, run)
             });
             if let Err(error) = result {
-                retry(engine, step, args, outputs, error).map_err(|error| GraphError::Run {
-                    origin: self.graph.node(step.node).origin.as_ref().clone(),
-                    error,
-                })?;
+                retry(engine, step, args, outputs, error)
+                    .map_err(|error| GraphError::run(&self.graph.node(step.node).origin, error))?;
             }
         }
         Ok(())

@@ -401,7 +401,7 @@ impl Graph {
     }
 
     fn cycle(&self, id: NodeId) -> GraphError {
-        GraphError::Cycle { node: id, origin: self.node(id).origin.as_ref().clone() }
+        GraphError::Cycle { node: id, origin: self.node(id).origin.clone() }
     }
 
     /// Calls that change a mutable input of the graph in place: they run even if nothing uses their results.
