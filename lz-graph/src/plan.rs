@@ -65,6 +65,18 @@ pub enum CopyReason {
     Output,
 }
 
+impl CopyReason {
+    /// Its name for `explain`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CopyReason::Reshape => "reshape",
+            CopyReason::Concat => "concat",
+            CopyReason::DenseInput => "dense input",
+            CopyReason::Output => "output",
+        }
+    }
+}
+
 /// One call.
 #[derive(Debug)]
 pub struct Step {

@@ -31,7 +31,8 @@ pub enum RunInput<'a> {
 }
 
 impl RunInput<'_> {
-    fn view(&self) -> TensorView<'_> {
+    /// The tensor.
+    pub fn view(&self) -> TensorView<'_> {
         match self {
             RunInput::Read(view) => *view,
             RunInput::Write(tensor) => tensor.as_view(),
@@ -130,6 +131,13 @@ impl Session {
         check_overlap(&inputs, outputs)?;
         let addresses = outputs.iter().map(|output| output.address() as *mut u8).collect();
         self.finish(instance, inputs, key, addresses)
+    }
+
+    /// Sizes and dtypes of the outputs for these inputs.
+    pub fn output_types(&self, shapes: &[InputShape]) -> Result<Vec<(Vec<i64>, lz_core::DType)>, GraphError> {
+        let values = sizes::bind(&self.graph, shapes)?;
+        let outputs = self.graph.outputs.iter().map(|output| self.graph.node(output.node));
+        outputs.map(|node| Ok((sizes::shape(&node.shape, &values)?, node.dtype))).collect()
     }
 
     /// The plan for these inputs, made if it is not cached.

@@ -8,7 +8,7 @@ use lz_core::DType;
 use super::pattern::{Number, Pattern, binary, capture, plus, power, product, unary};
 use super::query;
 use super::rewriter::Rewriter;
-use crate::build::Given;
+use crate::build::ParamValue;
 use crate::graph::{Graph, NodeId};
 
 /// An activation that is written out, and the function of `primitive.activation` that it is.
@@ -92,7 +92,7 @@ fn steep_silu(rewriter: &mut Rewriter<'_>, id: NodeId) {
     });
     let Some(found) = STEEP.find(rewriter, id) else { return };
     let (Some(x), Some(alpha)) = (found.node("x"), found.number("alpha")) else { return };
-    let alpha = Given::from(alpha);
+    let alpha = ParamValue::from(alpha);
     rewriter.rewrite(id, &found.interior, |build| {
         build.call("activation.silu", &[Some(x)], &[("alpha", alpha)]).map(Some)
     });
@@ -117,7 +117,7 @@ fn gate(rewriter: &mut Rewriter<'_>, id: NodeId) {
         rewriter.rewrite(id, &[activated], |build| match approximate {
             None => build.call("activation.silu_mul", &[Some(x), Some(up)], &[]).map(Some),
             Some(form) => {
-                let params = [("approximate", Given::from(form))];
+                let params = [("approximate", ParamValue::from(form))];
                 build.call("activation.gelu_mul", &[Some(x), Some(up)], &params).map(Some)
             }
         });

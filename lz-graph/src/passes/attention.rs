@@ -8,7 +8,7 @@ use super::matmul::{self, Product};
 use super::query;
 use super::rewriter::Rewriter;
 use super::softmax;
-use crate::build::{Builder, Given};
+use crate::build::{Builder, ParamValue};
 use crate::dim::Dim;
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId};
@@ -69,9 +69,10 @@ fn written_out(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         let k = build.transpose(keys, rank as i64 - 2, rank as i64 - 1)?;
         let (q, k, v) = (four(build, q)?, four(build, k)?, four(build, values)?);
         let mask = join(build, &found.masks, dtype, rank)?;
-        let mut params = vec![("layout", Given::from("BHSD")), ("sm_scale", Given::from(found.scale))];
+        let mut params =
+            vec![("layout", ParamValue::from("BHSD")), ("sm_scale", ParamValue::from(found.scale))];
         if found.soft_cap > 0.0 {
-            params.push(("soft_cap", Given::from(found.soft_cap)));
+            params.push(("soft_cap", ParamValue::from(found.soft_cap)));
         }
         let result = build.call(GROUPED, &[Some(q), Some(k), Some(v), mask], &params)?;
         build.reshape(result, shape).map(Some)

@@ -2,7 +2,7 @@
 
 use super::rewriter::Rewriter;
 use super::{activations, linear, query};
-use crate::build::Given;
+use crate::build::ParamValue;
 use crate::graph::{Graph, NodeId};
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
@@ -10,7 +10,7 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
         let Some(block) = find(rewriter, id) else { return };
         rewriter.rewrite(id, &block.interior, |build| {
             let inputs = [Some(block.x), Some(block.gate), Some(block.up), Some(block.down)];
-            let params = [("activation", Given::from(block.activation.as_str()))];
+            let params = [("activation", ParamValue::from(block.activation.as_str()))];
             build.call("mlp.fused", &inputs, &params).map(Some)
         });
     });

@@ -4,7 +4,7 @@ use lz_core::DType;
 
 use super::query;
 use super::rewriter::Rewriter;
-use crate::build::Given;
+use crate::build::ParamValue;
 use crate::graph::{Graph, NodeId};
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
@@ -41,7 +41,7 @@ pub fn product(graph: &Graph, id: NodeId) -> Option<Product> {
 
 fn replace(rewriter: &mut Rewriter<'_>, id: NodeId, interior: &[NodeId], new: Product) -> bool {
     rewriter.rewrite(id, interior, |build| {
-        let params = [("alpha", Given::from(new.alpha))];
+        let params = [("alpha", ParamValue::from(new.alpha))];
         let params = if new.alpha == 1.0 { &params[..0] } else { &params[..] };
         build.call("primitive.matmul", &[Some(new.a), Some(new.b), new.bias], params).map(Some)
     })
@@ -77,7 +77,7 @@ fn scaled_operand(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
                 operand = build.push(node.kind, &[operand], node.shape, node.dtype);
             }
             let (a, b) = if first { (operand, found.b) } else { (found.a, operand) };
-            let params = [("alpha", Given::from(found.alpha * factor))];
+            let params = [("alpha", ParamValue::from(found.alpha * factor))];
             build.call("primitive.matmul", &[Some(a), Some(b), found.bias], &params).map(Some)
         });
     }

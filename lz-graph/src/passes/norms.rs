@@ -10,7 +10,7 @@ use lz_core::DType;
 use super::pattern::{Number, Pattern, binary, capture, plus, power, product, unary};
 use super::query;
 use super::rewriter::Rewriter;
-use crate::build::Given;
+use crate::build::ParamValue;
 use crate::graph::{Graph, NodeId, Param};
 
 /// `x / sqrt(mean(x²) + eps)`.
@@ -47,7 +47,7 @@ fn core(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let Some(found) = RMS.find(rewriter, id) else { return false };
     let (Some(x), Some(eps)) = (found.node("x"), found.number("eps")) else { return false };
     rewriter.rewrite(id, &found.interior, |build| {
-        build.call("norm.rms", &[Some(x)], &[("eps", Given::from(eps))]).map(Some)
+        build.call("norm.rms", &[Some(x)], &[("eps", ParamValue::from(eps))]).map(Some)
     })
 }
 
@@ -63,7 +63,7 @@ fn centered(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let Some(x) = found.node("x").filter(|_| rewriter.uses(rows) == 1) else { return false };
     let interior = [found.interior, vec![rows]].concat();
     rewriter.rewrite(id, &interior, |build| {
-        build.call("norm.layer", &[Some(x), weight, None], &[("eps", Given::from(eps))]).map(Some)
+        build.call("norm.layer", &[Some(x), weight, None], &[("eps", ParamValue::from(eps))]).map(Some)
     })
 }
 

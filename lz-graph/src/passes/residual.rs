@@ -29,7 +29,7 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
             return;
         };
         let given =
-            |name| query::float(graph, id, name).map(|value| (name, crate::build::Given::from(value)));
+            |name| query::float(graph, id, name).map(|value| (name, crate::build::ParamValue::from(value)));
         let (Some(eps), Some(offset)) = (given("eps"), given("weight_offset")) else { return };
         let mut call = None;
         let replaced = rewriter.rewrite(id, &[sum], |build| {

@@ -9,7 +9,7 @@ use lz_core::DType;
 
 use super::query;
 use super::rewriter::Rewriter;
-use crate::build::{Builder, Given};
+use crate::build::{Builder, ParamValue};
 use crate::dim::Dim;
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, NodeKind, View};
@@ -59,8 +59,8 @@ fn rotation(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         let (cos, sin) = (table.rows(build, cos)?, table.rows(build, sin)?);
         let positions = table.positions(build)?;
         let params = [
-            ("interleaved", Given::Bool(found.pairing == Pairing::Adjacent)),
-            ("layout", Given::from(table.layout)),
+            ("interleaved", ParamValue::Bool(found.pairing == Pairing::Adjacent)),
+            ("layout", ParamValue::from(table.layout)),
         ];
         build.call("posenc.rope", &[Some(found.x), Some(cos), Some(sin), positions], &params).map(Some)
     })

@@ -177,6 +177,11 @@ impl BorrowedTensor {
         self.guard.is_read_only()
     }
 
+    /// The library of the tensor.
+    pub fn kind(&self) -> Kind {
+        self.guard.kind
+    }
+
     /// Reinterprets bytes as packed 4-bit floats, for libraries that have only bytes.
     pub fn nibbles(&mut self, packed: bool) {
         if packed {

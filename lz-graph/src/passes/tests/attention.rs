@@ -1,7 +1,7 @@
 //! Attention in its spellings, masks, grouped heads, layouts.
 
 use super::*;
-use crate::build::Given;
+use crate::build::ParamValue;
 
 /// How attention is written out.
 struct Spelling {
@@ -242,7 +242,7 @@ fn imported(build: &mut Builder, mask: impl FnOnce(&mut Builder, &Dim, &Dim) -> 
     build.call(
         "attention.standard.prefill",
         &[Some(q), Some(k), Some(v), Some(mask)],
-        &[("layout", Given::from("BHSD"))],
+        &[("layout", ParamValue::from("BHSD"))],
     )
 }
 

@@ -1,7 +1,7 @@
 //! Views, identities, folding, products, activations, convolutions.
 
 use super::*;
-use crate::build::Given;
+use crate::build::ParamValue;
 
 #[test]
 fn views_of_views_are_one_view() {
@@ -263,7 +263,7 @@ fn convolutions_take_batch_norms() {
     let before = graph(|build| {
         let a = x(build, &[2, 3, 5, 5]);
         let w = weights(build, &[4, 3, 3, 3]);
-        let params = [("stride_h", Given::from(2)), ("pad_top", Given::from(1))];
+        let params = [("stride_h", ParamValue::from(2)), ("pad_top", ParamValue::from(1))];
         let conv = build.call("primitive.conv2d", &[Some(a), Some(w), None], &params)?;
         let channel = |build: &mut Builder, seed| {
             let values = weights_of(build, &[4], DType::F32, seed);
