@@ -167,3 +167,17 @@ def flip(call: Call, x: Tensor, dims: list[int]) -> Tensor:
         size = call.build.shape(node)[axis]
         node = call.build.slice(node, axis, size - 1, size, -1)
     return Tensor(node)
+
+
+@handles("aten.diff.default")
+def diff(call: Call, x: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    axis = call.axis(x, dim)
+    dtype = call.dtype
+    parts = [call.cast(part, dtype).node for part in (prepend, x, append) if part is not None]
+    node = call.build.concat(parts, axis)
+    for _ in range(n):
+        length = call.build.shape(node)[axis] - 1
+        later = call.build.slice(node, axis, 1, length, 1)
+        earlier = call.build.slice(node, axis, 0, length, 1)
+        node = call.build.binary("bitwise_xor" if dtype == "bool" else "sub", later, earlier)
+    return Tensor(node)
