@@ -8,7 +8,8 @@ use crate::graph::{Call, Graph, NodeId, Param};
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
     rewriter.each(|rewriter, id| {
-        let _ = bias(rewriter, id)
+        let _ = split_rows(rewriter, id)
+            || bias(rewriter, id)
             || activation(rewriter, id)
             || unflatten(rewriter, id)
             || bias_under_view(rewriter, id);
@@ -120,5 +121,30 @@ fn unflatten(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     rewriter.rewrite(id, &[], |build| {
         let result = build.call_with(call, inputs)?;
         build.reshape(result, shape).map(Some)
+    })
+}
+
+/// A layer whose rows were merged from other dimensions gives its result in the dimensions that follow.
+fn split_rows(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
+    let graph = rewriter.graph();
+    let Some(layer) = query::reshape(graph, id).filter(|layer| rewriter.uses(*layer) == 1) else { return false };
+    if !query::calls(graph, layer, "mlp.linear") || query::last(graph, layer) != query::last(graph, id) {
+        return false;
+    }
+    let node = graph.node(layer);
+    let Some(rows) = node.input(0) else { return false };
+    // Rows that are merged from dimensions before the last one are `unflatten`'s.
+    let (Some(x), Some(features)) = (query::reshape(graph, rows), query::last(graph, rows)) else { return false };
+    if query::last(graph, x) == Some(features) {
+        return false;
+    }
+    let mut shape = graph.node(id).shape.clone();
+    let Some(last) = shape.last_mut() else { return false };
+    *last = features.clone();
+    let Some(call) = node.call().cloned() else { return false };
+    let mut inputs = node.inputs.clone();
+    rewriter.rewrite(id, &[layer], |build| {
+        inputs[0] = Some(build.reshape(x, shape)?);
+        build.call_with(call, inputs).map(Some)
     })
 }

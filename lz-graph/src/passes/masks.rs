@@ -17,7 +17,7 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
         if !MASKED.iter().any(|name| query::calls(graph, id, name)) {
             return;
         }
-        let _ = absorb(rewriter, id) || narrow(rewriter, id);
+        let _ = absorb(rewriter, id) || narrow(rewriter, id) || select_last(rewriter, id);
     });
 }
 
@@ -80,6 +80,37 @@ fn narrow(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let mut inputs = node.inputs.clone();
     inputs[3] = Some(narrow);
     rewriter.rewrite(id, &[mask], |build| build.call_with(call, inputs).map(Some))
+}
+
+/// Views of a selection between two numbers are views of its condition, whose structure is known.
+fn select_last(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
+    let graph = rewriter.graph();
+    let node = graph.node(id);
+    let Some(mask) = node.input(3) else { return false };
+    let mut views = Vec::new();
+    let mut source = mask;
+    while graph.node(source).view().is_some() {
+        let Some(input) = graph.node(source).input(0) else { return false };
+        views.push(source);
+        source = input;
+    }
+    if views.is_empty() || !query::calls(graph, source, "primitive.where") {
+        return false;
+    }
+    let selection = graph.node(source);
+    let number = |index| selection.input(index).and_then(|input| query::fill(graph, input));
+    let (Some(mut condition), Some(a), Some(b)) = (selection.input(0), number(1), number(2)) else { return false };
+    let (dtype, mut inputs) = (selection.dtype, node.inputs.clone());
+    let Some(call) = node.call().cloned() else { return false };
+    rewriter.rewrite(id, &[mask], |build| {
+        for view in views.iter().rev() {
+            let node = build.graph().node(*view).clone();
+            condition = build.push(node.kind, &[condition], node.shape, lz_core::DType::Bool);
+        }
+        let (a, b) = (build.scalar(a, dtype)?, build.scalar(b, dtype)?);
+        inputs[3] = Some(build.select_where(condition, a, b)?);
+        build.call_with(call, inputs).map(Some)
+    })
 }
 
 /// A mask as a condition for visible keys.

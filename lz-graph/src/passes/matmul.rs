@@ -47,11 +47,17 @@ fn replace(rewriter: &mut Rewriter<'_>, id: NodeId, interior: &[NodeId], new: Pr
     })
 }
 
+/// Whether this becomes a linear layer, which has no factor.
+fn is_layer(graph: &Graph, found: &Product) -> bool {
+    query::is_constant(graph, found.b)
+}
+
 /// A product that is multiplied by a number.
 fn scaled_result(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let graph = rewriter.graph();
     let Some((inner, factor)) = query::scaled(graph, id) else { return false };
-    match product(graph, inner).filter(|found| found.bias.is_none() && rewriter.uses(inner) == 1) {
+    let found = product(graph, inner).filter(|found| found.bias.is_none() && rewriter.uses(inner) == 1);
+    match found.filter(|found| !is_layer(graph, found)) {
         Some(found) => replace(rewriter, id, &[inner], Product { alpha: found.alpha * factor, ..found }),
         None => false,
     }
@@ -60,12 +66,12 @@ fn scaled_result(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
 /// An operand that is multiplied by a number, seen through views.
 fn scaled_operand(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let graph = rewriter.graph();
-    let Some(found) = product(graph, id) else { return false };
+    let Some(found) = product(graph, id).filter(|found| !is_layer(graph, found)) else { return false };
     for first in [true, false] {
         let operand = if first { found.a } else { found.b };
         let Some((views, inner)) = views_to(rewriter, operand) else { continue };
         let Some((x, factor)) = query::scaled(graph, inner) else { continue };
-        // A constant matrix is scaled once, when constants are folded.
+        // A constant operand is scaled once, when constants are folded.
         if rewriter.uses(inner) != 1 || query::is_constant(graph, x) {
             continue;
         }
