@@ -99,7 +99,9 @@ fn select_last(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     }
     let selection = graph.node(source);
     let number = |index| selection.input(index).and_then(|input| query::fill(graph, input));
-    let (Some(mut condition), Some(a), Some(b)) = (selection.input(0), number(1), number(2)) else { return false };
+    let (Some(mut condition), Some(a), Some(b)) = (selection.input(0), number(1), number(2)) else {
+        return false;
+    };
     let (dtype, mut inputs) = (selection.dtype, node.inputs.clone());
     let Some(call) = node.call().cloned() else { return false };
     rewriter.rewrite(id, &[mask], |build| {

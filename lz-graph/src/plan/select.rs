@@ -114,9 +114,10 @@ impl Planner<'_> {
     fn arguments(&self, args: &[StepArg]) -> Vec<Arg<'static>> {
         args.iter()
             .map(|arg| match arg {
-                // SAFETY: the views describe no memory; only their metadata and addresses are used.
                 StepArg::Read(location) => {
-                    Arg::Tensor(unsafe { TensorView::from_raw(self.address(location), location.view.layout) })
+                    // SAFETY: the view describes no memory; only its metadata and address are used.
+                    let view = unsafe { TensorView::from_raw(self.address(location), location.view.layout) };
+                    Arg::Tensor(view)
                 }
                 // SAFETY: as above.
                 StepArg::Write(location) => Arg::TensorMut(unsafe {
