@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lz_core::Reason;
 
-use crate::graph::{NodeId, Origin};
+use crate::origin::{NodeId, Origin};
 
 /// Why a graph cannot be built, planned or run.
 #[derive(Debug, Clone)]
@@ -82,21 +82,6 @@ impl GraphError {
     /// An input of a run that does not fit.
     pub fn input(name: impl Into<String>, message: impl Into<String>) -> GraphError {
         GraphError::Input { name: name.into(), message: message.into() }
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.operator.is_empty(), self.name.is_empty()) {
-            (true, true) => f.write_str("a node without a name")?,
-            (true, false) => write!(f, "`{}`", self.name)?,
-            (false, true) => write!(f, "{}", self.operator)?,
-            (false, false) => write!(f, "{} `{}`", self.operator, self.name)?,
-        }
-        if !self.source.is_empty() {
-            write!(f, " at {}", self.source)?;
-        }
-        Ok(())
     }
 }
 
