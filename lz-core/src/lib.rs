@@ -26,6 +26,7 @@ pub mod operation;
 pub mod plan;
 pub mod reason;
 mod reason_codes;
+pub mod scope_stack;
 pub mod spec;
 pub mod tensor;
 

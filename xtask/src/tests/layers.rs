@@ -303,9 +303,11 @@ fn kernel_authors_compile_no_engine() {
         let tree = String::from_utf8(output.stdout).unwrap();
         let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
         assert!(names.contains("lz-core"), "{package}: {names:?}");
-        for banned in ["lz-engine", "lz-perfdb", "rusqlite", "libsqlite3-sys", "notify", "libloading"] {
+        for banned in ["lz-engine", "lz-perfdb", "rusqlite", "libsqlite3-sys", "notify"] {
             assert!(!names.contains(banned), "{package} compiles {banned}");
         }
+        // Our own backends detect processors, and device detection loads driver libraries.
+        assert!(package != "lz-ops" || !names.contains("libloading"), "{package} compiles libloading");
     }
 }
 
