@@ -8,11 +8,11 @@ use layerzero::engine::Engine;
 use layerzero::ops::{
     ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut,
     OPERATIONS, SAMPLING_TOPP, SamplingTopp, attention_gqa_prefill, norm_rms, norm_rms_kernel,
-    reference_engine, sampling_topp,
+    reference_kernels, sampling_topp,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = reference_engine();
+    let engine = Engine::with_kernels(reference_kernels::kernels())?;
     let spec = KernelSpec::new("tour.norm.rms", "norm.rms", "tour", "1", Platform::Cpu)
         .dtype("T", &[DType::F32])
         .limit("not given(weight)", ReasonCode::OptionalInputUnsupported)

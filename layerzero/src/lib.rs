@@ -21,7 +21,8 @@ pub use lz_device as device;
 pub use lz_engine as engine;
 pub use lz_ops as ops;
 
-use lz_core::{Error, KernelEntry};
+use lz_core::args::{Arg, OutArg};
+use lz_core::{Context, Dispatch, Error, KernelEntry, KernelError, OperationInfo, Run};
 use lz_engine::EngineBuilder;
 
 /// What most programs import.
@@ -89,6 +90,31 @@ impl Deref for Engine {
     #[inline]
     fn deref(&self) -> &lz_engine::Engine {
         &self.0
+    }
+}
+
+impl Dispatch for Engine {
+    #[inline(always)]
+    fn dispatch<F>(
+        &self,
+        operation: &'static OperationInfo,
+        context: &Context,
+        run_one: &mut F,
+    ) -> Result<(), Error>
+    where
+        F: FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
+    {
+        self.0.dispatch(operation, context, run_one)
+    }
+
+    fn run_split(
+        &self,
+        operation: &'static OperationInfo,
+        error: Error,
+        args: &mut [Arg<'_>],
+        outputs: &mut [OutArg<'_>],
+    ) -> Result<(), Error> {
+        self.0.run_split(operation, error, args, outputs)
     }
 }
 

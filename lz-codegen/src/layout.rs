@@ -35,7 +35,7 @@ const TABLES: &[&str] = &[
 /// A file as text; the error is why the tokens are not Rust.
 pub fn unparse(tokens: TokenStream) -> Result<String, syn::Error> {
     let mut tables = Vec::new();
-    let file = syn::parse2::<syn::File>(set_aside(tokens, &mut tables))?;
+    let file = syn::parse2::<syn::File>(extract_tables(tokens, &mut tables))?;
     let mut text = prettyplease::unparse(&file);
     for (number, table) in tables.iter().enumerate() {
         let marker = placeholder(number);
@@ -73,7 +73,7 @@ fn placeholder(number: usize) -> String {
 }
 
 /// Replaces the arguments of tables by placeholders.
-fn set_aside(tokens: TokenStream, tables: &mut Vec<TokenStream>) -> TokenStream {
+fn extract_tables(tokens: TokenStream, tables: &mut Vec<TokenStream>) -> TokenStream {
     let mut result: Vec<TokenTree> = Vec::new();
     for tree in tokens {
         let TokenTree::Group(group) = tree else {
@@ -85,7 +85,7 @@ fn set_aside(tokens: TokenStream, tables: &mut Vec<TokenStream>) -> TokenStream 
             tables.push(group.stream());
             TokenTree::from(marker).into()
         } else {
-            set_aside(group.stream(), tables)
+            extract_tables(group.stream(), tables)
         };
         result.push(Group::new(group.delimiter(), inner).into());
     }

@@ -12,6 +12,7 @@ pub mod context;
 pub mod contract;
 pub mod descriptor;
 pub mod device;
+pub mod dispatch;
 pub mod dynamic;
 pub mod element;
 pub mod error;
@@ -25,6 +26,7 @@ pub mod operation;
 pub mod plan;
 pub mod reason;
 mod reason_codes;
+pub mod scope_stack;
 pub mod spec;
 pub mod tensor;
 
@@ -33,6 +35,7 @@ pub use lz_schema::expr;
 
 pub use args::{Arg, Handle, OutArg};
 pub use context::Context;
+pub use dispatch::Dispatch;
 pub use error::Error;
 pub use failure::{Cause, Severity};
 pub use generated::contracts;

@@ -33,7 +33,7 @@ impl ModeFlag {
     }
 }
 
-/// How a KV cache is stored.
+/// The KV-cache strategy: how keys and values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum KvStrategy {

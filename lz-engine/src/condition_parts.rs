@@ -66,7 +66,7 @@ impl Shortcut {
                 let index = one.variable.index;
                 let below = one.cuts.first().map_or(0, |first| first.saturating_sub(1));
                 let samples = std::iter::once(below).chain(one.cuts.iter().copied());
-                let truths = truths(program, index, samples.map(Value::Int));
+                let truths = truth_table(program, index, samples.map(Value::Int));
                 Some(Shortcut::Int { index, cuts: one.cuts.clone().into(), truths })
             }
             Shape::Modulus { variable, modulus, remainder } if *modulus > 0 => {
@@ -75,9 +75,9 @@ impl Shortcut {
             Shape::Category { variable } => {
                 let index = variable.index;
                 let truths = match &variable.ty {
-                    expr::Type::Bool => truths(program, index, [false, true].map(Value::Bool)),
+                    expr::Type::Bool => truth_table(program, index, [false, true].map(Value::Bool)),
                     expr::Type::Enum(cases) if cases.len() <= 64 => {
-                        truths(program, index, (0..cases.len() as u32).map(Value::Enum))
+                        truth_table(program, index, (0..cases.len() as u32).map(Value::Enum))
                     }
                     _ => return None,
                 };
@@ -113,7 +113,7 @@ impl Shortcut {
 }
 
 /// Evaluates a program for each value of the one variable that it reads, one bit each.
-fn truths(program: &Program, index: u16, values: impl IntoIterator<Item = Value>) -> u64 {
+fn truth_table(program: &Program, index: u16, values: impl IntoIterator<Item = Value>) -> u64 {
     let mut slots = vec![Value::Int(0); usize::from(index) + 1];
     let mut truths = 0;
     for (bit, value) in values.into_iter().enumerate() {

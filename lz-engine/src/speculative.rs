@@ -226,8 +226,8 @@ impl Engine {
         if !reasons.is_empty() {
             return Err(Error::Validation { operation: target.operation.name.to_string(), reasons });
         }
-        let drafts = self.able(&draft, config)?;
-        let targets = self.able(&target, config)?;
+        let drafts = self.eligible_kernels(&draft, config)?;
+        let targets = self.eligible_kernels(&target, config)?;
         let mut best: Option<Pair> = None;
         let mut incompatible: Vec<(String, Vec<Reason>)> = Vec::new();
         for (draft_spec, draft_score) in &drafts {
@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// The kernels that can run one side, with their scores.
-    fn able(
+    fn eligible_kernels(
         &self,
         side: &ModelCall<'_>,
         config: &SpeculativeConfig,

@@ -193,39 +193,23 @@ pub fn trusted_program<'a>(
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use lz_test_support::Folder;
+
     use super::*;
 
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Folder {
-            let path = std::env::temp_dir().join(format!("lz-files-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).expect("a folder can be made");
-            Folder(path)
-        }
-
-        fn file(&self, name: &str, mode: u32) -> PathBuf {
-            let path = self.0.join(name);
-            fs::write(&path, "text").expect("a file can be written");
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
-            path
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn file(folder: &Folder, name: &str, mode: u32) -> PathBuf {
+        let path = folder.write(name, "text");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
+        path
     }
 
     #[test]
     fn only_regular_files_up_to_the_limit_are_read() {
-        let folder = Folder::new("regular");
-        let path = folder.file("a", 0o644);
+        let folder = Folder::new();
+        let path = file(&folder, "a", 0o644);
         assert_eq!(read_text(&path, 4).expect("it fits"), "text");
         assert_eq!(read_text(&path, 3).expect_err("it does not").kind(), io::ErrorKind::FileTooLarge);
-        for other in [folder.0.as_path(), Path::new("/dev/zero")] {
+        for other in [folder.path(), Path::new("/dev/zero")] {
             let error = read_text(other, 4).expect_err("not a file");
             assert!(error.to_string().contains("is not a regular file"), "{error}");
         }
@@ -235,21 +219,21 @@ mod tests {
 
     #[test]
     fn files_writable_by_others_are_not_trusted() {
-        let folder = Folder::new("trust");
+        let folder = Folder::new();
         let trust = |path: &Path| RegularFile::open(path).expect("it is there").check_trust();
-        let path = folder.file("a", 0o644);
+        let path = file(&folder, "a", 0o644);
         assert_eq!(trust(&path), Ok(()));
         for mode in [0o664, 0o646] {
-            let error = trust(&folder.file("a", mode)).expect_err("others can write it");
+            let error = trust(&file(&folder, "a", mode)).expect_err("others can write it");
             assert_eq!(
                 error.to_string().rsplit_once(": run ").map(|(_, fix)| fix.to_owned()),
                 Some(format!("`chmod go-w {}`", path.display()))
             );
         }
-        let path = folder.file("a", 0o644);
-        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).expect("it is ours");
-        assert_eq!(trust(&path).expect_err("others can replace it").path, folder.0);
-        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o1777)).expect("it is ours");
+        let path = file(&folder, "a", 0o644);
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
+        assert_eq!(trust(&path).expect_err("others can replace it").path, folder.path());
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("it is ours");
         assert_eq!(trust(&path), Ok(()), "in a sticky directory no other user can replace it");
     }
 

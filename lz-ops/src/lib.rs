@@ -1,12 +1,15 @@
-//! All operations: generated types, validation and dispatch, and a hand-written reference implementation of each.
+//! All operations: generated types, validation and functions, and a hand-written reference implementation of each.
+//!
+//! Depends on the engine only through [`Dispatch`](lz_core::Dispatch), so that kernel authors do not compile it.
 //!
 //! Each operation is a function that takes an engine and its arguments; [`OPERATIONS`] lists all of them.
 //!
 //! ```
 //! use lz_core::TensorView;
-//! use lz_ops::{NormRms, norm_rms, reference_engine};
+//! use lz_engine::Engine;
+//! use lz_ops::{NormRms, norm_rms, reference_kernels};
 //!
-//! let engine = reference_engine();
+//! let engine = Engine::with_kernels(reference_kernels::kernels())?;
 //! let (x, weight) = ([3.0f32, 4.0], [2.0f32, 1.0]);
 //! let args = NormRms::new(TensorView::from_slice(&x, &[1, 2])?)
 //!     .weight(TensorView::from_slice(&weight, &[2])?)
@@ -43,15 +46,3 @@ pub use generated::*;
 
 pub mod reference;
 pub mod tokenizer;
-
-use lz_engine::Engine;
-
-/// An engine with the reference kernels of all operations.
-pub fn reference_engine() -> Engine {
-    let engine = Engine::new();
-    if let Err(error) = engine.register(generated::reference_kernels::kernels()) {
-        // The tests of this crate register the same entries.
-        unreachable!("the reference kernels match their operations: {error}");
-    }
-    engine
-}

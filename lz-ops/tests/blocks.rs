@@ -11,7 +11,12 @@ use lz_engine::Engine;
 use lz_engine::dynamic::{self, Output};
 use lz_engine::planner::BlockCall;
 use lz_engine::policy::layer::SettingInput;
-use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
+use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS};
+
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
 
 /// Wraps a reference kernel under another spec; it fails on request.
 struct WrappedKernel(Arc<dyn Kernel>, Arc<AtomicBool>);

@@ -90,7 +90,7 @@ fn invalid_schema_is_rejected_with_diagnostics() {
 
 #[test]
 fn dynamic_call_of_a_generated_operation_gives_the_typed_result() {
-    let engine = lz_ops::reference_engine();
+    let engine = lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
     let x = [1.0f32, -2.0, 3.0, 0.5];
     let view = TensorView::from_slice(&x, &[2, 2]).unwrap();
     let typed = lz_ops::norm_rms(&engine, lz_ops::NormRms::new(view).eps(0.5)).unwrap();

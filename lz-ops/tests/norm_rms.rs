@@ -1,7 +1,12 @@
 //! One operation end to end: from schema to result, and to an error with reasons.
 
 use lz_core::{ReasonCode, TensorView};
-use lz_ops::{NormRms, norm_rms, reference_engine};
+use lz_ops::{NormRms, norm_rms};
+
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
 
 #[test]
 fn row_is_divided_by_its_root_mean_square() {

@@ -19,12 +19,14 @@ const NAME: &str = "attention.linear.decode";
 const CALLER: &str = r#"//! Calls the operation that `cargo xtask new-op` created.
 
 use lz_core::TensorView;
-use lz_ops::{AttentionLinearDecode, attention_linear_decode, reference_engine};
+use lz_engine::Engine;
+use lz_ops::{AttentionLinearDecode, attention_linear_decode, reference_kernels};
 
 fn main() {
     let x = [1.0f32, -2.0, 0.5];
     let args = AttentionLinearDecode::new(TensorView::from_slice(&x, &[1, 3]).unwrap()).scale(4.0);
-    let result = attention_linear_decode(&reference_engine(), args).unwrap();
+    let engine = Engine::with_kernels(reference_kernels::kernels()).unwrap();
+    let result = attention_linear_decode(&engine, args).unwrap();
     assert_eq!(result.output.view().as_slice::<f32>(), Some(&[4.0, -8.0, 2.0][..]));
     println!("attention.linear.decode was called");
 }

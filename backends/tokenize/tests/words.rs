@@ -170,7 +170,7 @@ fn round_trip(
 fn adversarial_texts_are_equal_to_the_reference() {
     let cases: Vec<(Engine, Tokenizer)> =
         all().into_iter().map(|(kernel, tokenizer)| (engine(kernel), tokenizer)).collect();
-    let reference = lz_ops::reference_engine();
+    let reference = lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
     let mut runner = proptest::test_runner::TestRunner::default();
     let text = proptest::collection::vec(proptest::sample::select(POOL.to_vec()), 0..14)
         .prop_map(|parts| parts.concat());

@@ -53,7 +53,7 @@ fn rust_fresh(engine: &Engine) -> Result<f64, Box<dyn std::error::Error>> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let json = std::env::args().any(|argument| argument == "--json");
-    let engine = lz_ops::reference_engine();
+    let engine = lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
     engine.register(lz_cpu::kernels())?;
     let mut best = [f64::INFINITY; 4];
     for _ in 0..ROUNDS {

@@ -11,6 +11,11 @@ use lz_ops::{NORM_RMS, NormRms, norm_rms_into};
 use lz_worker::serve::{WorkerKernels, serve};
 use lz_worker::{Worker, WorkerOptions};
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 const DESCRIPTOR: &str = r#"{"schema_version": "1.0", "backend": "far", "backend_version": "1", "platform": "cpu", "ops":
     {"norm.rms": [{"kernel_id": "far.norm.rms", "dtypes": ["float32"], "requires_layouts": ["any"], "params": ["eps"],
     "writes_into_output": true, "priority": 99}]}}"#;
@@ -37,7 +42,7 @@ impl Kernel for Touch {
 }
 
 fn offer() -> Result<WorkerKernels, String> {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let registry = engine.registry();
     let catalogue =
         lz_core::descriptor::Catalogue::new(registry.operations().map(lz_core::OperationInfo::schema));
@@ -53,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let json = std::env::args().any(|argument| argument == "--json");
     let worker = Worker::start(WorkerOptions::new(std::env::current_exe()?))?;
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     engine.register(worker.kernels(&engine)?)?;
     engine.lock("norm.rms", "far.norm.rms")?;
     for (name, elements) in [("1 KB", 256i64), ("64 KB", 1 << 14), ("1 MB", 1 << 18)] {

@@ -24,8 +24,9 @@ pub fn version() -> String {
 
 /// Creates an engine with all built-in kernels.
 pub fn engine_new() -> Box<Engine> {
-    let inner = lz_ops::reference_engine();
-    // Tests check that the built-in kernels register. Without them, the reference kernels remain, which `kernels` lists.
+    let inner = lz_engine::Engine::new();
+    // Tests check that the built-in kernels register. `kernels` lists those that did.
+    inner.register(lz_ops::reference_kernels::kernels()).ok();
     inner.register(lz_cpu::kernels()).ok();
     inner.register(lz_tokenize::kernels()).ok();
     Box::new(Engine { inner })
@@ -54,7 +55,10 @@ pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
 
 /// Creates an engine with only the reference kernels.
 pub fn engine_reference() -> Box<Engine> {
-    Box::new(Engine { inner: lz_ops::reference_engine() })
+    let inner = lz_engine::Engine::new();
+    // As above.
+    inner.register(lz_ops::reference_kernels::kernels()).ok();
+    Box::new(Engine { inner })
 }
 
 /// Returns another handle of the same engine.

@@ -62,7 +62,7 @@ fn one(text: &mut String, operation: &Operation) {
     }
     let _ = writeln!(text, "    const lz::ops::{stem} args{{\n{}\n    }};", initialisers.join("\n"));
     text.push_str("    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {\n");
-    anew(text, operation, "*engine", "engine == &engines.reference");
+    call_that_allocates(text, operation, "*engine", "engine == &engines.reference");
     text.push_str("    }\n");
     if takes_out(operation) {
         into(text, operation, "engines.reference");
@@ -75,7 +75,7 @@ fn one(text: &mut String, operation: &Operation) {
          [[maybe_unused]] lz::Run &run) {{\n{}        }})}});",
         descriptor(operation),
         operation.name,
-        handed_on(operation),
+        call_of_reference(operation),
     );
     let _ = writeln!(text, "    engine.lock(\"{0}\", \"echo.{0}\");", operation.name);
     // A descriptor cannot claim every stride; what it leaves out is another kernel's.
@@ -86,14 +86,14 @@ fn one(text: &mut String, operation: &Operation) {
         into(text, operation, "engine");
     } else {
         text.push_str("    {\n");
-        anew(text, operation, "engine", "true");
+        call_that_allocates(text, operation, "engine", "true");
         text.push_str("    }\n");
     }
     text.push_str("}\n\n");
 }
 
-/// What a kernel in C++ does to hand its call on to the reference.
-fn handed_on(operation: &Operation) -> String {
+/// The body of a C++ kernel that calls the reference.
+fn call_of_reference(operation: &Operation) -> String {
     let flat = operation.flat_name();
     if takes_out(operation) {
         return format!("            lz::ops::{flat}_into(reference, call, out);\n");
@@ -108,8 +108,8 @@ fn handed_on(operation: &Operation) -> String {
     text
 }
 
-/// A call whose results are made.
-fn anew(text: &mut String, operation: &Operation, engine: &str, exact: &str) {
+/// A call that allocates its outputs.
+fn call_that_allocates(text: &mut String, operation: &Operation, engine: &str, exact: &str) {
     let flat = operation.flat_name();
     text.push_str("        drawn.restore();\n");
     if operation.outputs.is_empty() {

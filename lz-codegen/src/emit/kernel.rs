@@ -144,7 +144,7 @@ fn functions(operation: &Operation, names: &OperationNames) -> TokenStream {
         quote! { #function_into(#mutable); }
     });
     quote! {
-        ::lz_engine::engine_functions!(
+        lz::operation_functions!(
             #summary;
             #info, #args, #call, #out, #owned;
             #function(#(#outputs),*);

@@ -9,6 +9,7 @@ mod arguments;
 pub mod arith;
 mod checks;
 mod fields;
+mod functions;
 mod macros;
 
 pub use std::marker::PhantomData;
@@ -26,8 +27,8 @@ pub use crate::run::{Run, Scratch};
 pub use crate::spec::KernelSpec;
 pub use crate::tensor::{Device, Dims, Tensor, TensorMut, TensorView};
 pub use crate::{
-    arguments, axes, checked_call, enumeration, every, kernel_trait, output, output_slots, same_device,
-    shape, sizes, slot, unbound, value_rule, written_apart,
+    arguments, axes, checked_call, enumeration, every, kernel_trait, operation_functions, output,
+    output_slots, same_device, shape, sizes, slot, unbound, value_rule, written_apart,
 };
 pub use lz_schema::DType;
 

@@ -1,34 +1,29 @@
 //! The stream that a thread's calls run on, as the driver's handle.
 //!
-//! It belongs to its thread and ends with its guard, in whatever order guards end.
+//! It is thread-local and ends with its guard; guards may be dropped in any order.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
-/// What a kernel reads; nothing in here needs to be dropped, so that reading it is not guarded.
+use crate::scope_stack::ScopeStack;
+
+/// The current streams. Nothing here needs a destructor, so that reading the thread-local needs no check.
 struct Streams {
     /// The stream that the thread's calls run on; 0 is the device's own.
     of_thread: Cell<usize>,
-    /// The stream of the call that is being made, which goes before the above.
+    /// The stream of the current call, which takes precedence.
     of_call: Cell<Option<usize>>,
 }
 
-/// The streams that a thread has set, later over earlier.
-struct Frames {
-    next: u64,
-    frames: Vec<(u64, usize)>,
-}
-
-impl Frames {
-    fn settle(&self) {
-        let stream = self.frames.last().map_or(0, |(_, stream)| *stream);
-        STREAMS.with(|streams| streams.of_thread.set(stream));
-    }
+/// Makes the stream of the newest scope the thread's stream.
+fn publish(scopes: &ScopeStack<usize>) {
+    let stream = scopes.last().copied().unwrap_or(0);
+    STREAMS.with(|streams| streams.of_thread.set(stream));
 }
 
 thread_local! {
     static STREAMS: Streams = const { Streams { of_thread: Cell::new(0), of_call: Cell::new(None) } };
-    static FRAMES: RefCell<Frames> = const { RefCell::new(Frames { next: 0, frames: Vec::new() }) };
+    static SCOPES: RefCell<ScopeStack<usize>> = const { RefCell::new(ScopeStack::new()) };
 }
 
 /// The stream that this thread's calls run on; 0 is the device's own.
@@ -37,47 +32,45 @@ pub fn stream_of_thread() -> usize {
     STREAMS.with(|streams| streams.of_call.get().unwrap_or_else(|| streams.of_thread.get()))
 }
 
-/// Ends the use of a stream when dropped; it belongs to its thread.
+/// Ends the use of a stream when dropped. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the stream goes back as soon as this is dropped"]
+#[must_use = "the stream is used until this is dropped"]
 pub struct StreamScope {
     id: u64,
     this_thread: PhantomData<*const ()>,
 }
 
-/// Says on which stream this thread's calls run, as the driver's handle, until the guard is dropped.
+/// Sets the stream of this thread's calls, as the driver's handle, until the guard is dropped.
 pub fn on_stream(stream: usize) -> StreamScope {
-    FRAMES.with(|frames| {
-        let mut frames = frames.borrow_mut();
-        frames.next += 1;
-        let id = frames.next;
-        frames.frames.push((id, stream));
-        frames.settle();
+    SCOPES.with(|scopes| {
+        let mut scopes = scopes.borrow_mut();
+        let id = scopes.push(stream);
+        publish(&scopes);
         StreamScope { id, this_thread: PhantomData }
     })
 }
 
 impl Drop for StreamScope {
     fn drop(&mut self) {
-        // A thread that is ending has nothing left to put back.
-        let _ = FRAMES.try_with(|frames| {
-            let mut frames = frames.borrow_mut();
-            frames.frames.retain(|(id, _)| *id != self.id);
-            frames.settle();
+        // A thread that is ending has no scopes.
+        let _ = SCOPES.try_with(|scopes| {
+            let mut scopes = scopes.borrow_mut();
+            scopes.remove(self.id);
+            publish(&scopes);
         });
     }
 }
 
-/// Ends a call's use of a stream when dropped; it belongs to its thread.
+/// Ends a call's use of a stream when dropped. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the stream goes back as soon as this is dropped"]
+#[must_use = "the stream is used until this is dropped"]
 pub struct CallStream {
     before: Option<usize>,
     this_thread: PhantomData<*const ()>,
 }
 
-/// Says on which stream the call runs that this thread is about to make. Cheaper than [`on_stream`], for those who find the
-/// stream anew for each call: calls end in the reverse of the order in which they began, and so must these guards.
+/// Sets the stream of the next call of this thread. Cheaper than [`on_stream`], for callers that look up the stream for each call;
+/// these guards must be dropped in reverse order.
 #[inline]
 pub fn for_call(stream: usize) -> CallStream {
     let before = STREAMS.with(|streams| streams.of_call.replace(Some(stream)));
@@ -96,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stream_of_a_call_goes_before_that_of_its_thread() {
+    fn the_stream_of_a_call_takes_precedence() {
         let _thread = on_stream(5);
         let call = for_call(6);
         assert_eq!(stream_of_thread(), 6);

@@ -3,6 +3,7 @@
 //! The same checks and the same selection as generated code, without its types. See [`lz_core::dynamic`] for how operations
 //! are read at run time.
 
+mod dispatch;
 pub mod split;
 
 use lz_core::args::{Arg, OutArg};

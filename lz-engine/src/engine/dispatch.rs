@@ -1,4 +1,5 @@
-//! Runs a call: looks up or makes the decision and runs its kernel; on failure records it and tries the fallbacks.
+//! Runs a call: looks up or makes the decision and runs its kernel. The fallback path records a failure and runs the next kernel of the
+//! plan.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -85,7 +86,7 @@ impl Shared {
             state.lookup_latest(operation.slot(), generation, change, context)
         else {
             // The number of words is still a constant here.
-            let weight = cache::weigh(context.cell_words());
+            let weight = cache::hash_words(context.cell_words());
             return self.dispatch_cached(state, operation, (context, weight), run_one);
         };
         match run_guarded(kernel, entry.decision.workspace, entry.decision.transforms, scratch, run_one) {
@@ -262,7 +263,7 @@ impl Shared {
                 && !(has_recent_failures || snapshot.observe.every_call())
                 && snapshot.depends_only_on_call(entry)
             {
-                let number = cache::number(cache::head(slot, mode), cache::weigh(context.cell_words()));
+                let number = cache::number(cache::head(slot, mode), cache::hash_words(context.cell_words()));
                 if thread_cache.of(slot).is_none_or(|set| set.should_insert(number)) {
                     let decision = CachedDecision { workspace: bytes, kernel: index, transforms };
                     thread_cache.insert(snapshot, table, (number, context, change), decision);

@@ -49,12 +49,12 @@ impl Observer {
     #[inline]
     pub fn decided(&self, call: &Call<'_>, position: u16) {
         if self.on.load(Ordering::Relaxed) {
-            self.tell(call, position);
+            self.notify(call, position);
         }
     }
 
     #[cold]
-    fn tell(&self, call: &Call<'_>, position: u16) {
+    fn notify(&self, call: &Call<'_>, position: u16) {
         let who = self.who.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(who) = who {
             who.decided(call, position);

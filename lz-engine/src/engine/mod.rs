@@ -9,7 +9,6 @@ mod capture;
 mod dispatch;
 mod dispatch_tables;
 mod extensions;
-mod functions;
 pub(crate) mod measure;
 mod metrics;
 mod persistence;
@@ -102,6 +101,13 @@ impl Engine {
     /// An engine without kernels that uses the devices of this machine.
     pub fn new() -> Engine {
         Engine::with_health(Arc::new(Health::default()))
+    }
+
+    /// An engine with these kernels that uses the devices of this machine.
+    pub fn with_kernels(kernels: impl IntoIterator<Item = KernelEntry>) -> Result<Engine, Error> {
+        let engine = Engine::new();
+        engine.register(kernels)?;
+        Ok(engine)
     }
 
     /// An engine with this health state. A `Health` must not be shared between engines.

@@ -89,10 +89,14 @@ fn conditions(call: &Call<'_>, kernel: &CompiledKernel) -> Vec<String> {
     let mut all = Vec::new();
     for number in &table.varying_rules {
         let Some(rule) = table.rules.get(usize::from(*number)) else { continue };
-        all.push(format!("rule {}: {}", rule.what, if call.acts(*number) { "acts" } else { "does not act" }));
+        all.push(format!(
+            "rule {}: {}",
+            rule.what,
+            if call.applies(*number) { "acts" } else { "does not act" }
+        ));
     }
     for lock in table.varying_locks.iter().filter_map(|number| table.locks.get(usize::from(*number))) {
-        let acts = lock.acts(call.context, &call.values);
+        let acts = lock.applies(call.context, &call.values);
         all.push(format!("lock {}: {}", lock.kernel, if acts { "acts" } else { "does not act" }));
     }
     let parts = kernel.limits.iter().flat_map(|limit| &limit.parts);

@@ -228,7 +228,8 @@ impl Engine {
                         let LockedDecision { operation, context, .. } = &one.decision;
                         mismatch.what == format!("{operation} [{context}]: kernel")
                     };
-                    let why = recorded.iter().find(about).map(|one| why_not(&snapshot, one, kernel));
+                    let why =
+                        recorded.iter().find(about).map(|one| rejection_reasons(&snapshot, one, kernel));
                     verification.differing.push(Divergence { why: why.unwrap_or_default(), mismatch });
                 }
             }
@@ -249,7 +250,7 @@ fn missing(snapshot: &Snapshot, expected: &Lockfile, mismatch: &Mismatch, kernel
 }
 
 /// Why a kernel that a lockfile expects is not selected for a call.
-fn why_not(snapshot: &Snapshot, recorded: &RecordedDecision, expected: &str) -> Vec<Reason> {
+fn rejection_reasons(snapshot: &Snapshot, recorded: &RecordedDecision, expected: &str) -> Vec<Reason> {
     let Some(table) = snapshot.table(recorded.operation) else { return Vec::new() };
     let Some(position) = table.position_of(&snapshot.registry, expected) else {
         let message = format!("{} has no kernel {expected} here", recorded.operation.name);

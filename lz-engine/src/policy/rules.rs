@@ -32,7 +32,7 @@ pub(super) fn rule(
             RawCondition::Match { text, .. } => spell(text),
         })
         .collect();
-    check_conditions(raw, &parts, &about(&operations, vocabulary), sink);
+    check_conditions(raw, &parts, &matching_operations(&operations, vocabulary), sink);
     let actions = raw.actions.iter().map(|raw| action(raw, sink)).collect();
     if sink.diagnostics.len() > before {
         return None;
@@ -50,7 +50,7 @@ pub(super) fn rule(
 }
 
 /// The operations that a pattern matches, by name or alias.
-fn about(pattern: &Pattern, vocabulary: &Vocabulary) -> Vec<&'static OperationInfo> {
+fn matching_operations(pattern: &Pattern, vocabulary: &Vocabulary) -> Vec<&'static OperationInfo> {
     let matches = |info: &&&'static OperationInfo| {
         pattern.matches(&info.name)
             || (pattern.as_str() != "*"
@@ -162,7 +162,7 @@ pub(super) fn check_operation(name: &Spanned<String>, vocabulary: &Vocabulary, s
         return;
     }
     let pattern = Pattern::new(&name.value);
-    if !about(&pattern, vocabulary).is_empty() {
+    if !matching_operations(&pattern, vocabulary).is_empty() {
         return;
     }
     if pattern.is_exact() {

@@ -76,7 +76,7 @@ pub(crate) fn head(slot: u32, mode: Mode) -> u64 {
     u64::from(slot) << 32 | u64::from(mode.flags())
 }
 
-/// The hash of a call, from the first key word and [`weigh`] of its words.
+/// The hash of a call, from the first key word and [`hash_words`] of its words.
 #[inline(always)]
 pub(crate) fn number(head: u64, weight: u64) -> u64 {
     fold(head.wrapping_add(weight), SPREAD)
@@ -84,7 +84,7 @@ pub(crate) fn number(head: u64, weight: u64) -> u64 {
 
 /// A multiply-add hash with an independent factor per word, so that the multiplications can overlap.
 #[inline(always)]
-pub(crate) fn weigh(words: &[u64]) -> u64 {
+pub(crate) fn hash_words(words: &[u64]) -> u64 {
     let weighed = words.iter().zip(&FACTORS).map(|(word, factor)| word.wrapping_mul(*factor));
     weighed.fold(0, u64::wrapping_add)
 }

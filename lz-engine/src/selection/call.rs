@@ -111,14 +111,14 @@ impl<'a> Call<'a> {
 
     /// Whether a rule is active.
     #[inline]
-    pub fn acts(&self, rule: u16) -> bool {
+    pub fn applies(&self, rule: u16) -> bool {
         self.rules.has(rule)
     }
 
     /// The active rules.
     pub fn active_rules(&self) -> impl Iterator<Item = &'a CompiledRule> {
         let all = self.table.rules.iter().zip(0u16..);
-        all.filter(|(_, number)| self.acts(*number)).map(|(rule, _)| rule)
+        all.filter(|(_, number)| self.applies(*number)).map(|(rule, _)| rule)
     }
 
     /// The score that active rules add to a candidate.
@@ -240,7 +240,7 @@ fn active_lock<'a>(
         Some((*candidate, id.as_str(), &rule.source))
     });
     rule.or_else(|| {
-        let lock = table.locks.iter().rev().find(|lock| lock.acts(context, values))?;
+        let lock = table.locks.iter().rev().find(|lock| lock.applies(context, values))?;
         Some((lock.candidate, lock.kernel.as_str(), &lock.source))
     })
 }

@@ -212,10 +212,10 @@ pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
 /// Guards for rules, locks and dispatch-table answers that vary within a cell.
 fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
     let rules = call.table.varying_rules.iter();
-    let rules = rules.map(|number| Guard::Rule { rule: *number, expect: call.acts(*number) });
+    let rules = rules.map(|number| Guard::Rule { rule: *number, expect: call.applies(*number) });
     let locks = call.table.varying_locks.iter().filter_map(|number| {
         let lock = call.table.locks.get(usize::from(*number))?;
-        Some(Guard::Lock { lock: *number, expect: lock.acts(call.context, &call.values) })
+        Some(Guard::Lock { lock: *number, expect: lock.applies(call.context, &call.values) })
     });
     let mut guards: Vec<Guard> = rules.chain(locks).collect();
     if call.snapshot.level.allows_cache() && call.snapshot.solved.reads_scalars(call.table.info) {

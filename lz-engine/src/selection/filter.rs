@@ -257,7 +257,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl Filter
         let excluded = !adapts || call.mode.has(ModeFlag::Strict) || call.mode.has(ModeFlag::NotAdapting);
         excluded
             && visitor.excluded(|| {
-                let reason = unmet(call, kernel, kind);
+                let reason = unmet_requirement(call, kernel, kind);
                 if adapts {
                     let text = format!("{} would have to be converted: {}", kind.name(), reason.sentence());
                     Reason::new(ReasonCode::StrictModeTransform).message(text)
@@ -302,7 +302,7 @@ pub(crate) fn transforms<'k>(
     needed
 }
 
-fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reason {
+fn unmet_requirement(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reason {
     let spec = kernel.spec();
     let (stride_bit, alignment) = (u64::from(kernel.facts.stride_bit), u64::from(kernel.facts.alignment));
     let culprit = |wrong: &dyn Fn(u64) -> bool| {

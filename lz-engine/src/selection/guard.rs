@@ -125,7 +125,7 @@ fn holds(guard: Guard, snapshot: &Snapshot, table: &OperationTable, context: &Co
             table.rules.get(usize::from(rule)).map(|rule| rule.condition.holds(&with_device()))
         }
         Guard::Lock { lock, .. } => {
-            table.locks.get(usize::from(lock)).map(|lock| lock.acts(context, &with_device()))
+            table.locks.get(usize::from(lock)).map(|lock| lock.applies(context, &with_device()))
         }
         Guard::Memory { position, .. } => kernel(position).map(|kernel| {
             let bytes = filter::workspace(kernel, &fields);

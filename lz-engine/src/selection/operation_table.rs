@@ -145,7 +145,7 @@ pub(crate) struct CompiledLock {
 }
 
 impl CompiledLock {
-    pub fn acts(&self, context: &Context, values: &Values<'_>) -> bool {
+    pub fn applies(&self, context: &Context, values: &Values<'_>) -> bool {
         self.fixes.iter().all(|(store, bits)| context.raw(*store) == *bits) && self.condition.holds(values)
     }
 }
@@ -483,7 +483,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
                     .found(spec.id.clone()),
             );
         }
-        let mut weigh = |entries: &[(ListEntry, &str)], points: f64| {
+        let mut add_points = |entries: &[(ListEntry, &str)], points: f64| {
             // Several matching entries of a list count once.
             if let Some((listed, list)) = entries.iter().find(|(listed, _)| matches(listed, spec)) {
                 candidate.points += points;
@@ -491,8 +491,8 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
                 candidate.notes.push(PolicyNote { what, points, source: listed.source.clone() });
             }
         };
-        weigh(&prefer, policy.prefer_points);
-        weigh(&avoid, -policy.avoid_points);
+        add_points(&prefer, policy.prefer_points);
+        add_points(&avoid, -policy.avoid_points);
         all.push(candidate);
     }
     let mut by_id: Vec<usize> = (0..all.len()).collect();

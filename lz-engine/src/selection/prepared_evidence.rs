@@ -7,7 +7,7 @@ use crate::evidence::Measured;
 use crate::evidence::dtypes_text;
 use crate::evidence::{Group, StoredEvidence};
 use crate::registry::Registry;
-use crate::selection::cache::{self, weigh};
+use crate::selection::cache::{self, hash_words};
 use crate::selection::operation_table::OperationTable;
 use crate::selection::score;
 use lz_core::context::{Context, FieldKind, Store};
@@ -63,7 +63,7 @@ impl Prepared {
     pub fn find(&self, device: &DeviceSpec, bucket: &[u64]) -> Option<&Points> {
         let device = self.0.iter().find(|known| known.uuid == device.uuid)?;
         let mask = device.slots.len().wrapping_sub(1);
-        let mut slot = cache::number(0, weigh(bucket)) as usize & mask;
+        let mut slot = cache::number(0, hash_words(bucket)) as usize & mask;
         loop {
             let number = *device.slots.get(slot)? as usize;
             let known = device.buckets.get(number.wrapping_sub(1))?;
@@ -79,7 +79,7 @@ fn slots(buckets: &[Points]) -> Box<[u32]> {
     let mut slots = vec![0; (2 * buckets.len() + 1).next_power_of_two()];
     let mask = slots.len() - 1;
     for (known, number) in buckets.iter().zip(1u32..) {
-        let mut slot = cache::number(0, weigh(&known.bucket)) as usize & mask;
+        let mut slot = cache::number(0, hash_words(&known.bucket)) as usize & mask;
         while slots[slot] != 0 {
             slot = (slot + 1) & mask;
         }

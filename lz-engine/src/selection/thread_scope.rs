@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::policy::layer::Layer;
 use crate::selection::thread;
 use lz_core::mode::ModeOverride;
+use lz_core::scope_stack::ScopeStack;
 
 /// One scope; later frames override earlier ones.
 #[derive(Default)]
 struct Frame {
-    id: u64,
     mode: ModeOverride,
     layer: Option<(u64, Layer)>,
     /// The layer including the part that became the mode, for display.
@@ -36,12 +36,11 @@ impl InternedOverlay {
 }
 
 thread_local! {
-    static FRAMES: RefCell<Frames> = const { RefCell::new(Frames { next: 0, frames: Vec::new(), overlay: None }) };
+    static FRAMES: RefCell<Frames> = const { RefCell::new(Frames { stack: ScopeStack::new(), overlay: None }) };
 }
 
 struct Frames {
-    next: u64,
-    frames: Vec<Frame>,
+    stack: ScopeStack<Frame>,
     overlay: Option<Arc<InternedOverlay>>,
 }
 
@@ -60,7 +59,7 @@ pub(crate) fn thread_overlay() -> Option<Arc<InternedOverlay>> {
 pub(crate) fn shown_over(engine: u64) -> Layer {
     let mut all = Layer::new();
     let _ = FRAMES.try_with(|frames| {
-        for (interned, layer) in frames.borrow().frames.iter().filter_map(|frame| frame.shown.as_ref()) {
+        for (interned, layer) in frames.borrow().stack.iter().filter_map(|frame| frame.shown.as_ref()) {
             if *interned == engine {
                 all.merge(layer);
             }
@@ -99,11 +98,11 @@ fn number(layers: Vec<(u64, Layer)>) -> Result<Arc<InternedOverlay>, OverlayIdsE
 }
 
 impl Frames {
-    /// Recomputes the combined override, overlay and stream.
+    /// Recomputes the combined override and overlay.
     fn recompute(&mut self) -> Result<(), OverlayIdsExhausted> {
         let mut change = ModeOverride::NONE;
         let mut layers: Vec<(u64, Layer)> = Vec::new();
-        for frame in &self.frames {
+        for frame in self.stack.iter() {
             change = change.then(frame.mode);
             let Some((engine, layer)) = &frame.layer else { continue };
             match layers.iter_mut().find(|(interned, _)| interned == engine) {
@@ -127,11 +126,9 @@ impl Frames {
 fn push(frame: Frame) -> Result<FrameGuard, OverlayIdsExhausted> {
     FRAMES.with(|frames| {
         let mut frames = frames.borrow_mut();
-        frames.next += 1;
-        let id = frames.next;
-        frames.frames.push(Frame { id, ..frame });
+        let id = frames.stack.push(frame);
         if let Err(error) = frames.recompute() {
-            frames.frames.pop();
+            frames.stack.remove(id);
             return Err(error);
         }
         Ok(FrameGuard { id, this_thread: PhantomData })
@@ -150,10 +147,10 @@ impl Drop for FrameGuard {
         // A thread that is ending has no frames.
         let _ = FRAMES.try_with(|frames| {
             let mut frames = frames.borrow_mut();
-            frames.frames.retain(|frame| frame.id != self.id);
+            frames.stack.remove(self.id);
             if frames.recompute().is_err() {
                 // No ids left: drop all frames, which needs none.
-                frames.frames.clear();
+                frames.stack.clear();
                 let _ = frames.recompute();
             }
         });

@@ -176,7 +176,7 @@ struct Candidate {
     /// Runs per sample.
     runs: u32,
     failure: Option<Reason>,
-    is_far_behind: bool,
+    is_too_slow: bool,
 }
 
 /// Cancelled by the caller.
@@ -208,7 +208,7 @@ impl Engine {
             expected_ns: 0.0,
             runs: 1,
             failure: None,
-            is_far_behind: false,
+            is_too_slow: false,
         };
         let mut candidates: Vec<Candidate> = able.into_iter().map(candidate).collect();
         let mut trial =
@@ -287,7 +287,7 @@ impl Outcome {
 
 impl Candidate {
     fn is_active(&self) -> bool {
-        self.failure.is_none() && !self.is_far_behind
+        self.failure.is_none() && !self.is_too_slow
     }
 
     fn timing(&self, now: u64) -> Option<Timing> {
@@ -330,12 +330,12 @@ impl Trial<'_> {
         let fastest = warm.fold(f64::INFINITY, f64::min);
         // A short run may be disturbed by the previous kernel; a long one is reliable.
         let is_reliable = |one: &Candidate| {
-            one.failure.is_none() && !self.options.turn_time.is_zero() && self.fills_a_turn(one)
+            one.failure.is_none() && !self.options.turn_time.is_zero() && self.fills_batch(one)
         };
         for one in candidates.iter_mut().filter(|one| is_reliable(one)) {
             let warm = Samples::from([one.expected_ns]);
-            if warm.is_far_behind(fastest, usize::MAX) {
-                (one.samples, one.is_far_behind) = (warm, true);
+            if warm.is_too_slow(fastest, usize::MAX) {
+                (one.samples, one.is_too_slow) = (warm, true);
                 done += 1;
                 let (kernel, ns) = (&one.runner.entry().spec.id, one.expected_ns);
                 report(on_progress, &Progress::Sampled { kernel, ns, done, max })?;
@@ -350,7 +350,7 @@ impl Trial<'_> {
                 else {
                     continue;
                 };
-                match self.turn(one, run_one) {
+                match self.run_batch(one, run_one) {
                     Ok(ns) => {
                         one.samples.push(ns);
                         done += 1;
@@ -401,22 +401,22 @@ impl Trial<'_> {
             }
             let target_ns = self.options.sample_time.as_nanos() as f64;
             one.runs = (target_ns / ns.max(1.0)).ceil().clamp(1.0, 10_000.0) as u32;
-            if self.fills_a_turn(one) {
+            if self.fills_batch(one) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Whether one run takes as long as a turn, so that a single run suffices.
-    fn fills_a_turn(&self, one: &Candidate) -> bool {
+    /// Whether one run takes as long as a batch, so that a single run suffices.
+    fn fills_batch(&self, one: &Candidate) -> bool {
         one.expected_ns >= self.options.turn_time.as_nanos() as f64
     }
 
-    /// The sample of a kernel's turn.
-    fn turn(&mut self, one: &Candidate, run_one: &mut RunOne<'_>) -> Result<f64, KernelError> {
+    /// The sample of one batch of runs of a kernel.
+    fn run_batch(&mut self, one: &Candidate, run_one: &mut RunOne<'_>) -> Result<f64, KernelError> {
         let turn_time = self.options.turn_time;
-        if self.fills_a_turn(one) {
+        if self.fills_batch(one) {
             std::thread::sleep(turn_time);
         } else {
             one.runner.run(&mut self.scratch, run_one)?;
@@ -466,7 +466,7 @@ fn exclude_slow(candidates: &mut [Candidate], min_samples: usize) {
     let medians = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.samples.median());
     let fastest = medians.fold(f64::INFINITY, f64::min);
     for one in candidates {
-        one.is_far_behind = one.samples.is_far_behind(fastest, min_samples);
+        one.is_too_slow = one.samples.is_too_slow(fastest, min_samples);
     }
 }
 

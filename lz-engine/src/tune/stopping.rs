@@ -55,7 +55,7 @@ impl Samples {
     }
 
     /// Whether it can no longer win against a median of `fastest`.
-    pub fn is_far_behind(&self, fastest: f64, min_samples: usize) -> bool {
+    pub fn is_too_slow(&self, fastest: f64, min_samples: usize) -> bool {
         let median = self.median();
         median > EXTREMELY_SLOW_FACTOR * fastest
             || (self.len() >= 2 && median > VERY_SLOW_FACTOR * fastest)
@@ -112,12 +112,12 @@ mod tests {
     #[test]
     fn slower_kernels_are_excluded_earlier() {
         let times = |ns: f64, count: usize| samples(&vec![ns; count]);
-        let behind = |ns, count| times(ns, count).is_far_behind(100.0, 5);
+        let behind = |ns, count| times(ns, count).is_too_slow(100.0, 5);
         assert_eq!([1, 2, 4, 5].map(|count| behind(1100.0, count)), [true; 4]);
         assert_eq!([1, 2, 4, 5].map(|count| behind(500.0, count)), [false, true, true, true]);
         assert_eq!([1, 2, 4, 5].map(|count| behind(200.0, count)), [false, false, false, true]);
         assert!(!behind(140.0, 50));
-        assert!(times(200.0, 1).is_far_behind(100.0, 1), "where one sample is all there will be");
+        assert!(times(200.0, 1).is_too_slow(100.0, 1), "where one sample is all there will be");
     }
 
     #[test]

@@ -128,9 +128,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "The Gaussian error linear unit.";
-    ACTIVATION_GELU, ActivationGelu, ActivationGeluCall, ActivationGeluOut, ActivationGeluOutput;
-    activation_gelu(output: tensor/output_spec);
-    activation_gelu_into();
+lz::operation_functions!(
+    "The Gaussian error linear unit."; ACTIVATION_GELU, ActivationGelu,
+    ActivationGeluCall, ActivationGeluOut, ActivationGeluOutput; activation_gelu(output :
+    tensor / output_spec); activation_gelu_into();
 );

@@ -136,10 +136,9 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "The GeGLU gate, the Gaussian error linear unit of one tensor times another.";
     ACTIVATION_GELU_MUL, ActivationGeluMul, ActivationGeluMulCall, ActivationGeluMulOut,
-        ActivationGeluMulOutput;
-    activation_gelu_mul(output: tensor/output_spec);
+    ActivationGeluMulOutput; activation_gelu_mul(output : tensor / output_spec);
     activation_gelu_mul_into();
 );

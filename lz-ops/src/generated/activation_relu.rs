@@ -109,9 +109,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "The rectified linear unit.";
-    ACTIVATION_RELU, ActivationRelu, ActivationReluCall, ActivationReluOut, ActivationReluOutput;
-    activation_relu(output: tensor/output_spec);
-    activation_relu_into();
+lz::operation_functions!(
+    "The rectified linear unit."; ACTIVATION_RELU, ActivationRelu, ActivationReluCall,
+    ActivationReluOut, ActivationReluOutput; activation_relu(output : tensor /
+    output_spec); activation_relu_into();
 );

@@ -116,9 +116,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "The sigmoid-weighted linear unit, also called swish.";
-    ACTIVATION_SILU, ActivationSilu, ActivationSiluCall, ActivationSiluOut, ActivationSiluOutput;
-    activation_silu(output: tensor/output_spec);
-    activation_silu_into();
+lz::operation_functions!(
+    "The sigmoid-weighted linear unit, also called swish."; ACTIVATION_SILU,
+    ActivationSilu, ActivationSiluCall, ActivationSiluOut, ActivationSiluOutput;
+    activation_silu(output : tensor / output_spec); activation_silu_into();
 );

@@ -118,10 +118,9 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.";
     ACTIVATION_SILU_MUL, ActivationSiluMul, ActivationSiluMulCall, ActivationSiluMulOut,
-        ActivationSiluMulOutput;
-    activation_silu_mul(output: tensor/output_spec);
+    ActivationSiluMulOutput; activation_silu_mul(output : tensor / output_spec);
     activation_silu_mul_into();
 );

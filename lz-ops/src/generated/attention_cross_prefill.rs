@@ -249,10 +249,10 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Attention of a decoder's sequences over the keys and values of an encoder.";
-    ATTENTION_CROSS_PREFILL, AttentionCrossPrefill, AttentionCrossPrefillCall, AttentionCrossPrefillOut,
-        AttentionCrossPrefillOutput;
-    attention_cross_prefill(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    ATTENTION_CROSS_PREFILL, AttentionCrossPrefill, AttentionCrossPrefillCall,
+    AttentionCrossPrefillOut, AttentionCrossPrefillOutput; attention_cross_prefill(output
+    : tensor / output_spec, lse : optional_tensor / lse_spec);
     attention_cross_prefill_into();
 );

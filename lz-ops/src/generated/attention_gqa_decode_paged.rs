@@ -283,10 +283,10 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "One decode step of grouped-query attention over a paged cache.";
     ATTENTION_GQA_DECODE_PAGED, AttentionGqaDecodePaged, AttentionGqaDecodePagedCall,
-        AttentionGqaDecodePagedOut, AttentionGqaDecodePagedOutput;
-    attention_gqa_decode_paged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
-    attention_gqa_decode_paged_into();
+    AttentionGqaDecodePagedOut, AttentionGqaDecodePagedOutput;
+    attention_gqa_decode_paged(output : tensor / output_spec, lse : optional_tensor /
+    lse_spec); attention_gqa_decode_paged_into();
 );

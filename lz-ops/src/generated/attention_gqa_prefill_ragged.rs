@@ -263,10 +263,10 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Grouped-query attention of concatenated requests of different lengths, without padding.";
-    ATTENTION_GQA_PREFILL_RAGGED, AttentionGqaPrefillRagged, AttentionGqaPrefillRaggedCall,
-        AttentionGqaPrefillRaggedOut, AttentionGqaPrefillRaggedOutput;
-    attention_gqa_prefill_ragged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
-    attention_gqa_prefill_ragged_into();
+    ATTENTION_GQA_PREFILL_RAGGED, AttentionGqaPrefillRagged,
+    AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut,
+    AttentionGqaPrefillRaggedOutput; attention_gqa_prefill_ragged(output : tensor /
+    output_spec, lse : optional_tensor / lse_spec); attention_gqa_prefill_ragged_into();
 );

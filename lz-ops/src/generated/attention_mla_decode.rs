@@ -176,10 +176,9 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "One decode step of multi-head latent attention over a contiguous compressed cache.";
-    ATTENTION_MLA_DECODE, AttentionMlaDecode, AttentionMlaDecodeCall, AttentionMlaDecodeOut,
-        AttentionMlaDecodeOutput;
-    attention_mla_decode(output: tensor/output_spec, lse: optional_tensor/lse_spec);
-    attention_mla_decode_into();
+    ATTENTION_MLA_DECODE, AttentionMlaDecode, AttentionMlaDecodeCall,
+    AttentionMlaDecodeOut, AttentionMlaDecodeOutput; attention_mla_decode(output : tensor
+    / output_spec, lse : optional_tensor / lse_spec); attention_mla_decode_into();
 );

@@ -236,10 +236,10 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Block-sparse attention, in which each block of queries attends to a list of blocks of keys.";
-    ATTENTION_SPARSE_BLOCK, AttentionSparseBlock, AttentionSparseBlockCall, AttentionSparseBlockOut,
-        AttentionSparseBlockOutput;
-    attention_sparse_block(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    ATTENTION_SPARSE_BLOCK, AttentionSparseBlock, AttentionSparseBlockCall,
+    AttentionSparseBlockOut, AttentionSparseBlockOutput; attention_sparse_block(output :
+    tensor / output_spec, lse : optional_tensor / lse_spec);
     attention_sparse_block_into();
 );

@@ -228,10 +228,11 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Block-sparse attention with blocks of different sizes and a block mask for each key head.";
-    ATTENTION_SPARSE_VARIABLE_BLOCK, AttentionSparseVariableBlock, AttentionSparseVariableBlockCall,
-        AttentionSparseVariableBlockOut, AttentionSparseVariableBlockOutput;
-    attention_sparse_variable_block(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    ATTENTION_SPARSE_VARIABLE_BLOCK, AttentionSparseVariableBlock,
+    AttentionSparseVariableBlockCall, AttentionSparseVariableBlockOut,
+    AttentionSparseVariableBlockOutput; attention_sparse_variable_block(output : tensor /
+    output_spec, lse : optional_tensor / lse_spec);
     attention_sparse_variable_block_into();
 );

@@ -243,10 +243,10 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "One decode step of attention over contiguous keys and values.";
     ATTENTION_STANDARD_DECODE, AttentionStandardDecode, AttentionStandardDecodeCall,
-        AttentionStandardDecodeOut, AttentionStandardDecodeOutput;
-    attention_standard_decode(output: tensor/output_spec, lse: optional_tensor/lse_spec);
-    attention_standard_decode_into();
+    AttentionStandardDecodeOut, AttentionStandardDecodeOutput;
+    attention_standard_decode(output : tensor / output_spec, lse : optional_tensor /
+    lse_spec); attention_standard_decode_into();
 );

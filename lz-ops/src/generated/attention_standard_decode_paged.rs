@@ -276,10 +276,10 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
-    "One decode step of attention over a paged cache.";
-    ATTENTION_STANDARD_DECODE_PAGED, AttentionStandardDecodePaged, AttentionStandardDecodePagedCall,
-        AttentionStandardDecodePagedOut, AttentionStandardDecodePagedOutput;
-    attention_standard_decode_paged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
-    attention_standard_decode_paged_into();
+lz::operation_functions!(
+    "One decode step of attention over a paged cache."; ATTENTION_STANDARD_DECODE_PAGED,
+    AttentionStandardDecodePaged, AttentionStandardDecodePagedCall,
+    AttentionStandardDecodePagedOut, AttentionStandardDecodePagedOutput;
+    attention_standard_decode_paged(output : tensor / output_spec, lse : optional_tensor
+    / lse_spec); attention_standard_decode_paged_into();
 );

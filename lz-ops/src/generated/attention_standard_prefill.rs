@@ -289,10 +289,10 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Attention of whole sequences over contiguous keys and values.";
     ATTENTION_STANDARD_PREFILL, AttentionStandardPrefill, AttentionStandardPrefillCall,
-        AttentionStandardPrefillOut, AttentionStandardPrefillOutput;
-    attention_standard_prefill(output: tensor/output_spec, lse: optional_tensor/lse_spec);
-    attention_standard_prefill_into();
+    AttentionStandardPrefillOut, AttentionStandardPrefillOutput;
+    attention_standard_prefill(output : tensor / output_spec, lse : optional_tensor /
+    lse_spec); attention_standard_prefill_into();
 );

@@ -309,10 +309,11 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Attention of requests of different lengths over a paged cache.";
-    ATTENTION_STANDARD_PREFILL_PAGED, AttentionStandardPrefillPaged, AttentionStandardPrefillPagedCall,
-        AttentionStandardPrefillPagedOut, AttentionStandardPrefillPagedOutput;
-    attention_standard_prefill_paged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    ATTENTION_STANDARD_PREFILL_PAGED, AttentionStandardPrefillPaged,
+    AttentionStandardPrefillPagedCall, AttentionStandardPrefillPagedOut,
+    AttentionStandardPrefillPagedOutput; attention_standard_prefill_paged(output : tensor
+    / output_spec, lse : optional_tensor / lse_spec);
     attention_standard_prefill_paged_into();
 );

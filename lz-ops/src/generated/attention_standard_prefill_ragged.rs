@@ -256,10 +256,11 @@ lz::kernel_trait!(
     outputs(output: tensor, lse: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Attention of concatenated requests of different lengths, without padding.";
-    ATTENTION_STANDARD_PREFILL_RAGGED, AttentionStandardPrefillRagged, AttentionStandardPrefillRaggedCall,
-        AttentionStandardPrefillRaggedOut, AttentionStandardPrefillRaggedOutput;
-    attention_standard_prefill_ragged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    ATTENTION_STANDARD_PREFILL_RAGGED, AttentionStandardPrefillRagged,
+    AttentionStandardPrefillRaggedCall, AttentionStandardPrefillRaggedOut,
+    AttentionStandardPrefillRaggedOutput; attention_standard_prefill_ragged(output :
+    tensor / output_spec, lse : optional_tensor / lse_spec);
     attention_standard_prefill_ragged_into();
 );

@@ -303,9 +303,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "Dequantizes a tensor of a low-precision integer or float format.";
-    DEQUANTIZE, Dequantize, DequantizeCall, DequantizeOut, DequantizeOutput;
-    dequantize(output: tensor/output_spec);
-    dequantize_into();
+lz::operation_functions!(
+    "Dequantizes a tensor of a low-precision integer or float format."; DEQUANTIZE,
+    Dequantize, DequantizeCall, DequantizeOut, DequantizeOutput; dequantize(output :
+    tensor / output_spec); dequantize_into();
 );

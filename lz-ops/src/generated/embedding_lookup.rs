@@ -130,9 +130,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "Copies rows of a table by id.";
-    EMBEDDING_LOOKUP, EmbeddingLookup, EmbeddingLookupCall, EmbeddingLookupOut, EmbeddingLookupOutput;
-    embedding_lookup(output: tensor/output_spec);
-    embedding_lookup_into();
+lz::operation_functions!(
+    "Copies rows of a table by id."; EMBEDDING_LOOKUP, EmbeddingLookup,
+    EmbeddingLookupCall, EmbeddingLookupOut, EmbeddingLookupOutput;
+    embedding_lookup(output : tensor / output_spec); embedding_lookup_into();
 );

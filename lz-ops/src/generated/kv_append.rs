@@ -184,9 +184,8 @@ lz::kernel_trait!(
     outputs();
 );
 
-::lz_engine::engine_functions!(
-    "Writes the keys and values of new tokens into a paged cache, in place.";
-    KV_APPEND, KvAppend, KvAppendCall, KvAppendOut, KvAppendOutput;
-    kv_append();
+lz::operation_functions!(
+    "Writes the keys and values of new tokens into a paged cache, in place."; KV_APPEND,
+    KvAppend, KvAppendCall, KvAppendOut, KvAppendOutput; kv_append();
     kv_append_into(mut);
 );

@@ -167,9 +167,7 @@ lz::kernel_trait!(
     outputs();
 );
 
-::lz_engine::engine_functions!(
-    "Copies pages within a paged cache, in place.";
-    KV_COMPACT, KvCompact, KvCompactCall, KvCompactOut, KvCompactOutput;
-    kv_compact();
-    kv_compact_into(mut);
+lz::operation_functions!(
+    "Copies pages within a paged cache, in place."; KV_COMPACT, KvCompact, KvCompactCall,
+    KvCompactOut, KvCompactOutput; kv_compact(); kv_compact_into(mut);
 );

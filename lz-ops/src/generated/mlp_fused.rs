@@ -167,9 +167,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "A gated feed-forward block in one step.";
-    MLP_FUSED, MlpFused, MlpFusedCall, MlpFusedOut, MlpFusedOutput;
-    mlp_fused(output: tensor/output_spec);
+lz::operation_functions!(
+    "A gated feed-forward block in one step."; MLP_FUSED, MlpFused, MlpFusedCall,
+    MlpFusedOut, MlpFusedOutput; mlp_fused(output : tensor / output_spec);
     mlp_fused_into();
 );

@@ -158,9 +158,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "A linear layer with an optional bias and activation.";
-    MLP_LINEAR, MlpLinear, MlpLinearCall, MlpLinearOut, MlpLinearOutput;
-    mlp_linear(output: tensor/output_spec);
-    mlp_linear_into();
+lz::operation_functions!(
+    "A linear layer with an optional bias and activation."; MLP_LINEAR, MlpLinear,
+    MlpLinearCall, MlpLinearOut, MlpLinearOutput; mlp_linear(output : tensor /
+    output_spec); mlp_linear_into();
 );

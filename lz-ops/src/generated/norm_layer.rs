@@ -181,10 +181,9 @@ lz::kernel_trait!(
     outputs(output: tensor, mean: optional_tensor, inv_std: optional_tensor);
 );
 
-::lz_engine::engine_functions!(
-    "Layer normalization over the last dimension.";
-    NORM_LAYER, NormLayer, NormLayerCall, NormLayerOut, NormLayerOutput;
-    norm_layer(output: tensor/output_spec, mean: optional_tensor/mean_spec,
-        inv_std: optional_tensor/inv_std_spec);
+lz::operation_functions!(
+    "Layer normalization over the last dimension."; NORM_LAYER, NormLayer, NormLayerCall,
+    NormLayerOut, NormLayerOutput; norm_layer(output : tensor / output_spec, mean :
+    optional_tensor / mean_spec, inv_std : optional_tensor / inv_std_spec);
     norm_layer_into();
 );

@@ -151,9 +151,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "Root-mean-square normalization over the last dimension.";
-    NORM_RMS, NormRms, NormRmsCall, NormRmsOut, NormRmsOutput;
-    norm_rms(output: tensor/output_spec);
+lz::operation_functions!(
+    "Root-mean-square normalization over the last dimension."; NORM_RMS, NormRms,
+    NormRmsCall, NormRmsOut, NormRmsOutput; norm_rms(output : tensor / output_spec);
     norm_rms_into();
 );

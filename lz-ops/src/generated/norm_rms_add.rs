@@ -160,9 +160,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Adds to the residual stream in place and normalizes the sum by its root mean square.";
     NORM_RMS_ADD, NormRmsAdd, NormRmsAddCall, NormRmsAddOut, NormRmsAddOutput;
-    norm_rms_add(output: tensor/output_spec);
-    norm_rms_add_into(mut);
+    norm_rms_add(output : tensor / output_spec); norm_rms_add_into(mut);
 );

@@ -140,9 +140,8 @@ lz::kernel_trait!(
     outputs(output: tensor);
 );
 
-::lz_engine::engine_functions!(
-    "Adds the ALiBi linear position bias to attention scores.";
-    POSENC_ALIBI, PosencAlibi, PosencAlibiCall, PosencAlibiOut, PosencAlibiOutput;
-    posenc_alibi(output: tensor/output_spec);
-    posenc_alibi_into();
+lz::operation_functions!(
+    "Adds the ALiBi linear position bias to attention scores."; POSENC_ALIBI,
+    PosencAlibi, PosencAlibiCall, PosencAlibiOut, PosencAlibiOutput; posenc_alibi(output
+    : tensor / output_spec); posenc_alibi_into();
 );

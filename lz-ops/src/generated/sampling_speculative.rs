@@ -200,10 +200,10 @@ lz::kernel_trait!(
     outputs(tokens: tensor, accepted: tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.";
-    SAMPLING_SPECULATIVE, SamplingSpeculative, SamplingSpeculativeCall, SamplingSpeculativeOut,
-        SamplingSpeculativeOutput;
-    sampling_speculative(tokens: tensor/tokens_spec, accepted: tensor/accepted_spec);
+    SAMPLING_SPECULATIVE, SamplingSpeculative, SamplingSpeculativeCall,
+    SamplingSpeculativeOut, SamplingSpeculativeOutput; sampling_speculative(tokens :
+    tensor / tokens_spec, accepted : tensor / accepted_spec);
     sampling_speculative_into();
 );

@@ -214,9 +214,8 @@ lz::kernel_trait!(
     outputs(tokens: tensor);
 );
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Samples one token per row from the most likely ones with cumulative probability p (top-p).";
     SAMPLING_TOPP, SamplingTopp, SamplingToppCall, SamplingToppOut, SamplingToppOutput;
-    sampling_topp(tokens: tensor/tokens_spec);
-    sampling_topp_into();
+    sampling_topp(tokens : tensor / tokens_spec); sampling_topp_into();
 );

@@ -130,8 +130,8 @@ lz::kernel_trait!(
     outputs(texts: texts);
 );
 
-::lz_engine::engine_functions!(
-    "Decodes token ids to texts.";
-    TOKENIZE_DECODE, TokenizeDecode, TokenizeDecodeCall, TokenizeDecodeOut, TokenizeDecodeOutput;
-    tokenize_decode(texts: texts/wants_texts);
+lz::operation_functions!(
+    "Decodes token ids to texts."; TOKENIZE_DECODE, TokenizeDecode, TokenizeDecodeCall,
+    TokenizeDecodeOut, TokenizeDecodeOutput; tokenize_decode(texts : texts /
+    wants_texts);
 );

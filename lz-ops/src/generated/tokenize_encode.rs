@@ -131,9 +131,9 @@ lz::kernel_trait!(
     outputs(tokens: dynamic, indptr: tensor, offsets: optional_dynamic);
 );
 
-::lz_engine::engine_functions!(
-    "Encodes texts to token ids.";
-    TOKENIZE_ENCODE, TokenizeEncode, TokenizeEncodeCall, TokenizeEncodeOut, TokenizeEncodeOutput;
-    tokenize_encode(tokens: dynamic/wants_tokens, indptr: tensor/indptr_spec,
-        offsets: optional_dynamic/wants_offsets);
+lz::operation_functions!(
+    "Encodes texts to token ids."; TOKENIZE_ENCODE, TokenizeEncode, TokenizeEncodeCall,
+    TokenizeEncodeOut, TokenizeEncodeOutput; tokenize_encode(tokens : dynamic /
+    wants_tokens, indptr : tensor / indptr_spec, offsets : optional_dynamic /
+    wants_offsets);
 );

@@ -6,7 +6,12 @@ use lz_core::element::Bool;
 use lz_core::tensor::{Device, Dims, Indices, Layout};
 use lz_core::{DType, Tensor, TensorView};
 use lz_engine::Engine;
-use lz_ops::{AttentionGqaPrefill, attention_gqa_prefill, reference_engine};
+use lz_ops::{AttentionGqaPrefill, attention_gqa_prefill};
+
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
 
 /// An engine with only the reference kernels.
 pub fn engine() -> &'static Engine {

@@ -5,7 +5,6 @@ use lz_ops::{
     ActivationGelu, ActivationGeluApproximate, ActivationGeluMul, ActivationGeluMulApproximate,
     ActivationRelu, ActivationReluSquared, ActivationSilu, ActivationSiluMul, activation_gelu,
     activation_gelu_mul, activation_relu, activation_relu_squared, activation_silu, activation_silu_mul,
-    reference_engine,
 };
 
 use crate::{assert_near, strided, values, view};
@@ -14,7 +13,7 @@ const X: [f32; 6] = [0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]
 
 #[test]
 fn relu_clamps_and_keeps_nan() {
-    let result = activation_relu(&reference_engine(), ActivationRelu::new(view(&X, &[2, 3]))).unwrap();
+    let result = activation_relu(&crate::reference_engine(), ActivationRelu::new(view(&X, &[2, 3]))).unwrap();
     assert_near(&values(&result.output), &[0.0, 1.0, 0.0, f32::INFINITY, 0.0, f32::NAN], 0.0);
 }
 
@@ -22,13 +21,13 @@ fn relu_clamps_and_keeps_nan() {
 fn relu_squared_clamps_squares_and_keeps_nan() {
     let x = [0.0f32, 1.5, -1.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
     let args = ActivationReluSquared::new(view(&x, &[2, 3]));
-    let result = activation_relu_squared(&reference_engine(), args).unwrap();
+    let result = activation_relu_squared(&crate::reference_engine(), args).unwrap();
     assert_near(&values(&result.output), &[0.0, 2.25, 0.0, f32::INFINITY, 0.0, f32::NAN], 0.0);
 }
 
 #[test]
 fn silu_with_and_without_alpha() {
-    let engine = reference_engine();
+    let engine = crate::reference_engine();
     let plain = activation_silu(&engine, ActivationSilu::new(view(&X, &[6]))).unwrap();
     let expected = [0.0, 0.731_058_6, -0.268_941_43, f32::INFINITY, 0.0, f32::NAN];
     assert_near(&values(&plain.output), &expected, 1e-7);
@@ -41,7 +40,7 @@ fn silu_with_and_without_alpha() {
 
 #[test]
 fn both_variants_of_gelu() {
-    let engine = reference_engine();
+    let engine = crate::reference_engine();
     let exact = activation_gelu(&engine, ActivationGelu::new(view(&X, &[6]))).unwrap();
     let expected = [0.0, 0.841_344_7, -0.158_655_26, f32::INFINITY, 0.0, f32::NAN];
     assert_near(&values(&exact.output), &expected, 1e-7);
@@ -53,7 +52,7 @@ fn both_variants_of_gelu() {
 
 #[test]
 fn gated_activations_round_once() {
-    let engine = reference_engine();
+    let engine = crate::reference_engine();
     // Rounding the gate to bf16 before the product would differ in the last bit.
     let (gate, up) = (bf16::from_f32(1.3), bf16::from_f32(1.7));
     let result =
@@ -76,7 +75,7 @@ fn gated_activations_round_once() {
 #[test]
 fn strides_of_any_sign_and_zero_are_followed() {
     let data = [1.0f32, -2.0, 3.0, -4.0, 5.0, -6.0];
-    let engine = reference_engine();
+    let engine = crate::reference_engine();
     let transposed = strided(&data, 0, &[3, 2], &[1, 3]);
     let result = activation_relu(&engine, ActivationRelu::new(transposed)).unwrap();
     assert_eq!(values::<f32>(&result.output), [1.0, 0.0, 0.0, 5.0, 3.0, 0.0]);

@@ -4,7 +4,7 @@ use half::bf16;
 use lz_core::TensorMut;
 use lz_ops::{
     MlpFused, MlpFusedActivation, MlpLinear, MlpLinearActivation, NormLayer, NormRmsAdd, mlp_fused,
-    mlp_linear, norm_layer, norm_rms_add, reference_engine,
+    mlp_linear, norm_layer, norm_rms_add,
 };
 
 use crate::{assert_near, strided, values, view};
@@ -18,7 +18,7 @@ fn rms_add_updates_and_normalizes_the_residual() {
         .weight(view(&weight, &[4]))
         .weight_offset(1.0)
         .eps(0.0);
-    let result = norm_rms_add(&reference_engine(), args).unwrap();
+    let result = norm_rms_add(&crate::reference_engine(), args).unwrap();
     assert_eq!(residual, [3.0, 4.0, 0.0, 0.0]);
     assert_eq!(values::<f32>(&result.output), [2.4, 1.6, 0.0, 0.0]);
 }
@@ -29,7 +29,7 @@ fn rms_add_normalizes_the_rounded_sum() {
     let x = [1.0, 1.0].map(bf16::from_f32);
     let mut residual = [256.0, 0.0].map(bf16::from_f32);
     let args = NormRmsAdd::new(view(&x, &[2]), TensorMut::from_slice(&mut residual, &[2]).unwrap()).eps(0.0);
-    let result = norm_rms_add(&reference_engine(), args).unwrap();
+    let result = norm_rms_add(&crate::reference_engine(), args).unwrap();
     assert_eq!(residual.map(bf16::to_f32), [256.0, 1.0]);
     let norm = ((256f64.powi(2) + 1.0) / 2.0).sqrt();
     let expected = [256.0 / norm, 1.0 / norm].map(bf16::from_f64);
@@ -45,13 +45,13 @@ fn layer_norm_with_and_without_its_statistics() {
         .bias(view(&bias, &[4]))
         .eps(1e-3)
         .return_stats(true);
-    let result = norm_layer(&reference_engine(), args).unwrap();
+    let result = norm_layer(&crate::reference_engine(), args).unwrap();
     let inv = 1.0 / 5.001f32.sqrt();
     let expected = [1.0 - 6.0 * inv, -2.0 * inv, 2.0 * inv, 6.0 * inv - 1.0, 1.0, 0.0, 0.0, -1.0];
     assert_near(&values(&result.output), &expected, 1e-6);
     assert_eq!(values::<f32>(&result.mean.unwrap()), [4.0, 2.0]);
     assert_near(&values(&result.inv_std.unwrap()), &[inv, 1.0 / 0.001f32.sqrt()], 1e-6);
-    let plain = norm_layer(&reference_engine(), NormLayer::new(view(&x, &[2, 4]))).unwrap();
+    let plain = norm_layer(&crate::reference_engine(), NormLayer::new(view(&x, &[2, 4]))).unwrap();
     assert!(plain.mean.is_none() && plain.inv_std.is_none());
 }
 
@@ -63,7 +63,7 @@ fn linear_adds_the_bias_before_the_activation() {
     let bias = [0.5f32, -2.5, 0.0];
     let args =
         MlpLinear::new(view(&x, &[2, 2]), strided(&weight, 0, &[3, 2], &[1, 3])).bias(view(&bias, &[3]));
-    let engine = reference_engine();
+    let engine = crate::reference_engine();
     let plain = mlp_linear(&engine, args).unwrap();
     assert_eq!(values::<f32>(&plain.output), [-0.5, -0.5, 7.0, -1.0, -2.0, -2.0]);
     let args = MlpLinear::new(view(&x, &[2, 2]), strided(&weight, 0, &[3, 2], &[1, 3]))
@@ -77,21 +77,21 @@ fn linear_adds_the_bias_before_the_activation() {
 fn an_empty_sum_is_zero() {
     let (x, weight) = ([0f32; 0], [0f32; 0]);
     let args = MlpLinear::new(view(&x, &[2, 0]), view(&weight, &[3, 0]));
-    assert_eq!(values::<f32>(&mlp_linear(&reference_engine(), args).unwrap().output), [0.0; 6]);
+    assert_eq!(values::<f32>(&mlp_linear(&crate::reference_engine(), args).unwrap().output), [0.0; 6]);
 }
 
 #[test]
 fn empty_rows_are_not_iterated() {
     let empty = [0f32; 0];
     let args = MlpLinear::new(view(&empty, &[1 << 50, 0]), view(&empty, &[0, 0]));
-    assert_eq!(mlp_linear(&reference_engine(), args).unwrap().output.shape(), [1 << 50, 0]);
+    assert_eq!(mlp_linear(&crate::reference_engine(), args).unwrap().output.shape(), [1 << 50, 0]);
     let args = MlpFused::new(
         view(&empty, &[1 << 50, 0]),
         view(&empty, &[0, 0]),
         view(&empty, &[0, 0]),
         view(&empty, &[0, 0]),
     );
-    assert_eq!(mlp_fused(&reference_engine(), args).unwrap().output.shape(), [1 << 50, 0]);
+    assert_eq!(mlp_fused(&crate::reference_engine(), args).unwrap().output.shape(), [1 << 50, 0]);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn fused_mlp_matches_hand_computed_values() {
         let args =
             MlpFused::new(view(&x, &[2]), view(&gate, &[2, 2]), view(&up, &[2, 2]), view(&down, &[3, 2]))
                 .activation(activation);
-        values::<f32>(&mlp_fused(&reference_engine(), args).unwrap().output)
+        values::<f32>(&mlp_fused(&crate::reference_engine(), args).unwrap().output)
     };
     // gate = [3, -1], up = [2, 2].
     assert_eq!(run(MlpFusedActivation::None), [-14.0, 3.0, -2.0]);

@@ -2,7 +2,7 @@
 
 use lz_core::TensorMut;
 use lz_core::element::{F8E4M3, F8E5M2};
-use lz_ops::{KvAppend, KvAppendLayout, KvCompact, KvCompactLayout, kv_append, kv_compact, reference_engine};
+use lz_ops::{KvAppend, KvAppendLayout, KvCompact, KvCompactLayout, kv_append, kv_compact};
 
 use crate::view;
 
@@ -20,7 +20,7 @@ fn later_tokens_win_and_minus_one_is_skipped() {
         TensorMut::from_slice(&mut v_cache, &[3, 2, 1, 1]).unwrap(),
         view(&slots, &[4]),
     );
-    kv_append(&reference_engine(), args).unwrap();
+    kv_append(&crate::reference_engine(), args).unwrap();
     assert_eq!(k_cache, [3.0, 9.0, 9.0, 9.0, 9.0, 4.0]);
     assert_eq!(v_cache, [-3.0, 9.0, 9.0, 9.0, 9.0, -4.0]);
 }
@@ -39,7 +39,7 @@ fn layout_determines_order_of_heads_and_slots() {
             view(&[1i64], &[1]),
         )
         .layout(layout);
-        kv_append(&reference_engine(), args).unwrap();
+        kv_append(&crate::reference_engine(), args).unwrap();
         assert_eq!(k_cache, v_cache);
         k_cache
     };
@@ -59,7 +59,7 @@ fn eight_bit_caches_saturate_and_keep_nan() {
         TensorMut::from_slice(&mut v_cache, &[1, 4, 1, 1]).unwrap(),
         view(&slots, &[4]),
     );
-    kv_append(&reference_engine(), args).unwrap();
+    kv_append(&crate::reference_engine(), args).unwrap();
     // 1.0625 is halfway between 1 and 1.125 and rounds to the even mantissa.
     assert_eq!(k_cache, [F8E4M3(0x7e), F8E4M3(0xfe), F8E4M3(0x7f), F8E4M3(0x38)]);
 }
@@ -76,7 +76,7 @@ fn pages_are_swapped_and_the_later_move_wins() {
         view(&source, &[4]),
         view(&target, &[4]),
     );
-    kv_compact(&reference_engine(), args).unwrap();
+    kv_compact(&crate::reference_engine(), args).unwrap();
     assert_eq!(k_cache, [2.0, 3.0, 0.0, 1.0, 4.0, 5.0, 4.0, 5.0]);
     assert_eq!(v_cache, [-2.0, -3.0, -0.0, -1.0, -4.0, -5.0, -4.0, -5.0]);
 }
@@ -93,7 +93,7 @@ fn compaction_copies_every_code_exactly() {
         view(&[1i32], &[1]),
     )
     .layout(KvCompactLayout::Hnd);
-    kv_compact(&reference_engine(), args).unwrap();
+    kv_compact(&crate::reference_engine(), args).unwrap();
     let expected: Vec<F8E5M2> = (0..=255u8).chain(0..=255).map(F8E5M2).collect();
     assert_eq!(k_cache, expected);
     assert_eq!(v_cache, expected);

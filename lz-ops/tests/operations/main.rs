@@ -17,6 +17,12 @@ mod tokenize;
 use lz_core::element::Element;
 use lz_core::tensor::{Device, Dims, Layout};
 use lz_core::{Tensor, TensorView};
+use lz_engine::Engine;
+
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> Engine {
+    Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
 
 /// A contiguous view.
 fn view<'a, T: Element>(data: &'a [T], shape: &[i64]) -> TensorView<'a> {

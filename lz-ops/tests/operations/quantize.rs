@@ -6,7 +6,7 @@ use lz_core::element::{F4E2M1x2, F8E4M3, F8E5M2, F8E8M0, f8_e4m3_to_f64, f8_e5m2
 use lz_core::{ReasonCode, Tensor, TensorView};
 use lz_ops::{
     Dequantize, DequantizeFormat, DequantizeGranularity, DequantizeOutputDtype, Quantize, QuantizeFormat,
-    QuantizeGranularity, dequantize, quantize, reference_engine,
+    QuantizeGranularity, dequantize, quantize,
 };
 
 use crate::{strided, values, view};
@@ -22,7 +22,7 @@ fn quantize_row(x: &[f32], format: QuantizeFormat, scale: f32, zero_point: Optio
     if let Some(zero_point) = &zero_point {
         args = args.zero_point(view(zero_point, &[]));
     }
-    let result = quantize(&reference_engine(), args).unwrap();
+    let result = quantize(&crate::reference_engine(), args).unwrap();
     assert!(result.scale_out.is_none());
     result.quantized
 }
@@ -30,7 +30,7 @@ fn quantize_row(x: &[f32], format: QuantizeFormat, scale: f32, zero_point: Optio
 /// Dequantizes one row with a scale of 1.
 fn dequantize_row(quantized: TensorView<'_>, format: DequantizeFormat) -> Vec<f32> {
     let args = Dequantize::new(quantized, view(&ONE, &[]), format, DequantizeGranularity::Tensor);
-    values(&dequantize(&reference_engine(), args).unwrap().output)
+    values(&dequantize(&crate::reference_engine(), args).unwrap().output)
 }
 
 #[test]
@@ -79,13 +79,13 @@ fn every_pair_of_nibbles_round_trips() {
         DequantizeFormat::Mxfp4,
         DequantizeGranularity::Block,
     );
-    let decoded = values::<f32>(&dequantize(&reference_engine(), args).unwrap().output);
+    let decoded = values::<f32>(&dequantize(&crate::reference_engine(), args).unwrap().output);
     assert_eq!(decoded[2 * 0xf1..2 * 0xf1 + 2], [0.5, -6.0]);
     let first: Vec<f32> = (0..8u8).map(|code| decoded[2 * usize::from(code)]).collect();
     assert_eq!(first, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
     let args = Quantize::new(view(&decoded, &[1, 512]), QuantizeFormat::Mxfp4, QuantizeGranularity::Block)
         .scale(view(&scales, &[1, 16]));
-    assert_eq!(values::<F4E2M1x2>(&quantize(&reference_engine(), args).unwrap().quantized), packed);
+    assert_eq!(values::<F4E2M1x2>(&quantize(&crate::reference_engine(), args).unwrap().quantized), packed);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn small_floats_saturate_and_only_fp8_keeps_nan() {
     let scales = [F8E8M0(127)];
     let args = Quantize::new(view(&x, &[1, 11]), QuantizeFormat::Mxfp4, QuantizeGranularity::Block)
         .scale(view(&scales, &[1, 1]));
-    let packed = values::<F4E2M1x2>(&quantize(&reference_engine(), args).unwrap().quantized);
+    let packed = values::<F4E2M1x2>(&quantize(&crate::reference_engine(), args).unwrap().quantized);
     let bytes: Vec<u8> = packed.iter().map(|pair| pair.0).collect();
     assert_eq!(bytes, [0x20, 0x42, 0x64, 0x76, 0x0f, 0x07], "0 1 1 2 2 4 4 6 -6 0 6, then an empty nibble");
 }
@@ -136,7 +136,7 @@ fn an_odd_row_ends_in_an_empty_nibble() {
     let scale = [1.0f32, 2.0];
     let args = Quantize::new(view(&x, &[2, 3]), QuantizeFormat::Int4, QuantizeGranularity::Channel)
         .scale(view(&scale, &[2]));
-    let result = quantize(&reference_engine(), args).unwrap();
+    let result = quantize(&crate::reference_engine(), args).unwrap();
     assert_eq!(result.quantized.shape(), [2, 2]);
     // -4 / 2, 5 / 2 (a tie) and -6 / 2.
     assert_eq!(values::<u8>(&result.quantized), [0xe1, 0x03, 0x2e, 0x0d]);
@@ -144,11 +144,11 @@ fn an_odd_row_ends_in_an_empty_nibble() {
     let scale = view(&scale, &[2]);
     let args =
         Dequantize::new(quantized, scale, DequantizeFormat::Int4, DequantizeGranularity::Channel).inner(3);
-    let result = dequantize(&reference_engine(), args).unwrap();
+    let result = dequantize(&crate::reference_engine(), args).unwrap();
     assert_eq!(values::<f32>(&result.output), [1.0, -2.0, 3.0, -4.0, 4.0, -6.0]);
     let args =
         Dequantize::new(quantized, scale, DequantizeFormat::Int4, DequantizeGranularity::Channel).inner(5);
-    assert!(dequantize(&reference_engine(), args).unwrap_err().has(ReasonCode::ShapeMismatch));
+    assert!(dequantize(&crate::reference_engine(), args).unwrap_err().has(ReasonCode::ShapeMismatch));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn dequantize_with_zero_points_and_narrow_outputs() {
     )
     .zero_point(view(&zero_point, &[2]))
     .output_dtype(DequantizeOutputDtype::Bf16);
-    let result = dequantize(&reference_engine(), args).unwrap();
+    let result = dequantize(&crate::reference_engine(), args).unwrap();
     assert_eq!(values::<bf16>(&result.output), [0.0, 12.8, 252.0, 4.0].map(bf16::from_f32));
 }
 
@@ -173,6 +173,6 @@ fn strided_inputs_are_followed() {
     let args =
         Quantize::new(strided(&x, 0, &[3, 2], &[1, 3]), QuantizeFormat::Int8, QuantizeGranularity::Tensor)
             .scale(view(&ONE, &[]));
-    let result = quantize(&reference_engine(), args).unwrap();
+    let result = quantize(&crate::reference_engine(), args).unwrap();
     assert_eq!(values::<i8>(&result.quantized), [1, 4, 2, 5, 3, 6]);
 }

@@ -4,7 +4,7 @@
 use lz_core::element::{F4E2M1x2, F8E4M3, F8E8M0};
 use lz_ops::{
     Dequantize, DequantizeFormat, DequantizeGranularity, Quantize, QuantizeFormat, QuantizeGranularity,
-    QuantizeOutput, dequantize, quantize, reference_engine,
+    QuantizeOutput, dequantize, quantize,
 };
 
 use crate::{values, view};
@@ -18,7 +18,7 @@ fn computed(
 ) -> QuantizeOutput {
     let mut args = Quantize::new(view(x, shape), format, granularity);
     args.block_size = block_size;
-    quantize(&reference_engine(), args).unwrap()
+    quantize(&crate::reference_engine(), args).unwrap()
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn mxfp4_uses_the_ocp_floor_rule() {
         DequantizeFormat::Mxfp4,
         DequantizeGranularity::Block,
     );
-    let back = values::<f32>(&dequantize(&reference_engine(), args).unwrap().output);
+    let back = values::<f32>(&dequantize(&crate::reference_engine(), args).unwrap().output);
     assert_eq!((back[0], back[1], back[32], back[33]), (6.0, -1.0, 0.5, 0.0));
 }
 
@@ -123,7 +123,7 @@ fn nvfp4_scales_are_e4m3_under_a_global_scale() {
         let global = global.map(|scale| [scale]);
         let mut args = Quantize::new(view(&x, &[1, 32]), QuantizeFormat::Nvfp4, QuantizeGranularity::Block);
         args.global_scale = global.as_ref().map(|scale| view(scale, &[]));
-        let result = quantize(&reference_engine(), args).unwrap();
+        let result = quantize(&crate::reference_engine(), args).unwrap();
         let scales = result.scale_out.unwrap();
         let mut args = Dequantize::new(
             result.quantized.view(),
@@ -132,7 +132,7 @@ fn nvfp4_scales_are_e4m3_under_a_global_scale() {
             DequantizeGranularity::Block,
         );
         args.global_scale = global.as_ref().map(|scale| view(scale, &[]));
-        let back = values::<f32>(&dequantize(&reference_engine(), args).unwrap().output);
+        let back = values::<f32>(&dequantize(&crate::reference_engine(), args).unwrap().output);
         let packed = values::<F4E2M1x2>(&result.quantized);
         (values::<F8E4M3>(&scales), [packed[0].0, packed[8].0], [back[0], back[1], back[16], back[17]])
     };
@@ -155,7 +155,7 @@ fn corner_cases_of_nvfp4_scales() {
         let global = [global];
         let args = Quantize::new(view(&x, &[1, 1]), QuantizeFormat::Nvfp4, QuantizeGranularity::Block)
             .global_scale(view(&global, &[]));
-        values::<F8E4M3>(&quantize(&reference_engine(), args).unwrap().scale_out.unwrap())[0].0
+        values::<F8E4M3>(&quantize(&crate::reference_engine(), args).unwrap().scale_out.unwrap())[0].0
     };
     assert_eq!(code(0.0, 5.0), 0x38, "no value: 1, whatever the global scale");
     assert_eq!(code(1e-9, 1.0), 0x01, "the smallest positive number");

@@ -2,18 +2,18 @@
 
 use half::f16;
 use lz_core::{ReasonCode, TensorView};
-use lz_ops::{SamplingTopk, SamplingTopp, reference_engine, sampling_topk, sampling_topp};
+use lz_ops::{SamplingTopk, SamplingTopp, sampling_topk, sampling_topp};
 
 use crate::{values, view};
 
 fn topk(logits: TensorView<'_>, k: i64, seed: i64, offset: i64) -> Vec<i32> {
     let args = SamplingTopk::new(logits, k).seed(seed).offset(offset);
-    values(&sampling_topk(&reference_engine(), args).unwrap().tokens)
+    values(&sampling_topk(&crate::reference_engine(), args).unwrap().tokens)
 }
 
 fn topp(logits: TensorView<'_>, p: f32, offset: i64) -> Vec<i32> {
     let args = SamplingTopp::new(logits, p).seed(7).offset(offset);
-    values(&sampling_topp(&reference_engine(), args).unwrap().tokens)
+    values(&sampling_topp(&crate::reference_engine(), args).unwrap().tokens)
 }
 
 /// Pearson's statistic of counts against probabilities.
@@ -77,7 +77,7 @@ fn same_counters_give_same_tokens() {
         .offset(99)
         .seed_tensor(view(&seed, &[]))
         .offset_tensor(view(&offset, &[]));
-    assert_eq!(values::<i32>(&sampling_topk(&reference_engine(), args).unwrap().tokens), tokens);
+    assert_eq!(values::<i32>(&sampling_topk(&crate::reference_engine(), args).unwrap().tokens), tokens);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn per_row_k_and_p() {
     let mut seen = [false; 3];
     for offset in 0..200 {
         let args = SamplingTopk::new(logits, 2).k_tensor(view(&ks, &[2])).offset(offset);
-        let tokens = values::<i32>(&sampling_topk(&reference_engine(), args).unwrap().tokens);
+        let tokens = values::<i32>(&sampling_topk(&crate::reference_engine(), args).unwrap().tokens);
         assert_eq!(tokens[0], 0);
         seen[tokens[1] as usize] = true;
     }
@@ -105,7 +105,7 @@ fn per_row_k_and_p() {
     let mut seen = [false; 3];
     for offset in 0..200 {
         let args = SamplingTopp::new(logits, 0.5).p_tensor(view(&ps, &[2])).offset(offset);
-        let tokens = values::<i32>(&sampling_topp(&reference_engine(), args).unwrap().tokens);
+        let tokens = values::<i32>(&sampling_topp(&crate::reference_engine(), args).unwrap().tokens);
         assert_eq!(tokens[0], 0, "0 keeps the likeliest alone");
         seen[tokens[1] as usize] = true;
     }
@@ -118,7 +118,7 @@ fn top_k_applies_before_top_p() {
     let logits = [0.0f32; 4];
     for offset in 0..100 {
         let args = SamplingTopp::new(view(&logits, &[4]), 0.5).top_k(2).offset(offset);
-        assert_eq!(values::<i32>(&sampling_topp(&reference_engine(), args).unwrap().tokens), [0]);
+        assert_eq!(values::<i32>(&sampling_topp(&crate::reference_engine(), args).unwrap().tokens), [0]);
     }
 }
 
@@ -139,9 +139,9 @@ fn temperature_sharpens_and_narrow_logits_are_read() {
     let logits = [1.0, 1.5].map(f16::from_f32);
     for offset in 0..100 {
         let args = SamplingTopk::new(view(&logits, &[2]), 2).temperature(1e-30).offset(offset);
-        assert_eq!(values::<i32>(&sampling_topk(&reference_engine(), args).unwrap().tokens), [1]);
+        assert_eq!(values::<i32>(&sampling_topk(&crate::reference_engine(), args).unwrap().tokens), [1]);
     }
     let args = SamplingTopk::new(view(&logits, &[2]), 0).temperature(0.0);
-    let error = sampling_topk(&reference_engine(), args).unwrap_err();
+    let error = sampling_topk(&crate::reference_engine(), args).unwrap_err();
     assert!(error.has(ReasonCode::ParamOutOfRange), "{error}");
 }

@@ -1,6 +1,6 @@
 //! Speculative sampling: acceptance and rejection, and that the result follows the target distribution.
 
-use lz_ops::{SamplingSpeculative, reference_engine, sampling_speculative};
+use lz_ops::{SamplingSpeculative, sampling_speculative};
 
 use crate::sampling::chi_square;
 use crate::{values, view};
@@ -15,7 +15,7 @@ fn verify(draft: &[f32], tokens: &[i32], target: &[f32], vocab: i64, offset: i64
     )
     .seed(3)
     .offset(offset);
-    let result = sampling_speculative(&reference_engine(), args).unwrap();
+    let result = sampling_speculative(&crate::reference_engine(), args).unwrap();
     (values(&result.tokens), values::<i32>(&result.accepted)[0])
 }
 
@@ -97,6 +97,6 @@ fn requests_draw_independently() {
         view::<i32>(&[], &[batch as i64, 0]),
         view(&target, &[batch as i64, 1, 2]),
     );
-    let tokens = values::<i32>(&sampling_speculative(&reference_engine(), args).unwrap().tokens);
+    let tokens = values::<i32>(&sampling_speculative(&crate::reference_engine(), args).unwrap().tokens);
     assert!(tokens.contains(&0) && tokens.contains(&1), "{tokens:?}");
 }

@@ -4,9 +4,7 @@ use std::any::Any;
 
 use lz_core::Handle;
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
-use lz_ops::{
-    TokenizeDecode, TokenizeEncode, TokenizeEncodeOutput, reference_engine, tokenize_decode, tokenize_encode,
-};
+use lz_ops::{TokenizeDecode, TokenizeEncode, TokenizeEncodeOutput, tokenize_decode, tokenize_encode};
 use proptest::prelude::*;
 
 use crate::{values, view};
@@ -20,7 +18,7 @@ fn tokenizer() -> Tokenizer {
 fn encode(texts: &[&str], special: bool) -> TokenizeEncodeOutput {
     let tokenizer = tokenizer();
     let args = TokenizeEncode::new(texts, &tokenizer).add_special_tokens(special).return_offsets(true);
-    tokenize_encode(&reference_engine(), args).unwrap()
+    tokenize_encode(&crate::reference_engine(), args).unwrap()
 }
 
 fn decode(ids: &[i32], indptr: &[i64], skip: bool) -> Vec<String> {
@@ -28,7 +26,7 @@ fn decode(ids: &[i32], indptr: &[i64], skip: bool) -> Vec<String> {
     let args =
         TokenizeDecode::new(view(ids, &[ids.len() as i64]), view(indptr, &[indptr.len() as i64]), &tokenizer)
             .skip_special_tokens(skip);
-    tokenize_decode(&reference_engine(), args).unwrap().texts
+    tokenize_decode(&crate::reference_engine(), args).unwrap().texts
 }
 
 #[test]
@@ -51,7 +49,8 @@ fn merges_added_tokens_and_the_post_processor() {
 #[test]
 fn offsets_are_absent_unless_requested() {
     let tokenizer = tokenizer();
-    let result = tokenize_encode(&reference_engine(), TokenizeEncode::new(&["hello"], &tokenizer)).unwrap();
+    let result =
+        tokenize_encode(&crate::reference_engine(), TokenizeEncode::new(&["hello"], &tokenizer)).unwrap();
     assert!(result.offsets.is_none());
 }
 
@@ -138,7 +137,8 @@ fn handle_of_another_type_is_rejected() {
             self
         }
     }
-    let error = tokenize_encode(&reference_engine(), TokenizeEncode::new(&["a"], &OtherHandle)).unwrap_err();
+    let error =
+        tokenize_encode(&crate::reference_engine(), TokenizeEncode::new(&["a"], &OtherHandle)).unwrap_err();
     assert!(error.to_string().contains("lz_ops::tokenizer::Tokenizer"), "{error}");
 }
 

@@ -230,11 +230,11 @@ pub const SYNONYMS: &[(&str, &str)] = &[
 /// Synonyms of words.
 const WORD_SYNONYMS: &[(&str, &str)] = &[("rank0_broadcast", "broadcast")];
 
-const fn yes(key: &'static str, doc: &'static str) -> Setting {
+const fn on_by_default(key: &'static str, doc: &'static str) -> Setting {
     Setting { key, kind: Kind::Bool { default: true }, doc }
 }
 
-const fn no(key: &'static str, doc: &'static str) -> Setting {
+const fn off_by_default(key: &'static str, doc: &'static str) -> Setting {
     Setting { key, kind: Kind::Bool { default: false }, doc }
 }
 
@@ -261,20 +261,26 @@ const fn text(key: &'static str, default: &'static str, doc: &'static str) -> Se
 
 /// All settings, by section.
 pub const SETTINGS: &[Setting] = &[
-    yes("enabled", "Whether kernels are selected; if false, the reference kernels run."),
-    yes("fallback_enabled", "Whether a fallback kernel runs when the selected one fails."),
-    no("log_selections", "Whether each selection is logged."),
-    yes("explain_enabled", "Whether explanations are available."),
-    no("deterministic", "Whether results must be bitwise reproducible."),
-    no("strict_mode", "Whether a call fails instead of converting its tensors."),
-    no("plan_mode", "Whether the kernels of a block of operations are selected together."),
-    yes("allow_adaptation", "Whether layouts and dtypes may be converted for a kernel."),
-    no("allow_reduced_precision", "Whether TF32 and other reduced-precision arithmetic may be used."),
-    no("allow_experimental", "Whether experimental kernels may be selected."),
-    no("enable_profiling", "Whether each call is timed."),
-    no("graph_strict_mode", "Whether kernels must pass a trial capture before they run in a CUDA graph."),
-    no("verbose", "Whether selections, fallbacks and reloads are logged in full."),
-    no(
+    on_by_default("enabled", "Whether kernels are selected; if false, the reference kernels run."),
+    on_by_default("fallback_enabled", "Whether a fallback kernel runs when the selected one fails."),
+    off_by_default("log_selections", "Whether each selection is logged."),
+    on_by_default("explain_enabled", "Whether explanations are available."),
+    off_by_default("deterministic", "Whether results must be bitwise reproducible."),
+    off_by_default("strict_mode", "Whether a call fails instead of converting its tensors."),
+    off_by_default("plan_mode", "Whether the kernels of a block of operations are selected together."),
+    on_by_default("allow_adaptation", "Whether layouts and dtypes may be converted for a kernel."),
+    off_by_default(
+        "allow_reduced_precision",
+        "Whether TF32 and other reduced-precision arithmetic may be used.",
+    ),
+    off_by_default("allow_experimental", "Whether experimental kernels may be selected."),
+    off_by_default("enable_profiling", "Whether each call is timed."),
+    off_by_default(
+        "graph_strict_mode",
+        "Whether kernels must pass a trial capture before they run in a CUDA graph.",
+    ),
+    off_by_default("verbose", "Whether selections, fallbacks and reloads are logged in full."),
+    off_by_default(
         "debug",
         "Whether the device is synchronized after each call, so that an asynchronous error is reported by the call that caused it.",
     ),
@@ -339,23 +345,29 @@ pub const SETTINGS: &[Setting] = &[
     },
     int("memory_headroom_mb", 1024, 0, "Maximum scratch memory of a kernel, in MiB."),
     text("profile", "none", "The profile that overrides the rest of this file; `none` for none."),
-    yes("perfdb.enabled", "Whether measurements are used."),
+    on_by_default("perfdb.enabled", "Whether measurements are used."),
     text("perfdb.path", "~/.cache/layerzero/perfdb.sqlite", "The database file for measurements."),
-    no("perfdb.auto_tune", "Whether unmeasured kernels are timed in the background."),
+    off_by_default("perfdb.auto_tune", "Whether unmeasured kernels are timed in the background."),
     int("perfdb.tune_samples", 20, 1, "Number of samples per kernel in tuning."),
-    yes("cache.enabled", "Whether decisions are cached."),
+    on_by_default("cache.enabled", "Whether decisions are cached."),
     int("cache.max_size", 10_000, 1, "Maximum number of cached decisions."),
     int("cache.num_shards", 256, 1, "Number of shards of the decision cache."),
     int("cache.max_entries_per_shard", 40, 1, "Maximum number of decisions per shard."),
     float("cache.entry_ttl_seconds", 60.0, 0.0, f64::MAX, "Time after which a cached decision expires."),
-    yes("cache.enable_deduplication", "Whether concurrent cache misses of the same key share one selection."),
+    on_by_default(
+        "cache.enable_deduplication",
+        "Whether concurrent cache misses of the same key share one selection.",
+    ),
     word(
         "jit.mode",
         "when_warm",
         &["never", "when_warm", "inline"],
         "How calls use kernels that compile on first use.",
     ),
-    yes("jit.enable_background_compile", "Whether kernels for new shapes are compiled in the background."),
+    on_by_default(
+        "jit.enable_background_compile",
+        "Whether kernels for new shapes are compiled in the background.",
+    ),
     int(
         "jit.compile_queue_max_size",
         1000,
@@ -368,7 +380,7 @@ pub const SETTINGS: &[Setting] = &[
         "The file that records the shapes seen in production.",
     ),
     int("jit.manifest_stale_days", 7, 0, "Number of days after which a manifest is stale."),
-    yes("jit.fail_on_no_fallback", "Whether a cold kernel without a fallback is an error."),
+    on_by_default("jit.fail_on_no_fallback", "Whether a cold kernel without a fallback is an error."),
     float(
         "graph_safety.memory_delta_warning_mb",
         1.0,
@@ -382,7 +394,7 @@ pub const SETTINGS: &[Setting] = &[
         0,
         "Number of runs of a kernel on a side stream before a capture.",
     ),
-    no(
+    off_by_default(
         "graph_safety.default_graph_safe",
         "Whether a kernel without a declaration is assumed to be graph-safe.",
     ),
@@ -391,8 +403,14 @@ pub const SETTINGS: &[Setting] = &[
         "~/.cache/layerzero/compat_matrix.json",
         "The file with the matrix of compatible versions.",
     ),
-    yes("backend_compatibility.check_at_load", "Whether versions are checked when a backend is loaded."),
-    yes("backend_compatibility.fail_on_incompatible", "Whether an incompatible backend is disabled."),
+    on_by_default(
+        "backend_compatibility.check_at_load",
+        "Whether versions are checked when a backend is loaded.",
+    ),
+    on_by_default(
+        "backend_compatibility.fail_on_incompatible",
+        "Whether an incompatible backend is disabled.",
+    ),
     float(
         "layout.warning_interval_seconds",
         60.0,
@@ -405,8 +423,14 @@ pub const SETTINGS: &[Setting] = &[
         kind: Kind::Ints { default: &[8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128] },
         doc: "Typical head counts, by which a likely layout error is detected.",
     },
-    yes("perf_environment.use_nvml", "Whether temperature, memory pressure and power are monitored."),
-    yes("tokenizer_cache.enable_namespace_isolation", "Whether cached tokens are separated by model."),
+    on_by_default(
+        "perf_environment.use_nvml",
+        "Whether temperature, memory pressure and power are monitored.",
+    ),
+    on_by_default(
+        "tokenizer_cache.enable_namespace_isolation",
+        "Whether cached tokens are separated by model.",
+    ),
     float(
         "tokenizer_cache.validation_rate_initial",
         0.10,
@@ -428,7 +452,7 @@ pub const SETTINGS: &[Setting] = &[
         1.0,
         "Fraction of all further cache hits that are verified.",
     ),
-    no(
+    off_by_default(
         "memory.probe",
         "Whether free device memory is checked before a kernel with scratch memory is selected.",
     ),
@@ -457,7 +481,7 @@ pub const SETTINGS: &[Setting] = &[
         &["fallback", "error", "best_effort"],
         "Action when versions differ.",
     ),
-    yes("distributed.verify_selections", "Whether ranks compare their decisions."),
+    on_by_default("distributed.verify_selections", "Whether ranks compare their decisions."),
     Setting {
         key: "gpu_generations.sm_to_generation",
         kind: Kind::RangeTable,
@@ -474,15 +498,24 @@ pub const SETTINGS: &[Setting] = &[
         &["high", "balanced", "performance"],
         "The optimization objective: speed or accuracy.",
     ),
-    yes("quant_formats.allow_format_fallback", "Whether a format other than the first may be selected."),
+    on_by_default(
+        "quant_formats.allow_format_fallback",
+        "Whether a format other than the first may be selected.",
+    ),
     float("quant_formats.max_accuracy_drop_percent", 3.0, 0.0, 100.0, "Maximum accuracy loss of a format."),
-    no("quant_formats.requantization_enabled", "Whether tensors may be requantized into another format."),
+    off_by_default(
+        "quant_formats.requantization_enabled",
+        "Whether tensors may be requantized into another format.",
+    ),
     Setting {
         key: "quant_formats.accuracy_profile",
         kind: Kind::NumberTable,
         doc: "Accuracy ranks of formats for this model, which override the general ones: `nvfp4: 10`.",
     },
-    no("tp_invariance.require_tp_invariant", "Whether results must not depend on the tensor-parallel size."),
+    off_by_default(
+        "tp_invariance.require_tp_invariant",
+        "Whether results must not depend on the tensor-parallel size.",
+    ),
     int("tp_invariance.tp_size", 1, 1, "Default tensor-parallel size, if the caller does not specify one."),
     word(
         "tp_invariance.reduction_algorithm",
@@ -496,7 +529,7 @@ pub const SETTINGS: &[Setting] = &[
         &["reference", "error", "best_effort"],
         "Action when no kernel is invariant.",
     ),
-    yes("tp_invariance.synchronize_selection", "Whether all ranks select the same kernel."),
+    on_by_default("tp_invariance.synchronize_selection", "Whether all ranks select the same kernel."),
     word(
         "kv_cache.strategy",
         "virtual",
@@ -505,9 +538,9 @@ pub const SETTINGS: &[Setting] = &[
     ),
     float("kv_cache.virtual_size_gb", 64.0, 0.0, f64::MAX, "Reserved virtual address space."),
     float("kv_cache.physical_chunk_size_mb", 16.0, 0.0, f64::MAX, "Size of mapped memory chunks."),
-    no("kv_cache.enable_cpu_offload", "Whether pages may move to host memory."),
+    off_by_default("kv_cache.enable_cpu_offload", "Whether pages may move to host memory."),
     text("kv_cache.min_driver_version", "520.0", "Minimum driver version for virtual memory."),
-    no("speculative_decoding.enabled", "Whether draft and target kernels are paired."),
+    off_by_default("speculative_decoding.enabled", "Whether draft and target kernels are paired."),
     word(
         "speculative_decoding.algorithm",
         "generic",
@@ -517,12 +550,12 @@ pub const SETTINGS: &[Setting] = &[
     int("speculative_decoding.draft_tp_size", 1, 1, "Tensor-parallel size of the draft model."),
     int("speculative_decoding.max_draft_tp_size", 1, 1, "Maximum tensor-parallel size of the draft model."),
     int("speculative_decoding.num_speculative_tokens", 5, 1, "Number of draft tokens per step."),
-    yes(
+    on_by_default(
         "speculative_decoding.adaptive_speculation",
         "Whether the number of draft tokens depends on the batch.",
     ),
-    no("speculative_decoding.share_kv_cache", "Whether both models share one KV cache."),
-    yes("speculative_decoding.cache_kernel_pairs", "Whether kernel pairs are cached."),
+    off_by_default("speculative_decoding.share_kv_cache", "Whether both models share one KV cache."),
+    on_by_default("speculative_decoding.cache_kernel_pairs", "Whether kernel pairs are cached."),
     int("circuit_breaker.failure_threshold", 5, 1, "Number of failures that open a circuit."),
     int("circuit_breaker.success_threshold", 3, 1, "Number of successful probes that close it."),
     int("circuit_breaker.timeout_ms", 30_000, 0, "Initial time for which it stays open."),

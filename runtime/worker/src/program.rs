@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::serve::{WorkerKernels, serve};
+use lz_engine::Engine;
 use lz_plugin::loader::{Plugin, Trust};
 
 /// The main function of `lz-worker`.
@@ -40,7 +41,8 @@ fn offer() -> Result<WorkerKernels, String> {
             _ => return Err(format!("unknown flag `{name}`; {USAGE}")),
         }
     }
-    let engine = lz_ops::reference_engine();
+    let engine =
+        Engine::with_kernels(lz_ops::reference_kernels::kernels()).map_err(|error| error.to_string())?;
     let mut sha256 = String::new();
     let checked = trust.check(&plugin, &mut sha256).map_err(|reason| reason.to_string())?;
     // SAFETY: the purpose of this process is to run the plugin.

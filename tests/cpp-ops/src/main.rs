@@ -43,7 +43,7 @@ fn write_case(file: &mut Writer, info: &'static OperationInfo, case: u64) -> Res
     let drawn = draw_valid(&prepared, &mut random, &drawing).map_err(|problem| anyhow!(problem))?;
     let before = drawn.call.clone();
     let mut call = drawn.call;
-    let engine = lz_ops::reference_engine();
+    let engine = lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
     call.with_args(|args, outputs| dynamic::call_into(&engine, info, args, outputs))?;
     file.text(&operation.name);
     write_arguments(file, operation, &before, &call)?;

@@ -95,7 +95,7 @@ fn kernel_attribute_becomes_the_spec() {
 
 #[test]
 fn external_kernel_competes_with_catalog_kernels() {
-    let engine = lz_ops::reference_engine();
+    let engine = lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
     engine.register([Copies.entry()]).unwrap();
     let rms = |x: &[f32]| {
         let shape = [1, i64::try_from(x.len()).unwrap()];

@@ -10,6 +10,11 @@ use lz_engine::policy::layer::SettingInput;
 use lz_ops::{NORM_RMS, NormRms, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 fn worker(deadline: Duration) -> Worker {
     let mut options = WorkerOptions::new(env!("CARGO_BIN_EXE_lz-test-worker"));
     options.arena_bytes = 64 << 10;
@@ -19,7 +24,7 @@ fn worker(deadline: Duration) -> Worker {
 }
 
 fn engine(worker: &Worker, id: &str) -> Engine {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let spec = KernelSpec::new(id, "norm.rms", "far", "1", Platform::Cpu);
     engine.register([worker.kernel(spec, &NORM_RMS)]).unwrap();
     engine.lock("norm.rms", id).unwrap();
@@ -36,7 +41,7 @@ fn call(engine: &Engine, rows: i64) -> Result<Vec<f32>, Error> {
 /// Calls from many threads concurrently. Returns how many failed because no slot was free.
 fn concurrent_calls(engine: &Engine, threads: usize) -> usize {
     let rejected = AtomicUsize::new(0);
-    let expected = call(&lz_ops::reference_engine(), 3).unwrap();
+    let expected = call(&reference_engine(), 3).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| match call(engine, 3) {
@@ -76,7 +81,7 @@ fn the_arena_grows_and_larger_calls_fail_without_counting_against_the_worker() {
     let engine = engine(&worker, "far.norm.rms");
     let free = worker.free_bytes();
     // 256 KiB in and out.
-    assert_eq!(call(&engine, 8192).unwrap(), call(&lz_ops::reference_engine(), 8192).unwrap());
+    assert_eq!(call(&engine, 8192).unwrap(), call(&reference_engine(), 8192).unwrap());
     for _ in 0..8 {
         let error = call(&engine, 1 << 15).unwrap_err();
         assert!(error.has(ReasonCode::OutOfMemory), "{error}");

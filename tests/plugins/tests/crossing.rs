@@ -11,6 +11,11 @@ use lz_engine::{Engine, dynamic};
 use lz_ops::{NORM_RMS, NormRms, norm_rms_into};
 use lz_worker::{Worker, WorkerOptions};
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 fn worker() -> Worker {
     let mut options = WorkerOptions::new(env!("CARGO_BIN_EXE_lz-test-worker"));
     options.arena_bytes = 64 << 20;
@@ -19,7 +24,7 @@ fn worker() -> Worker {
 
 /// An engine that runs an operation only in a worker.
 fn far(worker: &Worker, info: &'static OperationInfo, id: &str) -> Engine {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let spec = KernelSpec::new(id, &info.name, "far", "1", Platform::Cpu);
     engine.register([worker.kernel(spec, info)]).unwrap();
     engine.lock(&info.name, id).unwrap();
@@ -51,7 +56,7 @@ fn results(call: &OwnedCall) -> Vec<String> {
 fn every_operation_gives_bit_identical_results_in_a_worker() {
     let worker = worker();
     let free = worker.free_bytes();
-    let reference = lz_ops::reference_engine();
+    let reference = reference_engine();
     for info in lz_ops::OPERATIONS {
         let engine = far(&worker, info, &format!("far.{}", info.name));
         for case in 0..4 {

@@ -6,6 +6,11 @@ use lz_engine::Engine;
 use lz_ops::{NORM_RMS, NormRms, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 unsafe extern "C" {
     fn fork() -> i32;
     fn waitpid(id: i32, status: *mut i32, options: i32) -> i32;
@@ -19,7 +24,7 @@ fn is_correct(engine: &Engine, seed: i32) -> bool {
         let args = NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap());
         norm_rms(engine, args).map(|result| result.output.view().as_slice::<f32>().unwrap().to_vec())
     };
-    call(engine).ok() == call(&lz_ops::reference_engine()).ok()
+    call(engine).ok() == call(&reference_engine()).ok()
 }
 
 #[test]
@@ -27,7 +32,7 @@ fn forked_children_and_the_parent_use_their_own_workers() {
     let mut options = WorkerOptions::new(env!("CARGO_BIN_EXE_lz-test-worker"));
     options.arena_bytes = 1 << 20;
     let worker = Worker::start(options).unwrap();
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let spec = KernelSpec::new("far.norm.rms", "norm.rms", "far", "1", Platform::Cpu);
     engine.register([worker.kernel(spec, &NORM_RMS)]).unwrap();
     engine.lock("norm.rms", "far.norm.rms").unwrap();

@@ -15,6 +15,11 @@ use lz_engine::{Engine, dynamic};
 use lz_ops::{NORM_RMS, NormRms, TOKENIZE_ENCODE, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 fn worker(attack: &str) -> Worker {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -30,7 +35,7 @@ fn worker(attack: &str) -> Worker {
 }
 
 fn engine(worker: &Worker, info: &'static OperationInfo) -> Engine {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let spec = KernelSpec::new(&format!("far.{}", info.name), &info.name, "far", "1", Platform::Cpu);
     engine.register([worker.kernel(spec, info)]).unwrap();
     engine.lock(&info.name, &format!("far.{}", info.name)).unwrap();
@@ -55,7 +60,7 @@ fn encode(engine: &Engine) -> Result<(), Error> {
 
 /// After an attack, the restarted worker works and the whole arena is free.
 fn recovers(attack: &str, worker: &Worker, engine: &Engine) {
-    let expected = normalize(&lz_ops::reference_engine()).unwrap();
+    let expected = normalize(&reference_engine()).unwrap();
     let next = normalize(engine).unwrap_or_else(|error| panic!("after {attack}: {error}"));
     assert_eq!(next, expected, "after {attack}");
     assert_eq!(worker.free_bytes(), 4 << 20, "after {attack} all blocks were released");

@@ -12,6 +12,11 @@ use lz_ops::{NormRms, norm_rms, norm_rms_into};
 use lz_worker::{Worker, WorkerOptions};
 use support::{compile, folder, worker_program};
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 fn options(fault: &str) -> WorkerOptions {
     let mut options = WorkerOptions::new(worker_program())
         .argument(compile("plugin.c", fault))
@@ -23,7 +28,7 @@ fn options(fault: &str) -> WorkerOptions {
 }
 
 fn engine_with(worker: &Worker) -> Engine {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     engine.register(worker.kernels(&engine).unwrap()).unwrap();
     engine
 }
@@ -51,7 +56,7 @@ fn a_kernel_in_a_worker_gives_equal_results() {
     let engine = engine_with(&worker);
     let free = worker.free_bytes();
     engine.lock("norm.rms", "c.norm.rms").unwrap();
-    let expected = call(&lz_ops::reference_engine()).unwrap();
+    let expected = call(&reference_engine()).unwrap();
     assert_close(&call(&engine).unwrap(), &expected);
     // Input and output in shared memory, without a copy.
     let mut x = worker.allocate(&[3, 8], lz_core::DType::F32).unwrap();
@@ -90,7 +95,7 @@ fn survives(fault: &str, code: ReasonCode, change: impl Fn(&mut WorkerOptions)) 
     change(&mut options);
     let worker = Worker::start(options).unwrap();
     let engine = engine_with(&worker);
-    let expected = call(&lz_ops::reference_engine()).unwrap();
+    let expected = call(&reference_engine()).unwrap();
     assert_eq!(call(&engine).unwrap(), expected, "falls back to the reference kernel");
     assert_eq!(engine.fallbacks(), 1);
     let engine = engine_with(&worker);
@@ -153,7 +158,7 @@ fn a_killed_worker_is_restarted() {
     let worker = Worker::start(options("")).unwrap();
     let engine = engine_with(&worker);
     engine.lock("norm.rms", "c.norm.rms").unwrap();
-    let expected = call(&lz_ops::reference_engine()).unwrap();
+    let expected = call(&reference_engine()).unwrap();
     assert_close(&call(&engine).unwrap(), &expected);
     let id = worker.process_id().unwrap();
     assert!(Command::new("kill").args(["-9", &id.to_string()]).status().unwrap().success());

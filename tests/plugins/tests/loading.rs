@@ -13,6 +13,11 @@ use lz_ops::{NormRms, norm_rms};
 use lz_plugin::loader::{self, LoadedPlugin, Trust};
 use support::{compile, folder};
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 /// The Rust plugin, which is the library of this package.
 fn rust_plugin() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
@@ -34,7 +39,7 @@ fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<LoadedPlugin, Err
 }
 
 fn load_error(path: &Path, trust: &Trust) -> Error {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let before = engine.registry().kernels().count();
     let error = load(&engine, path, trust).unwrap_err();
     assert_eq!(engine.registry().kernels().count(), before, "a rejected plugin registers nothing");
@@ -49,12 +54,12 @@ fn call(engine: &Engine, eps: f32) -> Result<Vec<f32>, Error> {
 }
 
 fn assert_equal_to_reference(path: &Path, backend: &str) {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let loaded = load(&engine, path, &trust()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(loaded.backend, backend);
     assert_eq!(loaded.kernels, [format!("{backend}.norm.rms")]);
     engine.lock("norm.rms", &format!("{backend}.norm.rms")).unwrap();
-    let expected = call(&lz_ops::reference_engine(), 1e-5).unwrap();
+    let expected = call(&reference_engine(), 1e-5).unwrap();
     for (found, expected) in call(&engine, 1e-5).unwrap().iter().zip(&expected) {
         assert!((found - expected).abs() < 1e-6, "{found} should be {expected}");
     }
@@ -90,9 +95,9 @@ fn a_plugin_in_rust_runs() {
 
 #[test]
 fn an_exception_fails_only_its_call() {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     load(&engine, &compile("plugin.cpp", ""), &trust()).unwrap();
-    assert_eq!(call(&engine, 0.25).unwrap(), call(&lz_ops::reference_engine(), 0.25).unwrap());
+    assert_eq!(call(&engine, 0.25).unwrap(), call(&reference_engine(), 0.25).unwrap());
     assert_eq!(engine.fallbacks(), 1, "fell back to the reference kernel");
     engine
         .configure([("fallback_enabled".to_owned(), lz_engine::policy::layer::SettingInput::Bool(false))])
@@ -110,7 +115,7 @@ fn run_failures_contain_the_error_message_of_the_plugin() {
         ("STATUS", "unknown status 77"),
         ("WORKSPACE", "workspace"),
     ] {
-        let engine = lz_ops::reference_engine();
+        let engine = reference_engine();
         load(&engine, &compile("plugin.c", fault), &trust()).unwrap();
         let off = lz_engine::policy::layer::SettingInput::Bool(false);
         engine.configure([("fallback_enabled".to_owned(), off)]).unwrap();
@@ -173,10 +178,10 @@ fn files_and_folders_writable_by_others_are_rejected() {
 fn hashes_and_signatures_are_verified() {
     let plugin = folder().join("signed.so");
     fs::copy(compile("plugin.c", ""), &plugin).unwrap();
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let hash = load(&engine, &plugin, &trust()).unwrap().sha256;
     let pinned = |text: &str| Trust { manifest: Some(Trust::read_manifest(text)), ..trust() };
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     load(&engine, &plugin, &pinned(&format!("{hash}  signed.so\n"))).unwrap();
     let other = format!("{}  signed.so\n", "0".repeat(64));
     assert!(load_error(&plugin, &pinned(&other)).has(ReasonCode::PluginHashMismatch));
@@ -188,7 +193,7 @@ fn hashes_and_signatures_are_verified() {
     fs::remove_file(&signature_path).ok();
     assert!(load_error(&plugin, &signed).has(ReasonCode::PluginSignatureInvalid));
     fs::write(&signature_path, key.sign(&fs::read(&plugin).unwrap()).to_bytes()).unwrap();
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     load(&engine, &plugin, &signed).unwrap();
     fs::write(&signature_path, SigningKey::from_bytes(&[8; 32]).sign(&fs::read(&plugin).unwrap()).to_bytes())
         .unwrap();
@@ -197,9 +202,9 @@ fn hashes_and_signatures_are_verified() {
 
 #[test]
 fn a_plugin_stays_loaded_while_a_call_runs() {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let path = compile("plugin.c", "");
-    let expected = call(&lz_ops::reference_engine(), 1e-5).unwrap();
+    let expected = call(&reference_engine(), 1e-5).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

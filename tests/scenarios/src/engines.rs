@@ -161,10 +161,18 @@ pub fn register(engine: &Engine, entries: impl IntoIterator<Item = KernelEntry>)
     engine.register(entries).unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// An engine with the reference kernels of all operations.
+///
+/// # Panics
+/// If a reference kernel does not match its operation.
+pub fn reference_engine() -> Engine {
+    Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// An engine with all kernel specs above, the native `norm.rms` kernels of this host and all reference
 /// kernels.
 pub fn full_engine() -> Engine {
-    let engine = lz_ops::reference_engine();
+    let engine = reference_engine();
     let noop_kernels = |specs: Vec<KernelSpec>, operation: &'static OperationInfo| {
         specs.into_iter().map(move |spec| noop_kernel(spec, operation))
     };

@@ -23,11 +23,11 @@ const LAYERS: &[&[&str]] = &[
     &["lz-interchange"],
     &["lz-macros"],
     &["lz-core"],
-    &["lz-device"],
     &["lz-files"],
+    &["lz-ops"],
+    &["lz-device"],
     &["lz-perfdb"],
     &["lz-engine"],
-    &["lz-ops"],
     &["lz-primitives"],
     &["lz-graph"],
     &["runtime/pool"],
@@ -289,6 +289,26 @@ fn only_the_performance_database_depends_on_sqlite() {
         assert!(!normal.contains("rusqlite") || folder == "lz-perfdb", "{folder} depends on rusqlite");
         let watches = normal.contains("\nnotify") || normal.contains("\nlibloading");
         assert!(!(folder == "lz-core" && watches), "lz-core watches files or opens libraries");
+    }
+}
+
+#[test]
+fn kernel_authors_compile_no_engine() {
+    for package in ["lz-ops", "lz-cpu", "lz-tokenize"] {
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--package", package, "--edges", "normal", "--prefix", "none", "--offline"])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tree = String::from_utf8(output.stdout).unwrap();
+        let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert!(names.contains("lz-core"), "{package}: {names:?}");
+        for banned in ["lz-engine", "lz-perfdb", "rusqlite", "libsqlite3-sys", "notify"] {
+            assert!(!names.contains(banned), "{package} compiles {banned}");
+        }
+        // Our own backends detect processors, and device detection loads driver libraries.
+        assert!(package != "lz-ops" || !names.contains("libloading"), "{package} compiles libloading");
     }
 }
 

@@ -9,6 +9,11 @@ use lz_ops::*;
 
 use crate::pool;
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 /// Pseudo-random values, approximately normal.
 struct RandomFloats(u64);
 

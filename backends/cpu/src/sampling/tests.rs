@@ -7,6 +7,11 @@ use lz_ops::*;
 
 use crate::pool;
 
+/// An engine with the reference kernels of all operations.
+fn reference_engine() -> lz_engine::Engine {
+    lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap()
+}
+
 fn floats(seed: u64, count: usize, spread: f32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! Perfect-hash map from pairs of ids to their ranks: every lookup, hit or miss, is one probe.
+//! The perfect hash of the BPE merges: a map from pairs of ids to their ranks in which every lookup, hit or miss, is one probe.
 //!
 //! Merging does dependent lookups that mostly miss, so it is bound by cache misses and branch mispredicts. This map has no probe
 //! sequence, and its table is only slightly larger than its content.

@@ -18,7 +18,7 @@ use lz_worker::serve::{WorkerKernels, open, serve};
 const OPERATIONS: [&str; 2] = ["norm.rms", "tokenize.encode"];
 
 fn offer() -> Result<WorkerKernels, String> {
-    let engine = lz_ops::reference_engine();
+    let engine = lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
     let registry = engine.registry();
     let mut kernels = Vec::new();
     for entry in registry.kernels().filter(|entry| OPERATIONS.contains(&entry.spec.operation.as_str())) {

@@ -49,7 +49,7 @@ impl Kernel for Slow {
 }
 
 fn offer() -> Result<WorkerKernels, String> {
-    let engine = lz_ops::reference_engine();
+    let engine = lz_engine::Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
     let registry = engine.registry();
     let mut kernels: Vec<KernelEntry> = Vec::new();
     for entry in registry.kernels() {

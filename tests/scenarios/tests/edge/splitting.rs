@@ -4,14 +4,14 @@ use lz_core::device::Platform;
 use lz_core::{ReasonCode, Tensor};
 use lz_engine::Engine;
 use lz_ops::ATTENTION_GQA_PREFILL;
-use lz_ops::{NORM_RMS, NormRms, norm_rms, reference_engine};
+use lz_ops::{NORM_RMS, NormRms, norm_rms};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::engines::{apply_policy, engine_on, host_spec, register};
 use lz_scenarios::kernels::{noop_kernel, spec};
 
 /// An engine whose only kernel is the `norm.rms` reference with a workspace that grows with the rows.
 fn engine_with_large_workspace() -> Engine {
-    let registry = reference_engine().registry();
+    let registry = lz_scenarios::engines::reference_engine().registry();
     let mut entry = registry.kernels_of(&NORM_RMS).next().unwrap().clone();
     let mut hungry = host_spec("hungry.x");
     hungry.workspace = Some("rows * 1048576".to_owned());
@@ -34,7 +34,10 @@ fn a_batch_over_the_headroom_is_split_with_the_same_values() {
     let x = Tensor::from_slice(&data, &[37, 8]).unwrap();
     let engine = engine_with_large_workspace();
     let whole = run_norm(&engine, &x);
-    assert_eq!((engine.split_calls(), &whole), (0, &run_norm(&reference_engine(), &x)));
+    assert_eq!(
+        (engine.split_calls(), &whole),
+        (0, &run_norm(&lz_scenarios::engines::reference_engine(), &x))
+    );
     apply_policy(&engine, "memory_headroom_mb: 10\n");
     assert_eq!(run_norm(&engine, &x), whole);
     assert_eq!(engine.split_calls(), 1);

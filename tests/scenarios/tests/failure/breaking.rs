@@ -7,7 +7,7 @@ use lz_engine::Engine;
 use lz_engine::mode::{self, ModeFlag as Asked, ModeOverride};
 use lz_engine::policy::{Policy, WithSource};
 use lz_engine::registry::BackendState;
-use lz_ops::{KV_APPEND, KvAppend, NORM_RMS, NormRms, kv_append, norm_rms, reference_engine};
+use lz_ops::{KV_APPEND, KvAppend, NORM_RMS, NormRms, kv_append, norm_rms};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::engines::{apply_policy, engine_on, full_engine, host_spec, register};
 use lz_scenarios::kernels::{kernel_fn, kernel_fn_with, spec};
@@ -22,7 +22,7 @@ fn codes(error: &Error) -> Vec<ReasonCode> {
 /// counted.
 #[test]
 fn a_failed_kernel_falls_back_to_the_next() {
-    let engine = reference_engine();
+    let engine = lz_scenarios::engines::reference_engine();
     let broken =
         kernel_fn(host_spec("bad.norm.rms").priority(99), &NORM_RMS, || Err(KernelError::failed("no luck")));
     register(&engine, [broken]);
@@ -175,7 +175,7 @@ fn caches() -> [Tensor; 2] {
 /// modified.
 #[test]
 fn no_fallback_after_inputs_may_have_changed() {
-    let engine = reference_engine();
+    let engine = lz_scenarios::engines::reference_engine();
     let spec = spec("bad.kv.append", &KV_APPEND, "1", lz_core::device::Platform::Cpu).priority(99);
     register(&engine, [kernel_fn(spec, &KV_APPEND, || Err(KernelError::failed("half of it is written")))]);
     let error = append(&engine, &mut caches()).unwrap_err();
@@ -187,7 +187,7 @@ fn no_fallback_after_inputs_may_have_changed() {
 /// values.
 #[test]
 fn a_failure_before_writing_falls_back() {
-    let engine = reference_engine();
+    let engine = lz_scenarios::engines::reference_engine();
     let spec = spec("bad.kv.append", &KV_APPEND, "1", lz_core::device::Platform::Cpu).priority(99);
     let early = || Err(KernelError::failed("no launch").before_writing());
     register(&engine, [kernel_fn(spec, &KV_APPEND, early)]);

@@ -10,7 +10,7 @@ use lz_core::{
 use lz_engine::Engine;
 use lz_engine::dynamic::Output;
 use lz_engine::planner::{BlockCall, Step};
-use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
+use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::engines::{apply_policy, engine_on, register};
 use lz_scenarios::kernels::{noop_kernel, spec};
@@ -87,9 +87,10 @@ fn a_planned_block_runs_with_the_values_of_its_calls() {
     let test_data = |count: usize| (0..count).map(|at| (at as f32 * 0.7).cos()).collect::<Vec<f32>>();
     let x = Tensor::from_slice(&test_data(48), &[3, 16]).unwrap();
     let weight = Tensor::from_slice(&test_data(128), &[8, 16]).unwrap();
-    let (expected_values, kernels) = norm_then_linear(&reference_engine(), &x, &weight);
+    let (expected_values, kernels) =
+        norm_then_linear(&lz_scenarios::engines::reference_engine(), &x, &weight);
     assert_eq!(kernels, [None, None], "without plan_mode each operation is a separate call");
-    let engine = reference_engine();
+    let engine = lz_scenarios::engines::reference_engine();
     register(&engine, lz_cpu::kernels().into_iter().filter(|entry| entry.spec.operation == NORM_RMS.name));
     apply_policy(&engine, "plan_mode: true\n");
     let (planned, kernels) = norm_then_linear(&engine, &x, &weight);
@@ -161,7 +162,7 @@ fn a_fused_kernel_gives_the_values_of_separate_calls() {
     let test_data = |count: usize| (0..count).map(|at| (at as f32 * 0.3).sin()).collect::<Vec<f32>>();
     let x = Tensor::from_slice(&test_data(48), &[3, 16]).unwrap();
     let weight = Tensor::from_slice(&test_data(128), &[8, 16]).unwrap();
-    let (expected_values, _) = norm_linear_silu(&reference_engine(), &x, &weight);
+    let (expected_values, _) = norm_linear_silu(&lz_scenarios::engines::reference_engine(), &x, &weight);
     let fuses = |mut spec: KernelSpec| {
         spec.fuses = vec![ACTIVATION_SILU.name.to_string()];
         spec
@@ -172,7 +173,7 @@ fn a_fused_kernel_gives_the_values_of_separate_calls() {
         }
     };
 
-    let engine = reference_engine();
+    let engine = lz_scenarios::engines::reference_engine();
     let entry = linear(fuses);
     register(&engine, [entry.clone().fusing(LinearThenSilu(entry))]);
     apply_policy(&engine, "plan_mode: true\n");
@@ -187,7 +188,7 @@ fn a_fused_kernel_gives_the_values_of_separate_calls() {
     let (values, kernels) = norm_linear_silu(&engine, &x, &weight);
     assert_eq!(kernels[2].as_deref(), Some("reference.activation.silu"));
     near(&values);
-    let engine = reference_engine();
+    let engine = lz_scenarios::engines::reference_engine();
     register(&engine, [linear(fuses)]);
     apply_policy(&engine, "plan_mode: true\n");
     let (values, kernels) = norm_linear_silu(&engine, &x, &weight);
@@ -206,7 +207,7 @@ fn a_fused_kernel_gives_the_values_of_separate_calls() {
             panic!("out of order");
         }
     }
-    let engine = reference_engine();
+    let engine = lz_scenarios::engines::reference_engine();
     register(&engine, [linear(fuses).fusing(FailingFusion)]);
     apply_policy(&engine, "plan_mode: true\n");
     let (values, kernels) = norm_linear_silu(&engine, &x, &weight);

@@ -6,7 +6,7 @@ use lz_device::detect_cpu;
 use lz_engine::Engine;
 use lz_engine::dynamic::{self, Output};
 use lz_engine::table::{DispatchTable, Lockfile, TableAnswer};
-use lz_ops::{NORM_RMS, NormRms, OPERATIONS, norm_rms, reference_engine};
+use lz_ops::{NORM_RMS, NormRms, OPERATIONS, norm_rms};
 use lz_scenarios::calls::{Prefill, ScenarioCall};
 use lz_scenarios::engines::{engine_on, full_engine, register};
 use lz_scenarios::kernels::{kernel_fn_with, noop_kernel};
@@ -29,7 +29,7 @@ fn a_call_gives_the_values_of_the_reference() {
     let engine = full_engine();
     assert!(engine.decide(&NORM_RMS, &context).unwrap().starts_with("cpu.norm.rms."));
     let ours = norm_rms(&engine, args).unwrap().output;
-    let expected = norm_rms(&reference_engine(), args).unwrap().output;
+    let expected = norm_rms(&lz_scenarios::engines::reference_engine(), args).unwrap().output;
     let (ours, expected) = (ours.view(), expected.view());
     for (a, b) in ours.as_slice::<f32>().unwrap().iter().zip(expected.as_slice::<f32>().unwrap()) {
         assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} {b}");
