@@ -14,6 +14,8 @@ pub struct Attribute {
     pub operation: Option<LitStr>,
     /// `schema = "path.yaml"`: the file of an operation that is not in the catalogue.
     pub schema: Option<LitStr>,
+    /// `specialized = "attention.standard.decode"`: a specialization of the operation, whose calls the kernel also runs.
+    pub specialized: Option<LitStr>,
     /// The rest, in order.
     pub entries: Vec<Entry>,
 }
@@ -56,7 +58,7 @@ enum Form {
     Dtypes,
 }
 
-/// Every key besides `id`, `operation` and `schema`; each is a field of the kernel's spec.
+/// Every key besides `id`, `operation`, `schema` and `specialized`; each is a field of the kernel's spec.
 const KEYS: &[(&str, Form)] = &[
     ("adapts", Form::Texts),
     ("alignment", Form::Number),
@@ -97,7 +99,7 @@ const KEYS: &[(&str, Form)] = &[
 
 impl Parse for Attribute {
     fn parse(input: ParseStream<'_>) -> Result<Attribute> {
-        let (mut id, mut operation, mut schema) = (None, None, None);
+        let (mut id, mut operation, mut schema, mut specialized) = (None, None, None, None);
         let mut entries: Vec<Entry> = Vec::new();
         while !input.is_empty() {
             let key: Ident = input.parse()?;
@@ -105,6 +107,7 @@ impl Parse for Attribute {
                 "id" => Some(&mut id),
                 "operation" => Some(&mut operation),
                 "schema" => Some(&mut schema),
+                "specialized" => Some(&mut specialized),
                 _ => None,
             };
             let repeated = match field {
@@ -126,14 +129,14 @@ impl Parse for Attribute {
             }
         }
         let id = id.ok_or_else(|| Error::new(Span::call_site(), "a kernel needs `id = \"backend.name\"`"))?;
-        Ok(Attribute { id, operation, schema, entries })
+        Ok(Attribute { id, operation, schema, specialized, entries })
     }
 }
 
 fn written(key: &Ident, input: ParseStream<'_>) -> Result<AttributeValue> {
     let name = key.to_string();
     let Some((_, form)) = KEYS.iter().find(|(known, _)| *known == name) else {
-        let known = KEYS.iter().map(|(known, _)| *known).chain(["id", "operation", "schema"]);
+        let known = KEYS.iter().map(|(known, _)| *known).chain(["id", "operation", "schema", "specialized"]);
         let hint = nearest(&name, known).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
         return Err(Error::new(key.span(), format!("unknown key `{name}` of `#[kernel]`{hint}")));
     };
@@ -199,10 +202,11 @@ mod tests {
 
     #[test]
     fn every_form_is_read() {
-        let text = r#"id = "a.b", operation = "norm.rms", limits("x > 0" => ZERO_SIZE), dtypes(T = [f32], W = []), jit,
+        let text = r#"id = "a.b", operation = "norm.rms", specialized = "norm.rms.one", limits("x > 0" => ZERO_SIZE), dtypes(T = [f32], W = []), jit,
             deterministic = false, priority = 3, platform = cuda, isa("avx2", "fma",), version = "2""#;
         let attribute: Attribute = syn::parse_str(text).unwrap();
         assert_eq!(attribute.id.value(), "a.b");
+        assert_eq!(attribute.specialized.map(|name| name.value()).as_deref(), Some("norm.rms.one"));
         assert_eq!(attribute.entries.len(), 8);
         assert!(matches!(&attribute.entries[2].written, AttributeValue::Flag(true)));
         assert!(matches!(&attribute.entries[6].written, AttributeValue::Texts(texts) if texts.len() == 2));

@@ -26,6 +26,7 @@ const TABLES: &[&str] = &[
     "same_device",
     "shape",
     "sizes",
+    "specialization",
     "subjects",
     "unbound",
     "value_rule",

@@ -21,26 +21,47 @@ use names::OperationNames;
 /// One operation as Rust: types, validation, context, kernel trait and dispatch.
 ///
 /// `yaml` is an expression of type `&'static str` that gives the schema's text (usually an `include_str!`); `path` names it in messages.
-pub fn tokens(operation: &Operation, path: &str, yaml: &TokenStream) -> TokenStream {
-    let info = OperationNames::of(operation).info;
-    let (name, version, digest) = (&operation.name, operation.version, &operation.digest);
-    let version = proc_macro2::Literal::u32_unsuffixed(version);
-    let docs = format!(" The description of `{name}` that the engine uses.");
-    let op = emit::op::tokens(operation);
-    let validate = emit::validate::tokens(operation);
-    let context = emit::context::tokens(operation);
+/// `catalogue` contains all operations that are generated together: the module of an operation contains those of its
+/// specializations, which are only what differs.
+pub fn tokens(operation: &Operation, catalogue: &[Operation], path: &str, yaml: &TokenStream) -> TokenStream {
+    if let Some(relation) = &operation.specializes {
+        return emit::specialization::tokens(operation, relation, catalogue, path, yaml);
+    }
+    let specializations = &emit::specialization::of(operation, catalogue);
+    let info = info(operation, path, yaml, None);
+    let op = emit::op::tokens(operation, specializations);
+    let validate = emit::validate::tokens(operation, specializations);
+    let context = emit::context::tokens(operation, specializations);
     let kernel = emit::kernel::tokens(operation);
+    let inside = emit::specialization::modules(specializations);
     quote! {
         use ::lz_core::call as lz;
 
-        #[doc = #docs]
-        pub static #info: lz::OperationInfo =
-            lz::OperationInfo::new(#name, #version, #digest, #path, #yaml, &FIELDS);
-
+        #info
         #op
         #validate
         #context
         #kernel
+        #inside
+    }
+}
+
+/// The static description of an operation.
+pub(crate) fn info(
+    operation: &Operation,
+    path: &str,
+    yaml: &TokenStream,
+    general: Option<&proc_macro2::Ident>,
+) -> TokenStream {
+    let info = OperationNames::of(operation).info;
+    let (name, version, digest) = (&operation.name, operation.version, &operation.digest);
+    let version = proc_macro2::Literal::u32_unsuffixed(version);
+    let docs = format!(" The description of `{name}` that the engine uses.");
+    let general = general.map(|general| quote! { .specializing(&#general) });
+    quote! {
+        #[doc = #docs]
+        pub static #info: lz::OperationInfo =
+            lz::OperationInfo::new(#name, #version, #digest, #path, #yaml, &FIELDS) #general;
     }
 }
 
@@ -60,7 +81,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
     for source in sources {
         let up = "../../../";
         let include = format!("{up}{}", source.path);
-        let rust = tokens(source.operation, source.path, &quote! { include_str!(#include) });
+        let rust = tokens(source.operation, &operations, source.path, &quote! { include_str!(#include) });
         files.insert(
             format!("lz-ops/src/generated/{}.rs", source.operation.flat_name()),
             rust_file(source.path, rust),

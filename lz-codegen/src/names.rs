@@ -34,6 +34,8 @@ pub struct OperationNames {
     pub function_into: Ident,
     /// `NormRms`, the arguments.
     pub args: Ident,
+    /// `NormRmsArguments`, the arguments of an operation and of its specializations.
+    pub arguments: Ident,
     /// `NormRmsAxes`.
     pub axes: Ident,
     /// `NormRmsCall`, the checked call.
@@ -61,6 +63,7 @@ impl OperationNames {
             function: ident(&flat),
             function_into: format_ident!("{flat}_into"),
             args: format_ident!("{stem}"),
+            arguments: format_ident!("{stem}Arguments"),
             axes: format_ident!("{stem}Axes"),
             call: format_ident!("{stem}Call"),
             out: format_ident!("{stem}Out"),
@@ -73,8 +76,8 @@ impl OperationNames {
     }
 
     /// The Rust enum of an enum param.
-    pub fn enumeration(operation: &Operation, param: &str) -> Ident {
-        format_ident!("{}{}", camel(&operation.name), camel(param))
+    pub fn enumeration(operation: &str, param: &str) -> Ident {
+        format_ident!("{}{}", camel(operation), camel(param))
     }
 }
 

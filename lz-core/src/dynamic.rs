@@ -18,17 +18,30 @@ use crate::tensor::Device;
 
 /// Reads an operation from its schema's text; `path` is its name in messages.
 ///
-/// The operation is kept until the process ends.
+/// The operation is kept until the process ends. It cannot be a specialization.
 pub fn read_operation(path: &str, yaml: &str) -> Result<&'static OperationInfo, Error> {
+    read_operation_of(path, yaml, |_| None)
+}
+
+/// [`read_operation`] for an operation that may be a specialization: `find` returns its general operation.
+pub fn read_operation_of(
+    path: &str,
+    yaml: &str,
+    find: impl FnOnce(&str) -> Option<&'static OperationInfo>,
+) -> Result<&'static OperationInfo, Error> {
     let reject = |message: String| Error::Configuration {
         subject: path.to_owned(),
         reasons: vec![Reason::new(ReasonCode::SchemaInvalid).message(message.clone())],
         message,
     };
-    let schema = lz_schema::set::load_one(path, yaml, crate::reason::catalogue())
-        .map_err(|report| reject(format!("the schema is invalid\n{report}")))?;
+    let mut general = None;
+    let schema = lz_schema::load_one_of(path, yaml, crate::reason::catalogue(), |name| {
+        general = find(name);
+        general.map(|general| (&*general.path, &*general.yaml))
+    })
+    .map_err(|report| reject(format!("the schema is invalid\n{report}")))?;
     let fields = fields(&schema).map_err(reject)?;
-    Ok(OperationInfo::from_schema(schema, path, yaml, fields))
+    Ok(OperationInfo::from_schema(schema, general, path, yaml, fields))
 }
 
 /// The fields of an operation's contexts, as in generated code.

@@ -16,7 +16,7 @@ pub struct OperationInfo {
     pub name: Cow<'static, str>,
     /// Contract version.
     pub version: u32,
-    /// SHA-256 of the schema's text.
+    /// SHA-256 of the schema's text (and, of a specialization, of the general operation).
     pub digest: Cow<'static, str>,
     /// The schema's path, for messages.
     pub path: Cow<'static, str>,
@@ -24,6 +24,8 @@ pub struct OperationInfo {
     pub yaml: Cow<'static, str>,
     /// Fields of its contexts; the first ones are the expression slots in order.
     pub fields: Cow<'static, [Field]>,
+    /// The operation of which this one is a special case.
+    pub general: Option<&'static OperationInfo>,
     slot: AtomicU32,
     schema: OnceLock<Operation>,
 }
@@ -47,14 +49,23 @@ impl OperationInfo {
             path: Cow::Borrowed(path),
             yaml: Cow::Borrowed(yaml),
             fields: Cow::Borrowed(fields),
+            general: None,
             slot: AtomicU32::new(0),
             schema: OnceLock::new(),
         }
     }
 
+    /// Sets the operation of which this one is a special case.
+    #[must_use]
+    pub const fn specializing(mut self, general: &'static OperationInfo) -> OperationInfo {
+        self.general = Some(general);
+        self
+    }
+
     /// For an operation that was read at run time.
     pub fn from_schema(
         schema: Operation,
+        general: Option<&'static OperationInfo>,
         path: &str,
         yaml: &str,
         fields: Vec<Field>,
@@ -66,6 +77,7 @@ impl OperationInfo {
             path: Cow::Owned(path.to_owned()),
             yaml: Cow::Owned(yaml.to_owned()),
             fields: Cow::Owned(fields),
+            general,
             slot: AtomicU32::new(0),
             schema: OnceLock::from(schema),
         };
@@ -94,7 +106,8 @@ impl OperationInfo {
     /// The checked schema, read on first use: only invalid calls, explanations and run-time tools need it.
     pub fn schema(&self) -> &Operation {
         self.schema.get_or_init(|| {
-            match lz_schema::set::load_one(&self.path, &self.yaml, crate::reason::catalogue()) {
+            let general = |_: &str| self.general.map(|general| (&*general.path, &*general.yaml));
+            match lz_schema::load_one_of(&self.path, &self.yaml, crate::reason::catalogue(), general) {
                 Ok(operation) => operation,
                 // The generator checked this text, and tests compare its digest.
                 Err(report) => {

@@ -62,7 +62,7 @@ pub fn operation(input: TokenStream) -> TokenStream {
     let expanded = read(&written).map(|(operation, absolute)| {
         // The text is included, so that a change of the file builds the crate again.
         let text = absolute.to_string_lossy();
-        lz_codegen::tokens(&operation, &written.value(), &quote! { include_str!(#text) })
+        lz_codegen::tokens(&operation, &[], &written.value(), &quote! { include_str!(#text) })
     });
     expanded.unwrap_or_else(Error::into_compile_error).into()
 }
@@ -70,14 +70,17 @@ pub fn operation(input: TokenStream) -> TokenStream {
 /// On `impl SomeKernel for X`: adds a `spec()` that was checked against the operation's schema, and an `entry()` for registries.
 ///
 /// `#[kernel(id = "mine.norm.rms", operation = "norm.rms", limits("hidden % 8 == 0" => HEAD_DIM_ALIGNMENT), dtypes(T = [f32]))]`;
-/// an operation that is not in the catalogue is named by `schema = "ops/scale_add.yaml"`.
+/// an operation that is not in the catalogue is named by `schema = "ops/scale_add.yaml"`. `specialized = "…"` names a
+/// specialization of the operation and adds a `specialized()`: the entry of the same kernel for its calls. The trait of the
+/// specialization's kernels must be in scope.
 #[proc_macro_attribute]
 pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as ItemImpl);
     let attribute = syn::parse::<Attribute>(attribute);
     let checked = attribute.and_then(|attribute| {
         let operation = find(&attribute)?;
-        lz_codegen::emit::spec::tokens(&attribute, &operation, &reasons()?, &item)
+        let special = attribute.specialized.as_ref().map(in_catalogue).transpose()?;
+        lz_codegen::emit::spec::tokens(&attribute, &operation, special.as_ref(), &reasons()?, &item)
     });
     // The `impl` is kept even if the attribute is wrong, so that its own mistakes are reported as well.
     let added = checked.unwrap_or_else(Error::into_compile_error);
@@ -97,8 +100,15 @@ fn find(attribute: &Attribute) -> Result<Operation, Error> {
     let Some(name) = wanted else {
         return Err(error(&attribute.id, "a kernel needs `operation = \"…\"` or `schema = \"….yaml\"`"));
     };
+    in_catalogue(name)
+}
+
+/// The operation of the catalogue with this name.
+fn in_catalogue(name: &LitStr) -> Result<Operation, Error> {
     let value = name.value();
-    let Some((_, path, text)) = SCHEMAS.iter().find(|(known, ..)| *known == value) else {
+    let schema =
+        |name: &str| SCHEMAS.iter().find(|(known, ..)| *known == name).map(|(_, path, text)| (*path, *text));
+    let Some((path, text)) = schema(&value) else {
         let near = nearest(&value, SCHEMAS.iter().map(|(known, ..)| *known));
         let hint = near.map_or_else(
             || "; other operations need `schema = \"….yaml\"`".to_owned(),
@@ -106,7 +116,7 @@ fn find(attribute: &Attribute) -> Result<Operation, Error> {
         );
         return Err(error(name, format!("the catalogue has no operation `{value}`{hint}")));
     };
-    lz_schema::load_one(path, text, &reasons()?).map_err(|report| error(name, report))
+    lz_schema::load_one_of(path, text, &reasons()?, schema).map_err(|report| error(name, report))
 }
 
 fn read(written: &LitStr) -> Result<(Operation, PathBuf), Error> {

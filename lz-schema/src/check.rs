@@ -71,6 +71,7 @@ impl Checker<'_> {
             version: u32::try_from(raw.version.as_ref()?.value).ok()?,
             summary: raw.summary.as_ref()?.value.clone(),
             doc: raw.doc.as_ref()?.value.clone(),
+            specializes: None,
             aliases,
             axes,
             types,
@@ -154,7 +155,8 @@ impl Checker<'_> {
     }
 }
 
-fn digest(text: &str) -> String {
+/// SHA-256 of a text, lower-case hex.
+pub(crate) fn digest(text: &str) -> String {
     use std::fmt::Write;
     let mut hex = String::with_capacity(64);
     for byte in Sha256::digest(text.as_bytes()) {

@@ -15,10 +15,11 @@ pub mod raw;
 pub mod reasons;
 pub mod set;
 pub mod source;
+mod specialize;
 
 pub use check::is_free_name;
 pub use diagnostics::Report;
 pub use dtype::DType;
 pub use model::Operation;
 pub use reasons::Reasons;
-pub use set::{SchemaSet, load_one};
+pub use set::{SchemaSet, load_one, load_one_of};

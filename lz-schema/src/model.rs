@@ -21,6 +21,8 @@ pub struct Operation {
     pub summary: String,
     /// The formula, in Markdown.
     pub doc: String,
+    /// The operation of which this one is a special case. Everything else here is resolved.
+    pub specializes: Option<Specialization>,
     /// Alternative names and the parameters that they fix.
     pub aliases: Vec<Alias>,
     /// Symbolic dimensions, in order.
@@ -43,8 +45,18 @@ pub struct Operation {
     pub workloads: Vec<Workload>,
     /// Data of the FlashInfer-Bench `Definition` that the schema was imported from.
     pub definition: Option<Definition>,
-    /// SHA-256 of the file's text with normalized line ends, lower-case hex.
+    /// SHA-256 of the file's text with normalized line ends, lower-case hex. For a specialization, of its text and the digest
+    /// of the general operation.
     pub digest: String,
+}
+
+/// The relation of a special operation to its general operation: the same inputs, params and outputs, with equal axes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Specialization {
+    /// The general operation.
+    pub operation: String,
+    /// Axes that only the general operation has, each with the axis that it is equal to.
+    pub equal: Vec<(String, String)>,
 }
 
 /// An alternative name of an operation.

@@ -29,7 +29,7 @@ pub trait Read: Sized {
 /// Declares a mapping with fixed keys: the struct, its parser and its JSON Schema.
 ///
 /// All fields are `Option`s, because a file with errors is read as far as possible. Missing `required` keys are reported here
-/// and not in later stages.
+/// and not in later stages. An `inherited` key is required unless the mapping has the key `specializes`.
 macro_rules! mapping {
     (
         $(#[doc = $doc:literal])+
@@ -66,7 +66,11 @@ macro_rules! mapping {
                 }
                 $(
                     let key = $crate::raw::key_of(stringify!($field));
-                    if stringify!($need) == "required" && !read.keys.contains(&key) {
+                    let needed = match stringify!($need) {
+                        "inherited" => !read.keys.contains(&"specializes"),
+                        need => need == "required",
+                    };
+                    if needed && !read.keys.contains(&key) {
                         $crate::raw::missing_key(sink, node, $what, key);
                     }
                 )+
@@ -82,22 +86,30 @@ macro_rules! mapping {
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 let mut properties = serde_json::Map::new();
                 let mut required: Vec<&str> = Vec::new();
+                let mut inherited: Vec<&str> = Vec::new();
                 $(
                     let described = concat!($($field_doc, "\n"),+);
                     let schema = generator.subschema_for::<$ty>();
                     let key = $crate::raw::key_of(stringify!($field));
                     properties.insert(key.to_owned(), $crate::raw::described(schema, described));
-                    if stringify!($need) == "required" {
-                        required.push(key);
+                    match stringify!($need) {
+                        "required" => required.push(key),
+                        "inherited" => inherited.push(key),
+                        _ => {}
                     }
                 )+
-                schemars::json_schema!({
+                let mut schema = schemars::json_schema!({
                     "description": concat!($($doc, "\n"),+).trim(),
                     "type": "object",
                     "additionalProperties": false,
                     "properties": properties,
                     "required": required,
-                })
+                });
+                if !inherited.is_empty() {
+                    let alternatives = [inherited, vec!["specializes"]].map(|keys| serde_json::json!({ "required": keys }));
+                    schema.insert("anyOf".to_owned(), serde_json::json!(alternatives));
+                }
+                schema
             }
         }
     };

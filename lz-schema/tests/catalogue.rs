@@ -168,3 +168,41 @@ fn axis_plus_constant_binds_the_axis() {
     let batch = decode.axes.iter().find(|axis| axis.name == "batch").expect("an axis");
     assert_eq!(batch.bound_by.as_ref().map(|binding| binding.offset), Some(1));
 }
+
+#[test]
+fn specialization_is_the_general_operation_with_equal_axes() {
+    let set = load();
+    let (general, special) = (get(&set, "attention.gqa.decode"), get(&set, "attention.standard.decode"));
+    let relation = special.specializes.as_ref().expect("a specialization");
+    assert_eq!(relation.operation, general.name);
+    assert_eq!(relation.equal, [("kv_heads".to_owned(), "heads".to_owned())]);
+    let axes = |operation: &Operation| -> Vec<String> {
+        operation.axes.iter().map(|axis| axis.name.clone()).collect()
+    };
+    assert_eq!(axes(special), ["batch", "heads", "head_dim", "seq_k", "head_dim_v"]);
+    assert!(matches!(
+        special.inputs[1].shape.all()[1].as_slice(),
+        [Dim::Axis(0), Dim::Axis(1), Dim::Axis(3), Dim::Axis(2)]
+    ));
+    // Constraints on the replaced axis do not apply; sizes for tests are its own.
+    assert_eq!(special.constraints.len(), 1);
+    assert_eq!(special.axes[1].models, [12, 20, 25, 32]);
+    assert_eq!(special.params.len(), general.params.len());
+    assert_ne!(special.digest, general.digest);
+}
+
+#[test]
+fn digest_of_a_specialization_depends_on_both_files() {
+    let digest = |change: &str| {
+        let files = catalogue().into_iter().map(|(path, text)| {
+            let changed = path.ends_with(change);
+            (path, if changed { text + "\n# changed" } else { text })
+        });
+        let set = SchemaSet::load(files, &reasons()).unwrap_or_else(|report| panic!("\n{report}"));
+        get(&set, "attention.standard.decode").digest.clone()
+    };
+    let unchanged = digest("no such file");
+    assert_eq!(digest("gqa/prefill.yaml"), unchanged);
+    assert_ne!(digest("gqa/decode.yaml"), unchanged);
+    assert_ne!(digest("standard/decode.yaml"), unchanged);
+}

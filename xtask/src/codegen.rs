@@ -130,6 +130,8 @@ pub fn run(root: &Path, mode: Mode) -> Result<()> {
         .set
         .operations
         .iter()
+        // A specialization has the reference of its general operation.
+        .filter(|operation| operation.specializes.is_none())
         .map(|operation| {
             format!("lz-ops/src/reference/{}", lz_codegen::names::reference_path(&operation.name))
         })

@@ -48,25 +48,37 @@ pub(crate) fn require_amx_int8<S: Simd>() -> Result<(), KernelError> {
 }
 
 /// Entries of kernels for every instruction set of this target: `variants![norm::RmsRows, …]`. A new
-/// instruction set (NEON) is one line here.
+/// instruction set (NEON) is one line here. `attention::GqaDecode as specialized` is the kernel's entry for the
+/// specialization of its operation.
 macro_rules! variants {
-    ($($kernel:path),* $(,)?) => {{
+    ($($kernel:path $(as $entry:ident)?),* $(,)?) => {{
         let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
         $({
             use $kernel as Kernel;
             #[cfg(target_arch = "x86_64")]
             {
                 use $crate::simd::{Avx2, Avx512};
-                entries.push($crate::isa::variant::<Avx512>(Kernel::<Avx512>(std::marker::PhantomData).entry()));
-                entries.push($crate::isa::variant::<Avx2>(Kernel::<Avx2>(std::marker::PhantomData).entry()));
+                entries.push($crate::isa::variant::<Avx512>($crate::isa::entry!(Kernel::<Avx512> $(as $entry)?)));
+                entries.push($crate::isa::variant::<Avx2>($crate::isa::entry!(Kernel::<Avx2> $(as $entry)?)));
             }
             use $crate::simd::Scalar;
-            entries.push($crate::isa::variant::<Scalar>(Kernel::<Scalar>(std::marker::PhantomData).entry()));
+            entries.push($crate::isa::variant::<Scalar>($crate::isa::entry!(Kernel::<Scalar> $(as $entry)?)));
         })*
         entries
     }};
 }
 pub(crate) use variants;
+
+/// The registry entry of a kernel.
+macro_rules! entry {
+    ($kernel:path) => {
+        $kernel(std::marker::PhantomData).entry()
+    };
+    ($kernel:path as $entry:ident) => {
+        $kernel(std::marker::PhantomData).$entry()
+    };
+}
+pub(crate) use entry;
 
 /// The AMX variant of a kernel: bf16 only, with a higher priority.
 #[cfg(target_arch = "x86_64")]
@@ -81,13 +93,13 @@ pub(crate) fn amx_variant(entry: KernelEntry) -> KernelEntry {
 
 /// AMX variants of kernels with a bf16 tile path; none if the target has no AMX.
 macro_rules! amx_variants {
-    ($($kernel:path),* $(,)?) => {{
+    ($($kernel:path $(as $entry:ident)?),* $(,)?) => {{
         let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             $({
                 use $kernel as Kernel;
-                entries.push($crate::isa::amx_variant(Kernel::<$crate::simd::Amx>(std::marker::PhantomData).entry()));
+                entries.push($crate::isa::amx_variant($crate::isa::entry!(Kernel::<$crate::simd::Amx> $(as $entry)?)));
             })*
         }
         entries

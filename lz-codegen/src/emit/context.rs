@@ -1,23 +1,20 @@
 //! The context of a checked call: everything that selection depends on, packed into words without allocating.
 
 use lz_schema::layout::{FieldKind, FieldLayout, Store, context_layout};
-use lz_schema::model::{Kind, Operation, ParamType, Select};
+use lz_schema::model::{Kind, Operation, ParamType, Select, Specialization};
 use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
 
 use crate::names::{OperationNames, dtype_field, ident};
 
-/// The table of fields, and `packed` of a checked call.
-pub fn tokens(operation: &Operation) -> TokenStream {
-    let layout = match context_layout(operation) {
+/// The table of fields, and `packed` of a checked call. Specializations leave out words of the same context.
+pub fn tokens(operation: &Operation, specializations: &[&Operation]) -> TokenStream {
+    let layout = match layout(operation) {
         Ok(layout) => layout,
-        Err(problem) => {
-            let message = format!("{}: {problem}", operation.name);
-            return quote! { compile_error!(#message); };
-        }
+        Err(error) => return error,
     };
     let call = OperationNames::of(operation).call;
-    let fields = layout.iter().map(|field| table_row(operation, field));
+    let table = table(operation, &layout);
     // The words of the context in order: flags, axes, scalars. What shares a word is one expression, so that the compiler
     // stores each word once. The stride classes of outputs are parameters: they are not part of a call.
     let (mut flags, mut axes, mut scalars) = (Vec::new(), Vec::new(), Vec::new());
@@ -44,25 +41,88 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         }
         words[index].push(value);
     }
-    let extent = {
-        let lengths = [flags.len(), axes.len(), scalars.len()].map(Literal::usize_unsuffixed);
-        quote! { lz::Extent::new(#(#lengths),*) }
-    };
+    let extent = extent(&layout);
+    let count = Literal::usize_unsuffixed(flags.len() + axes.len() + scalars.len());
     let words = flags.into_iter().chain(axes).chain(scalars).map(|parts| quote! { #(#parts)|* });
-    let classes = operation.outputs.iter().map(|output| ident(&output.name));
-    let count = Literal::usize_unsuffixed(layout.len());
+    let classes: Vec<_> = operation.outputs.iter().map(|output| ident(&output.name)).collect();
+    let words = quote! { [#(#words),*] };
+    let (packed, apart) = if specializations.is_empty() {
+        (words, None)
+    } else {
+        let apart = quote! {
+            /// The words of the context.
+            #[inline(always)]
+            #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
+            fn words(&self, #(#classes: u64),*) -> [u64; #count] { #words }
+        };
+        (quote! { self.words(#(#classes),*) }, Some(apart))
+    };
     quote! {
-        static FIELDS: [lz::Field; #count] = [#(#fields,)*];
+        #table
 
         impl #call<'_> {
             /// The context from the stride classes of the outputs.
             #[inline(always)]
             #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
             fn packed(&self, #(#classes: u64),*) -> lz::Context {
-                lz::Context::packed(#extent, [#(#words),*])
+                lz::Context::packed(#extent, #packed)
             }
+
+            #apart
         }
     }
+}
+
+/// The table of fields of a specialization, and the clause of its table that describes its contexts: those of the general
+/// operation without the words of the axes that only that one has.
+pub fn specialized(
+    operation: &Operation,
+    general: &Operation,
+    relation: &Specialization,
+) -> (TokenStream, TokenStream) {
+    let layout = match layout(operation) {
+        Ok(layout) => layout,
+        Err(error) => return (error, quote! {}),
+    };
+    let lengths = lengths(&layout);
+    let is_replaced = |name: &str| relation.equal.iter().any(|(axis, _)| axis == name);
+    let removed = general.axes.iter().enumerate().filter(|(_, axis)| is_replaced(&axis.name));
+    let removed = removed.map(|(index, _)| Literal::usize_unsuffixed(lengths[0] + index));
+    let lengths = lengths.map(Literal::usize_unsuffixed);
+    (table(operation, &layout), quote! { context(#(#lengths),*) without(#(#removed),*) })
+}
+
+/// The layout, or the error as Rust.
+fn layout(operation: &Operation) -> Result<Vec<FieldLayout>, TokenStream> {
+    context_layout(operation).map_err(|problem| {
+        let message = format!("{}: {problem}", operation.name);
+        quote! { compile_error!(#message); }
+    })
+}
+
+fn table(operation: &Operation, layout: &[FieldLayout]) -> TokenStream {
+    let fields = layout.iter().map(|field| table_row(operation, field));
+    let count = Literal::usize_unsuffixed(layout.len());
+    quote! { static FIELDS: [lz::Field; #count] = [#(#fields,)*]; }
+}
+
+/// The number of words of flags, axes and scalars.
+fn lengths(layout: &[FieldLayout]) -> [usize; 3] {
+    let mut lengths = [0; 3];
+    for field in layout {
+        let (part, index) = match field.store {
+            Store::Flag { word, .. } => (0, word as usize),
+            Store::Axis(axis) => (1, axis),
+            Store::Scalar(scalar) => (2, scalar),
+        };
+        lengths[part] = lengths[part].max(index + 1);
+    }
+    lengths
+}
+
+fn extent(layout: &[FieldLayout]) -> TokenStream {
+    let lengths = lengths(layout).map(Literal::usize_unsuffixed);
+    quote! { lz::Extent::new(#(#lengths),*) }
 }
 
 /// One field of the table.
@@ -90,7 +150,7 @@ fn table_row(operation: &Operation, field: &FieldLayout) -> TokenStream {
             if let FieldKind::Param(param) = &field.kind
                 && let ParamType::Enum(_) = &operation.params[*param].ty
             {
-                let ty = OperationNames::enumeration(operation, &operation.params[*param].name);
+                let ty = OperationNames::enumeration(&operation.name, &operation.params[*param].name);
                 return quote! { lz::Field::cases(#name, #ty::CASES, #word, #shift, #bits) };
             }
             let kind = field_kind(operation, &field.kind);

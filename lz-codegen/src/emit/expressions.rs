@@ -177,7 +177,7 @@ pub fn by_case<T>(operation: &Operation, cases: &Cases<T>, emit: impl Fn(&T) -> 
         Cases::One(only) => ByCase::One(emit(only)),
         Cases::By(param, alternatives) => {
             let definition = &operation.params[*param];
-            let name = OperationNames::enumeration(operation, &definition.name);
+            let name = OperationNames::enumeration(&operation.name, &definition.name);
             let ParamType::Enum(cases) = &definition.ty else { return ByCase::One(quote! {}) };
             let mut arms: Vec<(TokenStream, TokenStream)> = Vec::new();
             for (case, alternative) in cases.iter().zip(alternatives) {

@@ -8,14 +8,19 @@ use crate::names::{OperationNames, ident, reference_path};
 
 /// `generated/mod.rs`: one module per operation, and all their descriptions.
 pub fn modules(operations: &[Operation]) -> TokenStream {
-    let modules: Vec<_> = operations.iter().map(|operation| ident(&operation.flat_name())).collect();
-    let docs = operations.iter().map(|operation| format!(" `{}`: {}", operation.name, operation.summary));
+    let modules: Vec<_> = operations.iter().map(module).collect();
+    // The module of a specialization is inside that of its general operation.
+    let declared = operations.iter().filter(|operation| operation.specializes.is_none()).map(|operation| {
+        let (docs, name) =
+            (format!(" `{}`: {}", operation.name, operation.summary), ident(&operation.flat_name()));
+        quote! { #[doc = #docs] pub mod #name; }
+    });
     let infos = operations.iter().map(|operation| OperationNames::of(operation).info);
     let count = operations.len();
     quote! {
         #![allow(clippy::all, reason = "generated from the schemas")]
 
-        #(#[doc = #docs] pub mod #modules;)*
+        #(#declared)*
         /// The reference of every operation as a kernel.
         pub mod reference_kernels;
 
@@ -26,9 +31,22 @@ pub fn modules(operations: &[Operation]) -> TokenStream {
     }
 }
 
+/// The path of an operation's module.
+fn module(operation: &Operation) -> TokenStream {
+    let own = ident(&operation.flat_name());
+    match &operation.specializes {
+        Some(relation) => {
+            let general = ident(&relation.operation.replace('.', "_"));
+            quote! { #general::#own }
+        }
+        None => quote! { #own },
+    }
+}
+
 /// `generated/reference_kernels.rs`: the hand-written references, found by their path, as kernels.
+/// A specialization has the reference of its general operation.
 pub fn references(operations: &[Operation]) -> TokenStream {
-    let modules = operations.iter().map(|operation| {
+    let modules = operations.iter().filter(|operation| operation.specializes.is_none()).map(|operation| {
         let module = ident(&operation.flat_name());
         let path = format!("../reference/{}", reference_path(&operation.name));
         let docs = format!(" Reference of `{}`.", operation.name);
@@ -36,7 +54,9 @@ pub fn references(operations: &[Operation]) -> TokenStream {
     });
     let rows = operations.iter().map(|operation| {
         let OperationNames { kernel, call, out, entry, .. } = OperationNames::of(operation);
-        let (module, name) = (ident(&operation.flat_name()), &operation.name);
+        let name = &operation.name;
+        let general = operation.specializes.as_ref().map_or(name, |relation| &relation.operation);
+        let module = ident(&general.replace('.', "_"));
         quote! { #name => #module(#kernel, #call, #out) #entry; }
     });
     quote! {

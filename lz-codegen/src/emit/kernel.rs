@@ -14,7 +14,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     let names = OperationNames::of(operation);
     let outputs = outputs(operation, &names);
     let kernel = kernel_trait(operation, &names);
-    let functions = functions(operation, &names);
+    let functions = functions(operation);
     quote! { #outputs #kernel #functions }
 }
 
@@ -130,7 +130,9 @@ fn kernel_trait(operation: &Operation, names: &OperationNames) -> TokenStream {
     }
 }
 
-fn functions(operation: &Operation, names: &OperationNames) -> TokenStream {
+/// The functions that callers use.
+pub fn functions(operation: &Operation) -> TokenStream {
+    let names = OperationNames::of(operation);
     let OperationNames { function, function_into, args, call, out, output: owned, info, .. } = names;
     let summary = operation.summary.trim();
     let outputs = operation.outputs.iter().map(|output| {

@@ -21,6 +21,7 @@ pub mod protocol;
 pub mod python;
 pub mod reasons;
 pub mod spec;
+pub mod specialization;
 pub mod strategy;
 pub mod stub;
 pub mod torch;

@@ -7,10 +7,10 @@ use quote::{format_ident, quote};
 use super::{doc, sentence, sentence_text};
 use crate::names::{OperationNames, camel, dtype_field, ident, pack_field};
 
-/// The types.
-pub fn tokens(operation: &Operation) -> TokenStream {
+/// The types. Specializations have the same arguments, as another type.
+pub fn tokens(operation: &Operation, specializations: &[&Operation]) -> TokenStream {
     let enums = operation.params.iter().filter_map(|param| enumeration(operation, param));
-    let args = args(operation);
+    let args = args(operation, !specializations.is_empty());
     let axes = axes(operation);
     let call = call(operation);
     let slots = output_slots(operation);
@@ -19,7 +19,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
 
 fn enumeration(operation: &Operation, param: &Param) -> Option<TokenStream> {
     let ParamType::Enum(cases) = &param.ty else { return None };
-    let name = OperationNames::enumeration(operation, &param.name);
+    let name = OperationNames::enumeration(&operation.name, &param.name);
     let docs = sentence_text(&param.doc, &param.name);
     let idents = cases.iter().map(|case| format_ident!("{}", camel(case)));
     Some(quote! { lz::enumeration!(#docs; #name { #(#idents = #cases),* }); })
@@ -43,11 +43,11 @@ fn param_type(operation: &Operation, param: &Param) -> Ident {
         ParamType::F32 => ident("f32"),
         ParamType::F64 => ident("f64"),
         ParamType::Bool => ident("bool"),
-        ParamType::Enum(_) => OperationNames::enumeration(operation, &param.name),
+        ParamType::Enum(_) => OperationNames::enumeration(&operation.name, &param.name),
     }
 }
 
-fn args(operation: &Operation) -> TokenStream {
+fn args(operation: &Operation, shared: bool) -> TokenStream {
     let name = OperationNames::of(operation).args;
     let docs = doc(&format!("{}\n\n{}", operation.summary, text_fences(&operation.doc)));
     let (mut fields, mut order) = (Vec::new(), Vec::new());
@@ -80,12 +80,31 @@ fn args(operation: &Operation) -> TokenStream {
     } else {
         quote! { #[derive(Clone, Copy)] }
     };
-    quote! {
-        #docs
-        #copy
-        pub struct #name<'a> { #(#fields,)* }
+    let tables = quote! { required(#(#required),*); optional(#(#optional),*); order(#(#order),*) };
+    if !shared {
+        return quote! {
+            #docs
+            #copy
+            pub struct #name<'a> { #(#fields,)* }
 
-        lz::arguments!(#name; required(#(#required),*); optional(#(#optional),*); order(#(#order),*));
+            lz::arguments!(#name; #tables);
+        };
+    }
+    let arguments = OperationNames::of(operation).arguments;
+    let about = format!(
+        " Arguments of `{}` (number 0) and of its specializations, which have the same fields: the number makes them different types.",
+        operation.name
+    );
+    quote! {
+        #[doc = #about]
+        #copy
+        #[repr(C)]
+        pub struct #arguments<'a, const NUMBER: u8> { #(#fields,)* }
+
+        #docs
+        pub type #name<'a> = #arguments<'a, 0>;
+
+        lz::arguments!(#arguments<NUMBER>; #tables);
     }
 }
 
@@ -157,18 +176,24 @@ fn output_slots(operation: &Operation) -> TokenStream {
         let docs = sentence_text(&output.doc, &output.name);
         quote! { #field: #kind = #docs }
     });
+    let written = written(operation);
+    quote! {
+        lz::output_slots!(
+            #info, #call, #out, #owned;
+            outputs(#(#outputs),*);
+            #written;
+        );
+    }
+}
+
+/// The inputs that are changed in place, as a clause of a table.
+pub fn written(operation: &Operation) -> TokenStream {
     let written = operation.inputs.iter().filter(|input| input.read_write).map(|input| {
         let field = ident(&input.name);
         let kind = ident(if input.optional.is_some() { "optional_tensor" } else { "tensor" });
         quote! { #field: #kind }
     });
-    quote! {
-        lz::output_slots!(
-            #info, #call, #out, #owned;
-            outputs(#(#outputs),*);
-            written(#(#written),*);
-        );
-    }
+    quote! { written(#(#written),*) }
 }
 
 /// The kind of an output in the tables of `lz_core::call`.

@@ -59,7 +59,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
                     ParamType::F64 => quote! { f64 },
                     ParamType::Bool => quote! { bool },
                     ParamType::Enum(_) => {
-                        let ty = OperationNames::enumeration(operation, &param.name);
+                        let ty = OperationNames::enumeration(&operation.name, &param.name);
                         quote! { case(#ty) }
                     }
                 };

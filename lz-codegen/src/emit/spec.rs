@@ -21,10 +21,12 @@ const ADAPTS: [&str; 3] = ["layout", "contiguous", "align"];
 const ALGORITHMS: [&str; 3] = ["eagle", "eagle3", "medusa"];
 const KV_STRATEGIES: [&str; 4] = ["contiguous", "paged", "virtual", "unified"];
 
-/// `spec()` and `entry()` of a kernel, or everything that is wrong with its attribute.
+/// `spec()` and `entry()` of a kernel, or everything that is wrong with its attribute. `special` is the operation that the
+/// attribute names as `specialized`.
 pub fn tokens(
     attribute: &Attribute,
     operation: &Operation,
+    special: Option<&Operation>,
     reasons: &Reasons,
     item: &ItemImpl,
 ) -> Result<TokenStream, Error> {
@@ -39,6 +41,11 @@ pub fn tokens(
     };
     let checker = Checker { operation, reasons, scope: scope(operation), id: id.value() };
     let mut errors: Vec<Error> = Vec::new();
+    let specialized = attribute.specialized.as_ref().zip(special).and_then(|(name, special)| {
+        specialized(attribute, name, operation, special, path).map_err(|error| errors.push(error)).ok()
+    });
+    let special =
+        special.map(|operation| Checker { operation, reasons, scope: scope(operation), id: id.value() });
     let mut fields = Vec::new();
     let id_text = id.value();
     let mut backend = id_text.split('.').next().unwrap_or_default().to_owned();
@@ -52,7 +59,11 @@ pub fn tokens(
                 Ok(word) => platform = format_ident!("{}", camel(&word)),
                 Err(error) => errors.push(error),
             },
-            _ => match checker.entry(entry) {
+            // The spec also applies to the specialization, whose axes are some of those of the operation.
+            _ => match checker.entry(entry).and_then(|tokens| match &special {
+                Some(special) => special.entry(entry).map(|_| tokens),
+                None => Ok(tokens),
+            }) {
                 Ok(tokens) => fields.push(tokens),
                 Err(mut found) => errors.append(&mut found),
             },
@@ -84,6 +95,44 @@ pub fn tokens(
             pub fn entry(self) -> ::lz_core::KernelEntry {
                 <Self as #path>::into_entry(self, Self::spec())
             }
+
+            #specialized
+        }
+    })
+}
+
+/// `specialized()`: the registry entry of the kernel for calls of the specialization. Its id is that of the kernel with the name
+/// of the specialization.
+fn specialized(
+    attribute: &Attribute,
+    name: &LitStr,
+    operation: &Operation,
+    special: &Operation,
+    path: &syn::Path,
+) -> Result<TokenStream, Error> {
+    if special.specializes.as_ref().is_none_or(|relation| relation.operation != operation.name) {
+        let message = format!("`{}` is not a specialization of `{}`", special.name, operation.name);
+        return Err(Error::new(name.span(), message));
+    }
+    let id = attribute.id.value();
+    if !id.contains(&operation.name) {
+        let message = format!("with `specialized`, the id must contain `{}`", operation.name);
+        return Err(Error::new(attribute.id.span(), message));
+    }
+    let id = id.replacen(&operation.name, &special.name, 1);
+    // The trait is next to that of the general operation.
+    let mut path = path.clone();
+    if let Some(last) = path.segments.last_mut() {
+        last.ident = Ident::new(&OperationNames::of(special).kernel.to_string(), last.ident.span());
+    }
+    let docs = format!(" This kernel as a registry entry for calls of `{}`.", special.name);
+    Ok(quote! {
+        #[doc = #docs]
+        pub fn specialized(self) -> ::lz_core::KernelEntry {
+            let mut spec = Self::spec();
+            spec.id = #id.to_owned();
+            spec.operation = #name.to_owned();
+            <::lz_core::Specialized<Self> as #path>::into_entry(::lz_core::Specialized(self), spec)
         }
     })
 }

@@ -11,8 +11,8 @@ use quote::{format_ident, quote};
 use super::expressions::{Scope, by_case, constant, param_local, plain_dimension, sizes};
 use crate::names::{OperationNames, camel, dtype_field, ident, pack_field};
 
-/// `bind` of the arguments.
-pub fn tokens(operation: &Operation) -> TokenStream {
+/// `bind` of the arguments. Specializations share it: their axes are equal, and constraints on replaced axes do not apply.
+pub fn tokens(operation: &Operation, specializations: &[&Operation]) -> TokenStream {
     let names = OperationNames::of(operation);
     let (args, call) = (&names.args, &names.call);
     let sets = operation.types.iter().map(|variable| {
@@ -20,17 +20,75 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             (dtype_set(&variable.name), variable.dtypes.iter().map(|dtype| dtype_name(*dtype)));
         quote! { const #name: u32 = lz::dtype_set(&[#(#dtypes),*]); }
     });
-    let body = bind(operation);
+    let (body, value) = bind(operation, specializations);
+    let allow = quote! { #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")] };
+    let functions = if specializations.is_empty() {
+        quote! {
+            #[inline]
+            #allow
+            fn bind<'r, 'c>(&'c self, checked: &'r mut Option<#call<'c>>) -> Option<&'r #call<'c>> {
+                #body
+                Some(checked.insert(#value))
+            }
+        }
+    } else {
+        quote! {
+            #[inline]
+            fn bind<'r, 'c>(&'c self, checked: &'r mut Option<#call<'c>>) -> Option<&'r #call<'c>> {
+                self.bind_as::<_, 0>(checked, |call| call)
+            }
+
+            /// Binds a call of the operation with this number, which `wrap` makes of a call of this one.
+            #[inline]
+            #allow
+            fn bind_as<'r, 'c, C, const NUMBER: u8>(
+                &'c self,
+                checked: &'r mut Option<C>,
+                wrap: impl FnOnce(#call<'c>) -> C,
+            ) -> Option<&'r C> {
+                #body
+                Some(checked.insert(wrap(#value)))
+            }
+        }
+    };
     quote! {
         #(#sets)*
 
-        impl<'a> #args<'a> {
-            #[inline]
-            #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
-            fn bind<'r, 'c>(&'c self, checked: &'r mut Option<#call<'c>>) -> Option<&'r #call<'c>> {
-                #body
-            }
-        }
+        impl<'a> #args<'a> { #functions }
+    }
+}
+
+/// The pairs of axes that are equal in a specialization.
+fn equal(special: &Operation) -> &[(String, String)] {
+    special.specializes.as_ref().map_or(&[], |relation| &relation.equal)
+}
+
+/// Makes the axes of each specialization equal.
+fn equal_axes(specializations: &[&Operation]) -> TokenStream {
+    let each = specializations.iter().zip(1u8..).map(|(special, number)| {
+        let number = proc_macro2::Literal::u8_unsuffixed(number);
+        let pairs = equal(special).iter().map(|(axis, by)| {
+            let (axis, by) = (ident(axis), ident(by));
+            quote! { lz::same_size(&mut axes.#axis, &mut axes.#by)?; }
+        });
+        quote! { if NUMBER == #number { #(#pairs)* } }
+    });
+    quote! { #(#each)* }
+}
+
+/// A constraint, which does not apply to specializations that replace one of its axes.
+fn constraint(operation: &Operation, check: &Typed, specializations: &[&Operation]) -> TokenStream {
+    let required = require(operation, check);
+    let used = check.variables();
+    let is_replaced = |special: &Operation| {
+        equal(special).iter().any(|(axis, _)| used.iter().any(|variable| variable.name == *axis))
+    };
+    let exempt = specializations.iter().zip(1u8..).filter(|(special, _)| is_replaced(special));
+    let numbers: Vec<_> = exempt.map(|(_, number)| proc_macro2::Literal::u8_unsuffixed(number)).collect();
+    if numbers.is_empty() {
+        required
+    } else {
+        quote! { if #(NUMBER != #numbers)&&* { #required } }
     }
 }
 
@@ -45,7 +103,8 @@ pub fn dtype_name(dtype: lz_schema::DType) -> TokenStream {
     quote! { lz::DType::#name }
 }
 
-fn bind(operation: &Operation) -> TokenStream {
+/// The statements of `bind`, and the checked call.
+fn bind(operation: &Operation, specializations: &[&Operation]) -> (TokenStream, TokenStream) {
     let names = OperationNames::of(operation);
     let (call, axes_type) = (&names.call, &names.axes);
     let known: Vec<_> = operation.axes.iter().filter(|axis| !axis.dynamic).collect();
@@ -89,7 +148,9 @@ fn bind(operation: &Operation) -> TokenStream {
     let ranges = operation.params.iter().filter_map(|param| param.range.as_ref());
     let ranges = ranges.map(|range| require(operation, range));
     let computed = operation.inputs.iter().filter_map(|input| computed_dimensions(operation, input));
-    let constraints = operation.constraints.iter().map(|constraint| require(operation, &constraint.check));
+    let equal_axes = equal_axes(specializations);
+    let constraints = operation.constraints.iter();
+    let constraints = constraints.map(|own| constraint(operation, &own.check, specializations));
     let memory = memory(operation);
     let values = operation.inputs.iter().filter_map(|input| values(operation, input));
     let param_fields = operation.params.iter().map(|param| {
@@ -104,12 +165,13 @@ fn bind(operation: &Operation) -> TokenStream {
         let field = dtype_field(&variable.name);
         quote! { #field: lz::DType::from_number(#field) }
     });
-    quote! {
+    let body = quote! {
         let mut axes = lz::unbound!(#axes_type: #(#axes),*);
         #(#packs)*
         #(#types)*
         #(#enums)*
         #(#bindings)*
+        #equal_axes
         #(#finish)*
         #(#params)*
         #(#ranges)*
@@ -117,8 +179,8 @@ fn bind(operation: &Operation) -> TokenStream {
         #(#constraints)*
         #memory
         #(#values)*
-        Some(checked.insert(#call { args: self, axes, #(#param_fields,)* #(#type_fields,)* }))
-    }
+    };
+    (body, quote! { #call { args: self, axes, #(#param_fields,)* #(#type_fields,)* } })
 }
 
 /// Whether every valid call binds the axis: it is fixed, or a required input has it whatever the params are.
@@ -146,7 +208,7 @@ fn declare_param(operation: &Operation, param: &Param) -> TokenStream {
     let Some(default) = &param.default else { return quote! { let #local = self.#field; } };
     let folded = default.fold_constant();
     if let (ParamType::Enum(cases), Some(lz_schema::expr::Value::Enum(case))) = (&param.ty, folded) {
-        let name = OperationNames::enumeration(operation, &param.name);
+        let name = OperationNames::enumeration(&operation.name, &param.name);
         let case = format_ident!("{}", camel(cases.get(case as usize).map_or("", String::as_str)));
         return quote! { let #local = self.#field.unwrap_or(#name::#case); };
     }

@@ -45,6 +45,27 @@ pub fn holds(condition: bool) -> Option<()> {
     if condition { Some(()) } else { None }
 }
 
+/// Two axes have one size: binds one that is unbound, or compares.
+#[inline(always)]
+pub fn same_size(left: &mut i64, right: &mut i64) -> Option<()> {
+    if *left == fast::UNBOUND {
+        *left = *right;
+    }
+    holds(fast::bind(right, *left))
+}
+
+/// The words of a context without those at these positions, which ascend.
+#[inline(always)]
+pub fn without<const ALL: usize, const REMOVED: usize, const KEPT: usize>(
+    words: [u64; ALL],
+    removed: [usize; REMOVED],
+) -> [u64; KEPT] {
+    const { assert!(ALL == KEPT + REMOVED) };
+    std::array::from_fn(|position| {
+        words[removed.iter().fold(position, |at, gap| at + usize::from(at >= *gap))]
+    })
+}
+
 /// The view, if its metadata is sound.
 #[inline(always)]
 pub fn sound<'v, 't>(view: &'v TensorView<'t>) -> Option<&'v TensorView<'t>> {
@@ -149,4 +170,26 @@ pub fn stride_class(input: &impl Input) -> u64 {
 #[inline(always)]
 pub fn dtype_bits(dtype: Option<DType>) -> u64 {
     dtype.map_or(0, |dtype| dtype as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_axes_are_bound_by_either() {
+        let same = |mut left: i64, mut right: i64| same_size(&mut left, &mut right).map(|()| (left, right));
+        assert_eq!(same(4, 4), Some((4, 4)));
+        assert_eq!(same(4, fast::UNBOUND), Some((4, 4)));
+        assert_eq!(same(fast::UNBOUND, 4), Some((4, 4)));
+        assert_eq!(same(fast::UNBOUND, fast::UNBOUND), Some((fast::UNBOUND, fast::UNBOUND)));
+        assert_eq!(same(4, 2), None);
+    }
+
+    #[test]
+    fn removed_words_leave_the_order() {
+        assert_eq!(without([0, 1, 2, 3, 4], [2]), [0, 1, 3, 4]);
+        assert_eq!(without([0, 1, 2, 3, 4], [0, 1, 4]), [2, 3]);
+        assert_eq!(without([0, 1], []), [0, 1]);
+    }
 }

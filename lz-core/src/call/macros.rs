@@ -60,16 +60,18 @@ macro_rules! argument_type {
 }
 
 /// `new`, one setter per optional argument, and the conversions from and to dynamic arguments.
+///
+/// Arguments that are shared with specializations have the number of the operation as a constant.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! arguments {
     (
-        $args:ident;
+        $args:ident $(<$number:ident>)?;
         required($($required:ident: $required_kind:ident),*);
         optional($($optional:ident: $kind:ident),*);
         order($($field:ident),*) $(;)?
     ) => {
-        impl<'a> $args<'a> {
+        impl<'a $(, const $number: u8)?> $args<'a $(, $number)?> {
             /// With every argument that has no default.
             #[allow(clippy::too_many_arguments, reason = "as many as the schema requires")]
             pub fn new($($required: $crate::argument_type!('a $required_kind)),*) -> Self {
@@ -325,6 +327,15 @@ macro_rules! checked_call {
             }
         }
 
+        $crate::checks!($info, $args, $call);
+    };
+}
+
+/// How arguments become a checked call.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! checks {
+    ($info:ident, $args:ident, $call:ident) => {
         impl<'a> $args<'a> {
             /// Checks the call against the schema; the error lists everything that is wrong.
             #[inline]
@@ -536,6 +547,23 @@ macro_rules! output_slots {
             $(#[doc = $doc] pub $slot: $crate::slot!(@owned $kind),)*
         }
 
+        $crate::output_methods!(
+            $info, $call, $out;
+            outputs($($slot: $kind),*);
+            written($($written: $written_kind),*);
+        );
+    };
+}
+
+/// Contexts of a checked call, and the check of its output slots.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! output_methods {
+    (
+        $info:ident, $call:ident, $out:ident;
+        outputs($($slot:ident: $kind:ident),* $(,)?);
+        written($($written:ident: $written_kind:ident),* $(,)?) $(;)?
+    ) => {
         impl<'c> $call<'c> {
             /// The context of this call if its outputs are allocated for it.
             #[inline]
@@ -600,7 +628,7 @@ macro_rules! output_slots {
                     }))
                 } else {
                     // SAFETY: nothing is written through these.
-                    Err(self.args.problems(Some(&[$($crate::slot!(@problem $slot $kind)),*])))
+                    Err(self.problems(Some(&[$($crate::slot!(@problem $slot $kind)),*])))
                 }
             }
         }
@@ -694,6 +722,87 @@ macro_rules! kernel_trait {
                 scratch: &mut $crate::call::Scratch,
             ) -> Result<(), $crate::call::KernelError> {
                 kernel.run(self, out, &mut $crate::call::Run::unbounded(scratch))
+            }
+        }
+    };
+}
+
+/// The call and the kernels of an operation that is a special case of another one. The call is checked as a call of the
+/// general operation whose axes are equal, and dereferences to that call. Expanded in a module inside that of the general
+/// operation, whose private functions it uses.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! specialization {
+    (
+        $name:literal, $info:ident, $args:ident, $call:ident, $out:ident, $kernel:ident, $handle:ident, $entry:ident;
+        number $number:literal of $general_args:ident, $general_call:ident, $general_kernel:ident;
+        context($flags:literal, $axes:literal, $scalars:literal) without($($removed:literal),*);
+        outputs($($slot:ident: $kind:ident),*);
+        written($($written:ident: $written_kind:ident),*) $(;)?
+    ) => {
+        #[doc = concat!("A checked call of `", $name, "`, which is a call of the general operation.")]
+        ///
+        /// Only `check` creates one, so that kernels need not check anything.
+        pub struct $call<'a>($general_call<'a>);
+
+        impl<'a> $crate::call::Deref for $call<'a> {
+            type Target = $general_call<'a>;
+            #[inline(always)]
+            fn deref(&self) -> &$general_call<'a> {
+                &self.0
+            }
+        }
+
+        impl<'a> $args<'a> {
+            #[inline]
+            fn bind<'r, 'c>(&'c self, checked: &'r mut Option<$call<'c>>) -> Option<&'r $call<'c>> {
+                let general: *const $general_args<'c> = ::std::ptr::from_ref(self).cast();
+                // SAFETY: arguments with different numbers are the same `repr(C)` structure.
+                let general: &'c $general_args<'c> = unsafe { &*general };
+                general.bind_as::<_, $number>(checked, $call)
+            }
+        }
+
+        $crate::checks!($info, $args, $call);
+
+        impl $call<'_> {
+            #[cold]
+            #[inline(never)]
+            fn problems(&self, outputs: Option<&[$crate::call::OutArg<'_>]>) -> $crate::call::Error {
+                match $crate::call::check_call($info.schema(), &self.args.to_args(), outputs) {
+                    Err(error) => error,
+                    Ok(_) => $crate::call::disagreement(&$info),
+                }
+            }
+
+            /// The context from the stride classes of the outputs: that of the general operation without the replaced axes.
+            #[inline(always)]
+            fn packed(&self, $($slot: u64),*) -> $crate::call::Context {
+                let words: [u64; $flags + $axes + $scalars] = $crate::call::without(self.words($($slot),*), [$($removed),*]);
+                $crate::call::Context::packed($crate::call::Extent::new($flags, $axes, $scalars), words)
+            }
+        }
+
+        $crate::output_methods!(
+            $info, $call, $out;
+            outputs($($slot: $kind),*);
+            written($($written: $written_kind),*);
+        );
+
+        $crate::kernel_trait!(
+            $name, $info, $args, $call, $out, $kernel, $handle, $entry;
+            outputs($($slot: $kind),*);
+        );
+
+        impl<K: $general_kernel> $kernel for $crate::call::Specialized<K> {
+            #[inline]
+            fn run(
+                &self,
+                call: &$call<'_>,
+                out: $out<'_>,
+                run: &mut $crate::call::Run<'_>,
+            ) -> Result<(), $crate::call::KernelError> {
+                <K as $general_kernel>::run(&self.0, call, out, run)
             }
         }
     };

@@ -21,19 +21,21 @@ pub use crate::check::{allocate, check_call, disagreement, produced, values};
 pub use crate::context::{Context, Extent, FRESH_OUTPUT, Field, FieldKind, device_bits, digest_bits};
 pub use crate::error::Error;
 pub use crate::expr::Value;
-pub use crate::kernel::{Kernel, KernelEntry, KernelError};
+pub use crate::kernel::{Kernel, KernelEntry, KernelError, Specialized};
 pub use crate::operation::OperationInfo;
 pub use crate::run::{Run, Scratch};
 pub use crate::spec::KernelSpec;
 pub use crate::tensor::{Device, Dims, Tensor, TensorMut, TensorView};
 pub use crate::{
-    arguments, axes, checked_call, enumeration, every, kernel_trait, operation_functions, output,
-    output_slots, same_device, shape, sizes, slot, unbound, value_rule, written_apart,
+    arguments, axes, checked_call, checks, enumeration, every, kernel_trait, operation_functions, output,
+    output_methods, output_slots, same_device, shape, sizes, slot, specialization, unbound, value_rule,
+    written_apart,
 };
 pub use lz_schema::DType;
 
 pub use arguments::{FromArg, ToArg};
 pub use checks::{
     Input, apart, bind_dtype, broadcasts, contiguous, dtype_bits, dtype_set, has_dtype, holds, last_dense,
-    on_host, on_same_device, output_apart, pack_size, rank_at_most, sound, stride_class, writable_apart,
+    on_host, on_same_device, output_apart, pack_size, rank_at_most, same_size, sound, stride_class, without,
+    writable_apart,
 };

@@ -31,6 +31,10 @@ pub trait Kernel: Send + Sync + 'static {
     ) -> Result<(), KernelError>;
 }
 
+/// A kernel of an operation as a kernel of the operation's specializations: `Specialized(kernel).into_entry(spec)`.
+#[derive(Debug, Clone, Copy)]
+pub struct Specialized<K>(pub K);
+
 /// One of several operations that a kernel fuses.
 pub struct FusedPart<'a> {
     /// The operation.

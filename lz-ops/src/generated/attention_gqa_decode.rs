@@ -16,28 +16,10 @@ lz::enumeration!(
     AttentionGqaDecodeLayout { Bshd = "BSHD", Bhsd = "BHSD" }
 );
 
-/// One decode step of grouped-query attention over contiguous keys and values.
-///
-/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
-/// of the query:
-///
-/// ```text
-///     z    = sm_scale * q[b,h] · k[b,j,g]
-///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
-///     p[j] = exp(s[j]) / Σ_l exp(s[l])
-///     output[b,h] = Σ_j p[j] v[b,j,g]
-///     lse[b,h]    = log Σ_j exp(s[j])
-///
-/// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
-/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-///
-/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
+/// Arguments of `attention.gqa.decode` (number 0) and of its specializations, which have the same fields: the number makes them different types.
 #[derive(Clone, Copy)]
-pub struct AttentionGqaDecode<'a> {
+#[repr(C)]
+pub struct AttentionGqaDecodeArguments<'a, const NUMBER: u8> {
     /// One query per batch row.
     pub q: lz::TensorView<'a>,
     /// Keys.
@@ -60,8 +42,30 @@ pub struct AttentionGqaDecode<'a> {
     pub layout: Option<AttentionGqaDecodeLayout>,
 }
 
+/// One decode step of grouped-query attention over contiguous keys and values.
+///
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+/// of the query:
+///
+/// ```text
+///     z    = sm_scale * q[b,h] · k[b,j,g]
+///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+///     p[j] = exp(s[j]) / Σ_l exp(s[l])
+///     output[b,h] = Σ_j p[j] v[b,j,g]
+///     lse[b,h]    = log Σ_j exp(s[j])
+///
+/// ```
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN.
+///
+/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
+pub type AttentionGqaDecode<'a> = AttentionGqaDecodeArguments<'a, 0>;
+
 lz::arguments!(
-    AttentionGqaDecode;
+    AttentionGqaDecodeArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor);
     optional(kv_lens: tensor, alibi_slopes: tensor, window_left: i64, soft_cap: f32, sm_scale: f32,
         return_lse: bool, layout: AttentionGqaDecodeLayout);
@@ -90,11 +94,20 @@ const DTYPES_T: u32 = lz::dtype_set(&[lz::DType::F32, lz::DType::F16, lz::DType:
 
 impl<'a> AttentionGqaDecode<'a> {
     #[inline]
-    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
     fn bind<'r, 'c>(
         &'c self,
         checked: &'r mut Option<AttentionGqaDecodeCall<'c>>,
     ) -> Option<&'r AttentionGqaDecodeCall<'c>> {
+        self.bind_as::<_, 0>(checked, |call| call)
+    }
+    /// Binds a call of the operation with this number, which `wrap` makes of a call of this one.
+    #[inline]
+    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
+    fn bind_as<'r, 'c, C, const NUMBER: u8>(
+        &'c self,
+        checked: &'r mut Option<C>,
+        wrap: impl FnOnce(AttentionGqaDecodeCall<'c>) -> C,
+    ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
             AttentionGqaDecodeAxes: batch, heads, kv_heads, head_dim, seq_k, head_dim_v
         );
@@ -125,6 +138,9 @@ impl<'a> AttentionGqaDecode<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if NUMBER == 1 {
+            lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
+        }
         let window_left = self.window_left.unwrap_or(-1);
         let soft_cap = self.soft_cap.unwrap_or(0.0);
         let sm_scale = match self.sm_scale {
@@ -144,25 +160,33 @@ impl<'a> AttentionGqaDecode<'a> {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
         lz::holds(axes.head_dim >= 1i64)?;
-        lz::holds(axes.kv_heads >= 1i64)?;
-        lz::holds(
-            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.kv_heads, 1i64))?
-                == 0i64,
-        )?;
+        if NUMBER != 1 {
+            lz::holds(axes.kv_heads >= 1i64)?;
+        }
+        if NUMBER != 1 {
+            lz::holds(
+                lz::arith::modulo_int(
+                    axes.heads,
+                    lz::arith::max_int(axes.kv_heads, 1i64),
+                )? == 0i64,
+            )?;
+        }
         lz::same_device!(self: q, k, v, kv_lens, alibi_slopes);
         lz::value_rule!(self, kv_lens: range_ok(0i64, axes.seq_k));
         Some(
             checked
-                .insert(AttentionGqaDecodeCall {
-                    args: self,
-                    axes,
-                    window_left,
-                    soft_cap,
-                    sm_scale,
-                    return_lse,
-                    layout,
-                    dtype_t: lz::DType::from_number(dtype_t),
-                }),
+                .insert(
+                    wrap(AttentionGqaDecodeCall {
+                        args: self,
+                        axes,
+                        window_left,
+                        soft_cap,
+                        sm_scale,
+                        return_lse,
+                        layout,
+                        dtype_t: lz::DType::from_number(dtype_t),
+                    }),
+                ),
         )
     }
 }
@@ -197,31 +221,34 @@ impl AttentionGqaDecodeCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(
-            lz::Extent::new(2, 6, 3),
-            [
-                u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
-                    | u64::from(self.args.kv_lens.is_some()) << 6
-                    | u64::from(self.args.alibi_slopes.is_some()) << 7
-                    | lz::dtype_bits(self.dtype_t) << 8
-                    | lz::stride_class(&self.args.q) << 13
-                    | lz::stride_class(&self.args.k) << 19
-                    | lz::stride_class(&self.args.v) << 25
-                    | lz::stride_class(&self.args.kv_lens) << 31
-                    | lz::stride_class(&self.args.alibi_slopes) << 37 | output << 43
-                    | lse << 49,
-                lz::device_bits(self.args.q.device()),
-                self.axes.batch as u64,
-                self.axes.heads as u64,
-                self.axes.kv_heads as u64,
-                self.axes.head_dim as u64,
-                self.axes.seq_k as u64,
-                self.axes.head_dim_v as u64,
-                self.window_left as u64,
-                f64::from(self.soft_cap).to_bits(),
-                f64::from(self.sm_scale).to_bits(),
-            ],
-        )
+        lz::Context::packed(lz::Extent::new(2, 6, 3), self.words(output, lse))
+    }
+    /// The words of the context.
+    #[inline(always)]
+    #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
+    fn words(&self, output: u64, lse: u64) -> [u64; 11] {
+        [
+            u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
+                | u64::from(self.args.kv_lens.is_some()) << 6
+                | u64::from(self.args.alibi_slopes.is_some()) << 7
+                | lz::dtype_bits(self.dtype_t) << 8
+                | lz::stride_class(&self.args.q) << 13
+                | lz::stride_class(&self.args.k) << 19
+                | lz::stride_class(&self.args.v) << 25
+                | lz::stride_class(&self.args.kv_lens) << 31
+                | lz::stride_class(&self.args.alibi_slopes) << 37 | output << 43
+                | lse << 49,
+            lz::device_bits(self.args.q.device()),
+            self.axes.batch as u64,
+            self.axes.heads as u64,
+            self.axes.kv_heads as u64,
+            self.axes.head_dim as u64,
+            self.axes.seq_k as u64,
+            self.axes.head_dim_v as u64,
+            self.window_left as u64,
+            f64::from(self.soft_cap).to_bits(),
+            f64::from(self.sm_scale).to_bits(),
+        ]
     }
 }
 
@@ -258,3 +285,7 @@ lz::operation_functions!(
     AttentionGqaDecodeOut, AttentionGqaDecodeOutput; attention_gqa_decode(output : tensor
     / output_spec, lse : optional_tensor / lse_spec); attention_gqa_decode_into();
 );
+
+/// `attention.standard.decode`: One decode step of attention over contiguous keys and values.
+#[path = "attention_standard_decode.rs"]
+pub mod attention_standard_decode;

@@ -16,31 +16,10 @@ lz::enumeration!(
     AttentionGqaDecodePagedLayout { Nhd = "NHD", Hnd = "HND" }
 );
 
-/// One decode step of grouped-query attention over a paged cache.
-///
-/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
-/// j % page_size. Requests may share pages. Slots beyond the length are never read.
-///
-/// With j over the L keys of the request, the last of which has the position of the query:
-///
-/// ```text
-///     z    = sm_scale * q[b,h] · k[b,j,g]
-///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
-///     p[j] = exp(s[j]) / Σ_l exp(s[l])
-///     output[b,h] = Σ_j p[j] v[b,j,g]
-///     lse[b,h]    = log Σ_j exp(s[j])
-///
-/// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
-/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-///
-/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
+/// Arguments of `attention.gqa.decode.paged` (number 0) and of its specializations, which have the same fields: the number makes them different types.
 #[derive(Clone, Copy)]
-pub struct AttentionGqaDecodePaged<'a> {
+#[repr(C)]
+pub struct AttentionGqaDecodePagedArguments<'a, const NUMBER: u8> {
     /// One query per request.
     pub q: lz::TensorView<'a>,
     /// Keys, by page and slot.
@@ -67,8 +46,33 @@ pub struct AttentionGqaDecodePaged<'a> {
     pub layout: Option<AttentionGqaDecodePagedLayout>,
 }
 
+/// One decode step of grouped-query attention over a paged cache.
+///
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+/// j % page_size. Requests may share pages. Slots beyond the length are never read.
+///
+/// With j over the L keys of the request, the last of which has the position of the query:
+///
+/// ```text
+///     z    = sm_scale * q[b,h] · k[b,j,g]
+///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+///     p[j] = exp(s[j]) / Σ_l exp(s[l])
+///     output[b,h] = Σ_j p[j] v[b,j,g]
+///     lse[b,h]    = log Σ_j exp(s[j])
+///
+/// ```
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN.
+///
+/// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
+pub type AttentionGqaDecodePaged<'a> = AttentionGqaDecodePagedArguments<'a, 0>;
+
 lz::arguments!(
-    AttentionGqaDecodePaged;
+    AttentionGqaDecodePagedArguments < NUMBER >;
     required(q: tensor, k_cache: tensor, v_cache: tensor, kv_indptr: tensor, kv_indices: tensor,
         kv_last_page_len: tensor);
     optional(alibi_slopes: tensor, window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
@@ -100,11 +104,20 @@ const DTYPES_T: u32 = lz::dtype_set(&[lz::DType::F32, lz::DType::F16, lz::DType:
 
 impl<'a> AttentionGqaDecodePaged<'a> {
     #[inline]
-    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
     fn bind<'r, 'c>(
         &'c self,
         checked: &'r mut Option<AttentionGqaDecodePagedCall<'c>>,
     ) -> Option<&'r AttentionGqaDecodePagedCall<'c>> {
+        self.bind_as::<_, 0>(checked, |call| call)
+    }
+    /// Binds a call of the operation with this number, which `wrap` makes of a call of this one.
+    #[inline]
+    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
+    fn bind_as<'r, 'c, C, const NUMBER: u8>(
+        &'c self,
+        checked: &'r mut Option<C>,
+        wrap: impl FnOnce(AttentionGqaDecodePagedCall<'c>) -> C,
+    ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
             AttentionGqaDecodePagedAxes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices
         );
@@ -147,6 +160,9 @@ impl<'a> AttentionGqaDecodePaged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if NUMBER == 1 {
+            lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
+        }
         let window_left = self.window_left.unwrap_or(-1);
         let soft_cap = self.soft_cap.unwrap_or(0.0);
         let sm_scale = match self.sm_scale {
@@ -166,11 +182,17 @@ impl<'a> AttentionGqaDecodePaged<'a> {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
         lz::holds(axes.head_dim >= 1i64)?;
-        lz::holds(axes.kv_heads >= 1i64)?;
-        lz::holds(
-            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.kv_heads, 1i64))?
-                == 0i64,
-        )?;
+        if NUMBER != 1 {
+            lz::holds(axes.kv_heads >= 1i64)?;
+        }
+        if NUMBER != 1 {
+            lz::holds(
+                lz::arith::modulo_int(
+                    axes.heads,
+                    lz::arith::max_int(axes.kv_heads, 1i64),
+                )? == 0i64,
+            )?;
+        }
         lz::holds(axes.page_size >= 1i64)?;
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
@@ -180,16 +202,18 @@ impl<'a> AttentionGqaDecodePaged<'a> {
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
         Some(
             checked
-                .insert(AttentionGqaDecodePagedCall {
-                    args: self,
-                    axes,
-                    window_left,
-                    soft_cap,
-                    sm_scale,
-                    return_lse,
-                    layout,
-                    dtype_t: lz::DType::from_number(dtype_t),
-                }),
+                .insert(
+                    wrap(AttentionGqaDecodePagedCall {
+                        args: self,
+                        axes,
+                        window_left,
+                        soft_cap,
+                        sm_scale,
+                        return_lse,
+                        layout,
+                        dtype_t: lz::DType::from_number(dtype_t),
+                    }),
+                ),
         )
     }
 }
@@ -226,32 +250,35 @@ impl AttentionGqaDecodePagedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(
-            lz::Extent::new(2, 7, 3),
-            [
-                u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
-                    | u64::from(self.args.alibi_slopes.is_some()) << 6
-                    | lz::dtype_bits(self.dtype_t) << 7
-                    | lz::stride_class(&self.args.q) << 12
-                    | lz::stride_class(&self.args.k_cache) << 18
-                    | lz::stride_class(&self.args.v_cache) << 24
-                    | lz::stride_class(&self.args.kv_indptr) << 30
-                    | lz::stride_class(&self.args.kv_indices) << 36
-                    | lz::stride_class(&self.args.kv_last_page_len) << 42
-                    | lz::stride_class(&self.args.alibi_slopes) << 48 | output << 54,
-                lse | lz::device_bits(self.args.q.device()) << 6,
-                self.axes.batch as u64,
-                self.axes.heads as u64,
-                self.axes.kv_heads as u64,
-                self.axes.head_dim as u64,
-                self.axes.num_pages as u64,
-                self.axes.page_size as u64,
-                self.axes.num_indices as u64,
-                self.window_left as u64,
-                f64::from(self.soft_cap).to_bits(),
-                f64::from(self.sm_scale).to_bits(),
-            ],
-        )
+        lz::Context::packed(lz::Extent::new(2, 7, 3), self.words(output, lse))
+    }
+    /// The words of the context.
+    #[inline(always)]
+    #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
+    fn words(&self, output: u64, lse: u64) -> [u64; 12] {
+        [
+            u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
+                | u64::from(self.args.alibi_slopes.is_some()) << 6
+                | lz::dtype_bits(self.dtype_t) << 7
+                | lz::stride_class(&self.args.q) << 12
+                | lz::stride_class(&self.args.k_cache) << 18
+                | lz::stride_class(&self.args.v_cache) << 24
+                | lz::stride_class(&self.args.kv_indptr) << 30
+                | lz::stride_class(&self.args.kv_indices) << 36
+                | lz::stride_class(&self.args.kv_last_page_len) << 42
+                | lz::stride_class(&self.args.alibi_slopes) << 48 | output << 54,
+            lse | lz::device_bits(self.args.q.device()) << 6,
+            self.axes.batch as u64,
+            self.axes.heads as u64,
+            self.axes.kv_heads as u64,
+            self.axes.head_dim as u64,
+            self.axes.num_pages as u64,
+            self.axes.page_size as u64,
+            self.axes.num_indices as u64,
+            self.window_left as u64,
+            f64::from(self.soft_cap).to_bits(),
+            f64::from(self.sm_scale).to_bits(),
+        ]
     }
 }
 
@@ -290,3 +317,7 @@ lz::operation_functions!(
     attention_gqa_decode_paged(output : tensor / output_spec, lse : optional_tensor /
     lse_spec); attention_gqa_decode_paged_into();
 );
+
+/// `attention.standard.decode.paged`: One decode step of attention over a paged cache.
+#[path = "attention_standard_decode_paged.rs"]
+pub mod attention_standard_decode_paged;

@@ -16,29 +16,10 @@ lz::enumeration!(
     AttentionGqaPrefillLayout { Bshd = "BSHD", Bhsd = "BHSD" }
 );
 
-/// Grouped-query attention of whole sequences over contiguous keys and values.
-///
-/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// For batch row b, head h, query i and key j:
-///
-/// ```text
-///     z      = sm_scale * q[b,i,h] · k[b,j,g]
-///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
-///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
-///     output[b,i,h] = Σ_j p[i,j] v[b,j,g]
-///     lse[b,i,h]    = log Σ_j exp(s[i,j])
-///
-/// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
-/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-///
-/// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
-/// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
-/// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
+/// Arguments of `attention.gqa.prefill` (number 0) and of its specializations, which have the same fields: the number makes them different types.
 #[derive(Clone, Copy)]
-pub struct AttentionGqaPrefill<'a> {
+#[repr(C)]
+pub struct AttentionGqaPrefillArguments<'a, const NUMBER: u8> {
     /// Queries.
     pub q: lz::TensorView<'a>,
     /// Keys.
@@ -67,8 +48,31 @@ pub struct AttentionGqaPrefill<'a> {
     pub layout: Option<AttentionGqaPrefillLayout>,
 }
 
+/// Grouped-query attention of whole sequences over contiguous keys and values.
+///
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// For batch row b, head h, query i and key j:
+///
+/// ```text
+///     z      = sm_scale * q[b,i,h] · k[b,j,g]
+///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+///     s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
+///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
+///     output[b,i,h] = Σ_j p[i,j] v[b,j,g]
+///     lse[b,i,h]    = log Σ_j exp(s[i,j])
+///
+/// ```
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN.
+///
+/// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
+/// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
+/// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
+pub type AttentionGqaPrefill<'a> = AttentionGqaPrefillArguments<'a, 0>;
+
 lz::arguments!(
-    AttentionGqaPrefill;
+    AttentionGqaPrefillArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor);
     optional(mask: tensor, alibi_slopes: tensor, causal: bool, causal_offset: i64, window_left: i64,
         window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillLayout);
@@ -101,11 +105,20 @@ const DTYPES_M: u32 = lz::dtype_set(
 
 impl<'a> AttentionGqaPrefill<'a> {
     #[inline]
-    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
     fn bind<'r, 'c>(
         &'c self,
         checked: &'r mut Option<AttentionGqaPrefillCall<'c>>,
     ) -> Option<&'r AttentionGqaPrefillCall<'c>> {
+        self.bind_as::<_, 0>(checked, |call| call)
+    }
+    /// Binds a call of the operation with this number, which `wrap` makes of a call of this one.
+    #[inline]
+    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
+    fn bind_as<'r, 'c, C, const NUMBER: u8>(
+        &'c self,
+        checked: &'r mut Option<C>,
+        wrap: impl FnOnce(AttentionGqaPrefillCall<'c>) -> C,
+    ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
             AttentionGqaPrefillAxes: batch, seq_q, seq_k, heads, kv_heads, head_dim, head_dim_v
         );
@@ -140,6 +153,9 @@ impl<'a> AttentionGqaPrefill<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if NUMBER == 1 {
+            lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
+        }
         let causal = self.causal.unwrap_or(false);
         let causal_offset = match self.causal_offset {
             Some(value) => value,
@@ -170,28 +186,36 @@ impl<'a> AttentionGqaPrefill<'a> {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
         lz::holds(axes.head_dim >= 1i64)?;
-        lz::holds(axes.kv_heads >= 1i64)?;
-        lz::holds(
-            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.kv_heads, 1i64))?
-                == 0i64,
-        )?;
+        if NUMBER != 1 {
+            lz::holds(axes.kv_heads >= 1i64)?;
+        }
+        if NUMBER != 1 {
+            lz::holds(
+                lz::arith::modulo_int(
+                    axes.heads,
+                    lz::arith::max_int(axes.kv_heads, 1i64),
+                )? == 0i64,
+            )?;
+        }
         lz::same_device!(self: q, k, v, mask, alibi_slopes);
         Some(
             checked
-                .insert(AttentionGqaPrefillCall {
-                    args: self,
-                    axes,
-                    causal,
-                    causal_offset,
-                    window_left,
-                    window_right,
-                    soft_cap,
-                    sm_scale,
-                    return_lse,
-                    layout,
-                    dtype_t: lz::DType::from_number(dtype_t),
-                    dtype_m: lz::DType::from_number(dtype_m),
-                }),
+                .insert(
+                    wrap(AttentionGqaPrefillCall {
+                        args: self,
+                        axes,
+                        causal,
+                        causal_offset,
+                        window_left,
+                        window_right,
+                        soft_cap,
+                        sm_scale,
+                        return_lse,
+                        layout,
+                        dtype_t: lz::DType::from_number(dtype_t),
+                        dtype_m: lz::DType::from_number(dtype_m),
+                    }),
+                ),
         )
     }
 }
@@ -231,36 +255,38 @@ impl AttentionGqaPrefillCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(
-            lz::Extent::new(2, 7, 5),
-            [
-                u64::from(self.causal) | u64::from(self.return_lse) << 1
-                    | (self.layout as u32 as u64) << 2
-                    | u64::from(self.args.mask.is_some()) << 7
-                    | u64::from(self.args.alibi_slopes.is_some()) << 8
-                    | lz::dtype_bits(self.dtype_t) << 9
-                    | lz::dtype_bits(self.dtype_m) << 14
-                    | lz::stride_class(&self.args.q) << 19
-                    | lz::stride_class(&self.args.k) << 25
-                    | lz::stride_class(&self.args.v) << 31
-                    | lz::stride_class(&self.args.mask) << 37
-                    | lz::stride_class(&self.args.alibi_slopes) << 43 | output << 49
-                    | lse << 55,
-                lz::device_bits(self.args.q.device()),
-                self.axes.batch as u64,
-                self.axes.seq_q as u64,
-                self.axes.seq_k as u64,
-                self.axes.heads as u64,
-                self.axes.kv_heads as u64,
-                self.axes.head_dim as u64,
-                self.axes.head_dim_v as u64,
-                self.causal_offset as u64,
-                self.window_left as u64,
-                self.window_right as u64,
-                f64::from(self.soft_cap).to_bits(),
-                f64::from(self.sm_scale).to_bits(),
-            ],
-        )
+        lz::Context::packed(lz::Extent::new(2, 7, 5), self.words(output, lse))
+    }
+    /// The words of the context.
+    #[inline(always)]
+    #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
+    fn words(&self, output: u64, lse: u64) -> [u64; 14] {
+        [
+            u64::from(self.causal) | u64::from(self.return_lse) << 1
+                | (self.layout as u32 as u64) << 2
+                | u64::from(self.args.mask.is_some()) << 7
+                | u64::from(self.args.alibi_slopes.is_some()) << 8
+                | lz::dtype_bits(self.dtype_t) << 9 | lz::dtype_bits(self.dtype_m) << 14
+                | lz::stride_class(&self.args.q) << 19
+                | lz::stride_class(&self.args.k) << 25
+                | lz::stride_class(&self.args.v) << 31
+                | lz::stride_class(&self.args.mask) << 37
+                | lz::stride_class(&self.args.alibi_slopes) << 43 | output << 49
+                | lse << 55,
+            lz::device_bits(self.args.q.device()),
+            self.axes.batch as u64,
+            self.axes.seq_q as u64,
+            self.axes.seq_k as u64,
+            self.axes.heads as u64,
+            self.axes.kv_heads as u64,
+            self.axes.head_dim as u64,
+            self.axes.head_dim_v as u64,
+            self.causal_offset as u64,
+            self.window_left as u64,
+            self.window_right as u64,
+            f64::from(self.soft_cap).to_bits(),
+            f64::from(self.sm_scale).to_bits(),
+        ]
     }
 }
 
@@ -302,3 +328,7 @@ lz::operation_functions!(
     tensor / output_spec, lse : optional_tensor / lse_spec);
     attention_gqa_prefill_into();
 );
+
+/// `attention.standard.prefill`: Attention of whole sequences over contiguous keys and values.
+#[path = "attention_standard_prefill.rs"]
+pub mod attention_standard_prefill;

@@ -16,35 +16,10 @@ lz::enumeration!(
     AttentionGqaPrefillPagedLayout { Nhd = "NHD", Hnd = "HND" }
 );
 
-/// Grouped-query attention of requests of different lengths over a paged cache.
-///
-/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
-/// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
-/// j % page_size. Requests may share pages. Slots beyond the length are never read.
-///
-/// With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
-/// of query i among the keys:
-///
-/// ```text
-///     z      = sm_scale * q[i,h] · k[b,j,g]
-///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
-///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
-///     output[i,h] = Σ_j p[i,j] v[b,j,g]
-///     lse[i,h]    = log Σ_j exp(s[i,j])
-///
-/// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
-/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-///
-/// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
-/// aligned at the end of each request; there is no offset parameter.
+/// Arguments of `attention.gqa.prefill.paged` (number 0) and of its specializations, which have the same fields: the number makes them different types.
 #[derive(Clone, Copy)]
-pub struct AttentionGqaPrefillPaged<'a> {
+#[repr(C)]
+pub struct AttentionGqaPrefillPagedArguments<'a, const NUMBER: u8> {
     /// Queries of all requests.
     pub q: lz::TensorView<'a>,
     /// Keys, by page and slot.
@@ -77,8 +52,37 @@ pub struct AttentionGqaPrefillPaged<'a> {
     pub layout: Option<AttentionGqaPrefillPagedLayout>,
 }
 
+/// Grouped-query attention of requests of different lengths over a paged cache.
+///
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
+/// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+/// j % page_size. Requests may share pages. Slots beyond the length are never read.
+///
+/// With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
+/// of query i among the keys:
+///
+/// ```text
+///     z      = sm_scale * q[i,h] · k[b,j,g]
+///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
+///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
+///     output[i,h] = Σ_j p[i,j] v[b,j,g]
+///     lse[i,h]    = log Σ_j exp(s[i,j])
+///
+/// ```
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN.
+///
+/// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+/// aligned at the end of each request; there is no offset parameter.
+pub type AttentionGqaPrefillPaged<'a> = AttentionGqaPrefillPagedArguments<'a, 0>;
+
 lz::arguments!(
-    AttentionGqaPrefillPaged;
+    AttentionGqaPrefillPagedArguments < NUMBER >;
     required(q: tensor, k_cache: tensor, v_cache: tensor, qo_indptr: tensor, kv_indptr: tensor,
         kv_indices: tensor, kv_last_page_len: tensor);
     optional(alibi_slopes: tensor, causal: bool, window_left: i64, window_right: i64, soft_cap: f32,
@@ -112,11 +116,20 @@ const DTYPES_T: u32 = lz::dtype_set(&[lz::DType::F32, lz::DType::F16, lz::DType:
 
 impl<'a> AttentionGqaPrefillPaged<'a> {
     #[inline]
-    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
     fn bind<'r, 'c>(
         &'c self,
         checked: &'r mut Option<AttentionGqaPrefillPagedCall<'c>>,
     ) -> Option<&'r AttentionGqaPrefillPagedCall<'c>> {
+        self.bind_as::<_, 0>(checked, |call| call)
+    }
+    /// Binds a call of the operation with this number, which `wrap` makes of a call of this one.
+    #[inline]
+    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
+    fn bind_as<'r, 'c, C, const NUMBER: u8>(
+        &'c self,
+        checked: &'r mut Option<C>,
+        wrap: impl FnOnce(AttentionGqaPrefillPagedCall<'c>) -> C,
+    ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
             AttentionGqaPrefillPagedAxes: total_q, heads, kv_heads, head_dim, num_pages, page_size, batch,
                 num_indices
@@ -163,6 +176,9 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if NUMBER == 1 {
+            lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
+        }
         let causal = self.causal.unwrap_or(false);
         let window_left = self.window_left.unwrap_or(-1);
         let window_right = self.window_right.unwrap_or(-1);
@@ -185,11 +201,17 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
         lz::holds(axes.head_dim >= 1i64)?;
-        lz::holds(axes.kv_heads >= 1i64)?;
-        lz::holds(
-            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.kv_heads, 1i64))?
-                == 0i64,
-        )?;
+        if NUMBER != 1 {
+            lz::holds(axes.kv_heads >= 1i64)?;
+        }
+        if NUMBER != 1 {
+            lz::holds(
+                lz::arith::modulo_int(
+                    axes.heads,
+                    lz::arith::max_int(axes.kv_heads, 1i64),
+                )? == 0i64,
+            )?;
+        }
         lz::holds(axes.batch >= 1i64 || axes.total_q == 0i64)?;
         lz::holds(axes.page_size >= 1i64)?;
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
@@ -203,18 +225,20 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
         Some(
             checked
-                .insert(AttentionGqaPrefillPagedCall {
-                    args: self,
-                    axes,
-                    causal,
-                    window_left,
-                    window_right,
-                    soft_cap,
-                    sm_scale,
-                    return_lse,
-                    layout,
-                    dtype_t: lz::DType::from_number(dtype_t),
-                }),
+                .insert(
+                    wrap(AttentionGqaPrefillPagedCall {
+                        args: self,
+                        axes,
+                        causal,
+                        window_left,
+                        window_right,
+                        soft_cap,
+                        sm_scale,
+                        return_lse,
+                        layout,
+                        dtype_t: lz::DType::from_number(dtype_t),
+                    }),
+                ),
         )
     }
 }
@@ -255,36 +279,39 @@ impl AttentionGqaPrefillPagedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(
-            lz::Extent::new(2, 8, 4),
-            [
-                u64::from(self.causal) | u64::from(self.return_lse) << 1
-                    | (self.layout as u32 as u64) << 2
-                    | u64::from(self.args.alibi_slopes.is_some()) << 7
-                    | lz::dtype_bits(self.dtype_t) << 8
-                    | lz::stride_class(&self.args.q) << 13
-                    | lz::stride_class(&self.args.k_cache) << 19
-                    | lz::stride_class(&self.args.v_cache) << 25
-                    | lz::stride_class(&self.args.qo_indptr) << 31
-                    | lz::stride_class(&self.args.kv_indptr) << 37
-                    | lz::stride_class(&self.args.kv_indices) << 43
-                    | lz::stride_class(&self.args.kv_last_page_len) << 49
-                    | lz::stride_class(&self.args.alibi_slopes) << 55,
-                output | lse << 6 | lz::device_bits(self.args.q.device()) << 12,
-                self.axes.total_q as u64,
-                self.axes.heads as u64,
-                self.axes.kv_heads as u64,
-                self.axes.head_dim as u64,
-                self.axes.num_pages as u64,
-                self.axes.page_size as u64,
-                self.axes.batch as u64,
-                self.axes.num_indices as u64,
-                self.window_left as u64,
-                self.window_right as u64,
-                f64::from(self.soft_cap).to_bits(),
-                f64::from(self.sm_scale).to_bits(),
-            ],
-        )
+        lz::Context::packed(lz::Extent::new(2, 8, 4), self.words(output, lse))
+    }
+    /// The words of the context.
+    #[inline(always)]
+    #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
+    fn words(&self, output: u64, lse: u64) -> [u64; 14] {
+        [
+            u64::from(self.causal) | u64::from(self.return_lse) << 1
+                | (self.layout as u32 as u64) << 2
+                | u64::from(self.args.alibi_slopes.is_some()) << 7
+                | lz::dtype_bits(self.dtype_t) << 8
+                | lz::stride_class(&self.args.q) << 13
+                | lz::stride_class(&self.args.k_cache) << 19
+                | lz::stride_class(&self.args.v_cache) << 25
+                | lz::stride_class(&self.args.qo_indptr) << 31
+                | lz::stride_class(&self.args.kv_indptr) << 37
+                | lz::stride_class(&self.args.kv_indices) << 43
+                | lz::stride_class(&self.args.kv_last_page_len) << 49
+                | lz::stride_class(&self.args.alibi_slopes) << 55,
+            output | lse << 6 | lz::device_bits(self.args.q.device()) << 12,
+            self.axes.total_q as u64,
+            self.axes.heads as u64,
+            self.axes.kv_heads as u64,
+            self.axes.head_dim as u64,
+            self.axes.num_pages as u64,
+            self.axes.page_size as u64,
+            self.axes.batch as u64,
+            self.axes.num_indices as u64,
+            self.window_left as u64,
+            self.window_right as u64,
+            f64::from(self.soft_cap).to_bits(),
+            f64::from(self.sm_scale).to_bits(),
+        ]
     }
 }
 
@@ -323,3 +350,7 @@ lz::operation_functions!(
     attention_gqa_prefill_paged(output : tensor / output_spec, lse : optional_tensor /
     lse_spec); attention_gqa_prefill_paged_into();
 );
+
+/// `attention.standard.prefill.paged`: Attention of requests of different lengths over a paged cache.
+#[path = "attention_standard_prefill_paged.rs"]
+pub mod attention_standard_prefill_paged;

@@ -11,30 +11,10 @@ pub static ATTENTION_GQA_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::
     &FIELDS,
 );
 
-/// Grouped-query attention of concatenated requests of different lengths, without padding.
-///
-/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
-/// numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
-///
-/// ```text
-///     z      = sm_scale * q[i,h] · k[j,g]
-///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
-///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
-///     output[i,h] = Σ_j p[i,j] v[j,g]
-///     lse[i,h]    = log Σ_j exp(s[i,j])
-///
-/// ```
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
-/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-///
-/// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
-/// aligned at the end of each request; there is no offset parameter.
+/// Arguments of `attention.gqa.prefill.ragged` (number 0) and of its specializations, which have the same fields: the number makes them different types.
 #[derive(Clone, Copy)]
-pub struct AttentionGqaPrefillRagged<'a> {
+#[repr(C)]
+pub struct AttentionGqaPrefillRaggedArguments<'a, const NUMBER: u8> {
     /// Queries of all requests.
     pub q: lz::TensorView<'a>,
     /// Keys of all requests.
@@ -61,8 +41,32 @@ pub struct AttentionGqaPrefillRagged<'a> {
     pub return_lse: Option<bool>,
 }
 
+/// Grouped-query attention of concatenated requests of different lengths, without padding.
+///
+/// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
+/// numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
+///
+/// ```text
+///     z      = sm_scale * q[i,h] · k[j,g]
+///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
+///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
+///     output[i,h] = Σ_j p[i,j] v[j,g]
+///     lse[i,h]    = log Σ_j exp(s[i,j])
+///
+/// ```
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+/// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN.
+///
+/// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+/// aligned at the end of each request; there is no offset parameter.
+pub type AttentionGqaPrefillRagged<'a> = AttentionGqaPrefillRaggedArguments<'a, 0>;
+
 lz::arguments!(
-    AttentionGqaPrefillRagged;
+    AttentionGqaPrefillRaggedArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor, qo_indptr: tensor, kv_indptr: tensor);
     optional(alibi_slopes: tensor, causal: bool, window_left: i64, window_right: i64, soft_cap: f32,
         sm_scale: f32, return_lse: bool);
@@ -92,11 +96,20 @@ const DTYPES_T: u32 = lz::dtype_set(&[lz::DType::F32, lz::DType::F16, lz::DType:
 
 impl<'a> AttentionGqaPrefillRagged<'a> {
     #[inline]
-    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
     fn bind<'r, 'c>(
         &'c self,
         checked: &'r mut Option<AttentionGqaPrefillRaggedCall<'c>>,
     ) -> Option<&'r AttentionGqaPrefillRaggedCall<'c>> {
+        self.bind_as::<_, 0>(checked, |call| call)
+    }
+    /// Binds a call of the operation with this number, which `wrap` makes of a call of this one.
+    #[inline]
+    #[allow(unused_mut, unused_variables, reason = "schemas differ in what they use")]
+    fn bind_as<'r, 'c, C, const NUMBER: u8>(
+        &'c self,
+        checked: &'r mut Option<C>,
+        wrap: impl FnOnce(AttentionGqaPrefillRaggedCall<'c>) -> C,
+    ) -> Option<&'r C> {
         let mut axes = lz::unbound!(
             AttentionGqaPrefillRaggedAxes: total_q, total_k, heads, kv_heads, head_dim, head_dim_v, batch
         );
@@ -121,6 +134,9 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if NUMBER == 1 {
+            lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
+        }
         let causal = self.causal.unwrap_or(false);
         let window_left = self.window_left.unwrap_or(-1);
         let window_right = self.window_right.unwrap_or(-1);
@@ -143,11 +159,17 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
             lz::broadcasts(view, &lz::sizes!((axes), [batch, heads]))?;
         }
         lz::holds(axes.head_dim >= 1i64)?;
-        lz::holds(axes.kv_heads >= 1i64)?;
-        lz::holds(
-            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.kv_heads, 1i64))?
-                == 0i64,
-        )?;
+        if NUMBER != 1 {
+            lz::holds(axes.kv_heads >= 1i64)?;
+        }
+        if NUMBER != 1 {
+            lz::holds(
+                lz::arith::modulo_int(
+                    axes.heads,
+                    lz::arith::max_int(axes.kv_heads, 1i64),
+                )? == 0i64,
+            )?;
+        }
         lz::holds(axes.batch >= 1i64 || axes.total_q == 0i64)?;
         lz::holds(axes.batch >= 1i64 || axes.total_k == 0i64)?;
         lz::same_device!(self: q, k, v, qo_indptr, kv_indptr, alibi_slopes);
@@ -155,17 +177,19 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
         lz::value_rule!(self, kv_indptr: indptr_ok(axes.total_k));
         Some(
             checked
-                .insert(AttentionGqaPrefillRaggedCall {
-                    args: self,
-                    axes,
-                    causal,
-                    window_left,
-                    window_right,
-                    soft_cap,
-                    sm_scale,
-                    return_lse,
-                    dtype_t: lz::DType::from_number(dtype_t),
-                }),
+                .insert(
+                    wrap(AttentionGqaPrefillRaggedCall {
+                        args: self,
+                        axes,
+                        causal,
+                        window_left,
+                        window_right,
+                        soft_cap,
+                        sm_scale,
+                        return_lse,
+                        dtype_t: lz::DType::from_number(dtype_t),
+                    }),
+                ),
         )
     }
 }
@@ -206,33 +230,35 @@ impl AttentionGqaPrefillRaggedCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
     fn packed(&self, output: u64, lse: u64) -> lz::Context {
-        lz::Context::packed(
-            lz::Extent::new(2, 7, 4),
-            [
-                u64::from(self.causal) | u64::from(self.return_lse) << 1
-                    | u64::from(self.args.alibi_slopes.is_some()) << 2
-                    | lz::dtype_bits(self.dtype_t) << 3
-                    | lz::stride_class(&self.args.q) << 8
-                    | lz::stride_class(&self.args.k) << 14
-                    | lz::stride_class(&self.args.v) << 20
-                    | lz::stride_class(&self.args.qo_indptr) << 26
-                    | lz::stride_class(&self.args.kv_indptr) << 32
-                    | lz::stride_class(&self.args.alibi_slopes) << 38 | output << 44
-                    | lse << 50,
-                lz::device_bits(self.args.q.device()),
-                self.axes.total_q as u64,
-                self.axes.total_k as u64,
-                self.axes.heads as u64,
-                self.axes.kv_heads as u64,
-                self.axes.head_dim as u64,
-                self.axes.head_dim_v as u64,
-                self.axes.batch as u64,
-                self.window_left as u64,
-                self.window_right as u64,
-                f64::from(self.soft_cap).to_bits(),
-                f64::from(self.sm_scale).to_bits(),
-            ],
-        )
+        lz::Context::packed(lz::Extent::new(2, 7, 4), self.words(output, lse))
+    }
+    /// The words of the context.
+    #[inline(always)]
+    #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
+    fn words(&self, output: u64, lse: u64) -> [u64; 13] {
+        [
+            u64::from(self.causal) | u64::from(self.return_lse) << 1
+                | u64::from(self.args.alibi_slopes.is_some()) << 2
+                | lz::dtype_bits(self.dtype_t) << 3 | lz::stride_class(&self.args.q) << 8
+                | lz::stride_class(&self.args.k) << 14
+                | lz::stride_class(&self.args.v) << 20
+                | lz::stride_class(&self.args.qo_indptr) << 26
+                | lz::stride_class(&self.args.kv_indptr) << 32
+                | lz::stride_class(&self.args.alibi_slopes) << 38 | output << 44
+                | lse << 50,
+            lz::device_bits(self.args.q.device()),
+            self.axes.total_q as u64,
+            self.axes.total_k as u64,
+            self.axes.heads as u64,
+            self.axes.kv_heads as u64,
+            self.axes.head_dim as u64,
+            self.axes.head_dim_v as u64,
+            self.axes.batch as u64,
+            self.window_left as u64,
+            self.window_right as u64,
+            f64::from(self.soft_cap).to_bits(),
+            f64::from(self.sm_scale).to_bits(),
+        ]
     }
 }
 
@@ -270,3 +296,7 @@ lz::operation_functions!(
     AttentionGqaPrefillRaggedOutput; attention_gqa_prefill_ragged(output : tensor /
     output_spec, lse : optional_tensor / lse_spec); attention_gqa_prefill_ragged_into();
 );
+
+/// `attention.standard.prefill.ragged`: Attention of concatenated requests of different lengths, without padding.
+#[path = "attention_standard_prefill_ragged.rs"]
+pub mod attention_standard_prefill_ragged;

@@ -37,16 +37,6 @@ pub mod attention_mla_prefill;
 pub mod attention_sparse_block;
 /// `attention.sparse.variable_block`: Block-sparse attention with blocks of different sizes and a block mask for each key head.
 pub mod attention_sparse_variable_block;
-/// `attention.standard.decode`: One decode step of attention over contiguous keys and values.
-pub mod attention_standard_decode;
-/// `attention.standard.decode.paged`: One decode step of attention over a paged cache.
-pub mod attention_standard_decode_paged;
-/// `attention.standard.prefill`: Attention of whole sequences over contiguous keys and values.
-pub mod attention_standard_prefill;
-/// `attention.standard.prefill.paged`: Attention of requests of different lengths over a paged cache.
-pub mod attention_standard_prefill_paged;
-/// `attention.standard.prefill.ragged`: Attention of concatenated requests of different lengths, without padding.
-pub mod attention_standard_prefill_ragged;
 /// `attention.state.merge`: Combines partial attention results over disjoint sets of keys into the result over all of them.
 pub mod attention_state_merge;
 /// `dequantize`: Dequantizes a tensor of a low-precision integer or float format.
@@ -110,11 +100,11 @@ pub use attention_mla_decode_paged::*;
 pub use attention_mla_prefill::*;
 pub use attention_sparse_block::*;
 pub use attention_sparse_variable_block::*;
-pub use attention_standard_decode::*;
-pub use attention_standard_decode_paged::*;
-pub use attention_standard_prefill::*;
-pub use attention_standard_prefill_paged::*;
-pub use attention_standard_prefill_ragged::*;
+pub use attention_gqa_decode::attention_standard_decode::*;
+pub use attention_gqa_decode_paged::attention_standard_decode_paged::*;
+pub use attention_gqa_prefill::attention_standard_prefill::*;
+pub use attention_gqa_prefill_paged::attention_standard_prefill_paged::*;
+pub use attention_gqa_prefill_ragged::attention_standard_prefill_ragged::*;
 pub use attention_state_merge::*;
 pub use dequantize::*;
 pub use embedding_lookup::*;
@@ -156,11 +146,11 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 44usize] = [
     &attention_mla_prefill::ATTENTION_MLA_PREFILL,
     &attention_sparse_block::ATTENTION_SPARSE_BLOCK,
     &attention_sparse_variable_block::ATTENTION_SPARSE_VARIABLE_BLOCK,
-    &attention_standard_decode::ATTENTION_STANDARD_DECODE,
-    &attention_standard_decode_paged::ATTENTION_STANDARD_DECODE_PAGED,
-    &attention_standard_prefill::ATTENTION_STANDARD_PREFILL,
-    &attention_standard_prefill_paged::ATTENTION_STANDARD_PREFILL_PAGED,
-    &attention_standard_prefill_ragged::ATTENTION_STANDARD_PREFILL_RAGGED,
+    &attention_gqa_decode::attention_standard_decode::ATTENTION_STANDARD_DECODE,
+    &attention_gqa_decode_paged::attention_standard_decode_paged::ATTENTION_STANDARD_DECODE_PAGED,
+    &attention_gqa_prefill::attention_standard_prefill::ATTENTION_STANDARD_PREFILL,
+    &attention_gqa_prefill_paged::attention_standard_prefill_paged::ATTENTION_STANDARD_PREFILL_PAGED,
+    &attention_gqa_prefill_ragged::attention_standard_prefill_ragged::ATTENTION_STANDARD_PREFILL_RAGGED,
     &attention_state_merge::ATTENTION_STATE_MERGE,
     &dequantize::DEQUANTIZE,
     &embedding_lookup::EMBEDDING_LOOKUP,

@@ -72,26 +72,6 @@ pub mod attention_sparse_block;
 #[path = "../reference/attention/sparse_variable_block.rs"]
 #[rustfmt::skip]
 pub mod attention_sparse_variable_block;
-/// Reference of `attention.standard.decode`.
-#[path = "../reference/attention/standard_decode.rs"]
-#[rustfmt::skip]
-pub mod attention_standard_decode;
-/// Reference of `attention.standard.decode.paged`.
-#[path = "../reference/attention/standard_decode_paged.rs"]
-#[rustfmt::skip]
-pub mod attention_standard_decode_paged;
-/// Reference of `attention.standard.prefill`.
-#[path = "../reference/attention/standard_prefill.rs"]
-#[rustfmt::skip]
-pub mod attention_standard_prefill;
-/// Reference of `attention.standard.prefill.paged`.
-#[path = "../reference/attention/standard_prefill_paged.rs"]
-#[rustfmt::skip]
-pub mod attention_standard_prefill_paged;
-/// Reference of `attention.standard.prefill.ragged`.
-#[path = "../reference/attention/standard_prefill_ragged.rs"]
-#[rustfmt::skip]
-pub mod attention_standard_prefill_ragged;
 /// Reference of `attention.state.merge`.
 #[path = "../reference/attention/state_merge.rs"]
 #[rustfmt::skip]
@@ -215,17 +195,17 @@ crate::reference::kernels::references!(
     "attention.sparse.variable_block" => attention_sparse_variable_block(AttentionSparseVariableBlockKernel,
         AttentionSparseVariableBlockCall,
         AttentionSparseVariableBlockOut) attention_sparse_variable_block_kernel;
-    "attention.standard.decode" => attention_standard_decode(AttentionStandardDecodeKernel,
+    "attention.standard.decode" => attention_gqa_decode(AttentionStandardDecodeKernel,
         AttentionStandardDecodeCall, AttentionStandardDecodeOut) attention_standard_decode_kernel;
-    "attention.standard.decode.paged" => attention_standard_decode_paged(AttentionStandardDecodePagedKernel,
+    "attention.standard.decode.paged" => attention_gqa_decode_paged(AttentionStandardDecodePagedKernel,
         AttentionStandardDecodePagedCall,
         AttentionStandardDecodePagedOut) attention_standard_decode_paged_kernel;
-    "attention.standard.prefill" => attention_standard_prefill(AttentionStandardPrefillKernel,
+    "attention.standard.prefill" => attention_gqa_prefill(AttentionStandardPrefillKernel,
         AttentionStandardPrefillCall, AttentionStandardPrefillOut) attention_standard_prefill_kernel;
-    "attention.standard.prefill.paged" => attention_standard_prefill_paged(AttentionStandardPrefillPagedKernel,
+    "attention.standard.prefill.paged" => attention_gqa_prefill_paged(AttentionStandardPrefillPagedKernel,
         AttentionStandardPrefillPagedCall,
         AttentionStandardPrefillPagedOut) attention_standard_prefill_paged_kernel;
-    "attention.standard.prefill.ragged" => attention_standard_prefill_ragged(AttentionStandardPrefillRaggedKernel,
+    "attention.standard.prefill.ragged" => attention_gqa_prefill_ragged(AttentionStandardPrefillRaggedKernel,
         AttentionStandardPrefillRaggedCall,
         AttentionStandardPrefillRaggedOut) attention_standard_prefill_ragged_kernel;
     "attention.state.merge" => attention_state_merge(AttentionStateMergeKernel, AttentionStateMergeCall,

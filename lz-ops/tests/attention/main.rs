@@ -11,4 +11,5 @@ mod merge;
 mod prefill;
 mod ragged;
 mod sparse;
+mod specialization;
 mod support;

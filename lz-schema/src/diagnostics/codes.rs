@@ -60,6 +60,10 @@ codes! {
     MissingCase "LZ0117" "A case of the enum has no entry.";
     RepeatedItem "LZ0118" "A list contains the same entry twice.";
     UndefinedInput "LZ0119" "The input is not defined, or `given` is used with a required input.";
+    UnknownGeneral "LZ0120" "A specialization refers to an operation that does not exist.";
+    SpecializationChain "LZ0121" "A specialization refers to an operation that is itself a specialization.";
+    UnequalAxes "LZ0122" "`where` equates two axes that cannot be equal.";
+    InheritedKey "LZ0123" "A specialization states something that it inherits from the general operation.";
 
     // Expressions.
     BadExpression "LZ0201" "The expression cannot be parsed.";

@@ -47,26 +47,38 @@ mapping! {
         required doc: Text,
         /// Alternative names, each with the parameters it fixes (`{}` for none). Several operations may have the same alias, which then refers to all of them.
         optional aliases: Named<Named<Spanned<Scalar>>>,
-        /// All symbolic dimensions.
-        required axes: Named<RawAxis>,
+        /// The general operation of which this one is a special case, and the axes that are equal.
+        optional specializes: RawSpecializes,
+        /// All symbolic dimensions; of a specialization, other `models`, `fuzz` and `doc` for axes of the general operation.
+        inherited axes: Named<RawAxis>,
         /// Dtype variables with their possible dtypes: `T: [f32, f16, bf16]`.
         optional types: Named<List<Spanned<DType>>>,
         /// Inputs, in call order.
-        required inputs: Named<RawInput>,
+        inherited inputs: Named<RawInput>,
         /// Scalars and enums, in call order after the inputs.
         optional params: Named<RawParam>,
         /// Outputs, in call order.
-        required outputs: Named<RawOutput>,
+        inherited outputs: Named<RawOutput>,
         /// Conditions on axes and params, each with the reason code of a violation.
         optional constraints: List<RawConstraint>,
         /// Behavior in which kernels commonly differ.
         optional semantics: RawSemantics,
         /// How kernels are compared with the reference: exactly one of the three methods.
-        required equivalence: RawEquivalence,
+        inherited equivalence: RawEquivalence,
         /// Named shapes of real models: a value for every axis and dtype variable, and any params.
         required workloads: Named<RawWorkload>,
         /// Data of the FlashInfer-Bench `Definition` that the schema was imported from.
         optional definition: RawDefinition,
+    }
+}
+
+mapping! {
+    /// The general operation of a specialization, which inherits everything that it does not state.
+    RawSpecializes("`specializes`") {
+        /// The general operation, which must not be a specialization itself.
+        required operation: Text,
+        /// The axes that are always equal: `kv_heads: heads` replaces the axis `kv_heads` of the general operation by its axis `heads`.
+        required where_: Named<Text>,
     }
 }
 

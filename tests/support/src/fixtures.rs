@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use lz_core::OperationInfo;
-use lz_core::dynamic::read_operation;
+use lz_core::dynamic::read_operation_of;
 
 /// The catalog, read from `schemas/ops` as run-time operations.
 ///
@@ -18,13 +18,14 @@ pub fn operations() -> &'static [&'static OperationInfo] {
         let mut paths = Vec::new();
         walk(&root, &mut paths);
         paths.sort();
-        paths
-            .iter()
-            .map(|path| {
-                let text = fs::read_to_string(path).expect("schemas are UTF-8");
-                read_operation(&path.to_string_lossy(), &text).expect("the catalogue is checked elsewhere")
-            })
-            .collect()
+        // By path, a specialization comes after its general operation.
+        paths.iter().fold(Vec::new(), |mut read: Vec<&'static OperationInfo>, path| {
+            let text = fs::read_to_string(path).expect("schemas are UTF-8");
+            let general = |name: &str| read.iter().copied().find(|operation| operation.name == name);
+            let operation = read_operation_of(&path.to_string_lossy(), &text, general);
+            read.push(operation.expect("the catalogue is checked elsewhere"));
+            read
+        })
     })
 }
 

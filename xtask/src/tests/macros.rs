@@ -18,7 +18,12 @@ fn macro_expansion_equals_checked_in_files() {
         // The files allow some lints. A macro expansion needs no such attributes, because lints skip it.
         file.attrs.clear();
         let include = format!("../../../{schema}");
-        let tokens = lz_codegen::tokens(operation, schema, &quote! { include_str!(#include) });
+        let tokens = lz_codegen::tokens(
+            operation,
+            &catalog.set.operations,
+            schema,
+            &quote! { include_str!(#include) },
+        );
         let expanded = syn::parse2::<syn::File>(tokens).unwrap();
         let same = prettyplease::unparse(&expanded) == prettyplease::unparse(&file);
         assert!(same, "{path} is not what `operation!(\"{schema}\")` expands to");

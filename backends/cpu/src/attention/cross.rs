@@ -9,7 +9,7 @@ use lz_ops::{
 };
 
 use super::prefill::CallTensors;
-use super::problem::{Mask, Sequence, Shape, index_slice, lse_mut, rows, rows_mut};
+use super::problem::{Mask, Sequence, Shape, index_slice};
 use super::run::{Attend, Problem, run};
 use crate::isa::require;
 use crate::simd::with_float;
@@ -38,29 +38,12 @@ impl<S: Attend> AttentionCrossPrefillKernel for CrossPrefill<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let axes = &call.axes;
-        let heads_first = call.layout == AttentionCrossPrefillLayout::Bhsd;
-        let (position, head) = if heads_first { (2, 1) } else { (1, 2) };
-        let shape = Shape {
-            kv_heads: axes.kv_heads as usize,
-            group: (axes.heads / axes.kv_heads.max(1)) as usize,
-            dims: [axes.head_dim as usize, 0],
-            dim_v: axes.head_dim_v as usize,
-            shared: false,
-            scale: call.sm_scale,
-            soft_cap: 0.0,
-            causal: false,
-            window_left: -1,
-            window_right: -1,
-        };
+        let dims = if call.layout == AttentionCrossPrefillLayout::Bhsd { (2, 1) } else { (1, 2) };
+        let shape = Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale);
         let lens = call.kv_lens.as_ref().map(|lens| index_slice(lens, &[])).transpose()?;
         with_float!(call.dtype_t, T => {
-            let tensors = CallTensors {
-                q: rows::<T>(&call.q, position, head)?,
-                k: rows::<T>(&call.k, position, head)?,
-                v: rows::<T>(&call.v, position, head)?,
-                output: rows_mut::<T>(&mut out.output, position, head)?,
-                lse: lse_mut(out.lse.as_mut(), position, head)?,
-            };
+            let (output, lse) = (&mut out.output, out.lse.as_mut());
+            let tensors = CallTensors::<T>::new([&call.q, &call.k, &call.v], output, lse, [dims, dims])?;
             let mask = call.mask;
             let sequence = |b: usize| {
                 let keys = lens.map_or(axes.seq_k, |lens| i64::from(lens[b]).clamp(0, axes.seq_k));

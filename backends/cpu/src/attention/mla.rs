@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-use lz_core::{KernelError, Run};
+use lz_core::{KernelError, Run, TensorMut, TensorView};
 use lz_ops::{
     AttentionMlaDecodeCall, AttentionMlaDecodeKernel, AttentionMlaDecodeOut, AttentionMlaDecodePagedCall,
     AttentionMlaDecodePagedKernel, AttentionMlaDecodePagedOut, AttentionMlaPrefillCall,
@@ -40,6 +40,22 @@ struct CallTensors<T> {
 unsafe impl<T> Sync for CallTensors<T> {}
 
 impl<T: Float> CallTensors<T> {
+    /// `key` is the dimension of positions of the keys.
+    fn new(
+        q: [&TensorView<'_>; 2],
+        k: [&TensorView<'_>; 2],
+        key: usize,
+        output: &mut TensorMut<'_>,
+        lse: Option<&mut TensorMut<'_>>,
+    ) -> Result<CallTensors<T>, KernelError> {
+        Ok(CallTensors {
+            q: [rows(q[0], 0, 1)?, rows(q[1], 0, 1)?],
+            k: [rows(k[0], key, 1)?, rows(k[1], key, 1)?],
+            output: rows_mut(output, 0, 1)?,
+            lse: lse_mut(lse, 0, 1)?,
+        })
+    }
+
     fn sequence(&self, queries: i64, keys: i64, offset: i64) -> Sequence<'static, T> {
         Sequence {
             queries: queries as usize,
@@ -74,18 +90,6 @@ fn shape(heads: i64, dim_ckv: i64, dim_kpe: i64, scale: f32, causal: bool) -> Sh
     }
 }
 
-/// The tensors of a call without page table.
-macro_rules! tensors {
-    ($call:ident, $out:ident, $T:ty) => {
-        CallTensors {
-            q: [rows::<$T>(&$call.q_nope, 0, 1)?, rows::<$T>(&$call.q_pe, 0, 1)?],
-            k: [rows::<$T>(&$call.ckv, 0, 1)?, rows::<$T>(&$call.kpe, 0, 1)?],
-            output: rows_mut::<$T>(&mut $out.output, 0, 1)?,
-            lse: lse_mut($out.lse.as_mut(), 0, 1)?,
-        }
-    };
-}
-
 #[lz_macros::kernel(
     id = "cpu.attention.mla.prefill",
     operation = "attention.mla.prefill",
@@ -108,7 +112,8 @@ impl<S: Attend> AttentionMlaPrefillKernel for MlaPrefill<S> {
         let axes = &call.axes;
         let shape = shape(axes.heads, axes.dim_ckv, axes.dim_kpe, call.sm_scale, call.causal);
         with_float!(call.dtype_t, T => {
-            let tensors: CallTensors<T> = tensors!(call, out, T);
+            let (q, k) = ([&call.q_nope, &call.q_pe], [&call.ckv, &call.kpe]);
+            let tensors = CallTensors::<T>::new(q, k, 0, &mut out.output, out.lse.as_mut())?;
             let sequence = |_: usize| tensors.sequence(axes.seq_q, axes.kv_len, call.causal_offset);
             run(s, &Problem { shape, sequences: 1, sequence: &sequence }, None);
             Ok(())
@@ -139,7 +144,8 @@ impl<S: Attend> AttentionMlaDecodeKernel for MlaDecode<S> {
         let axes = &call.axes;
         let shape = shape(axes.heads, axes.dim_ckv, axes.dim_kpe, call.sm_scale, false);
         with_float!(call.dtype_t, T => {
-            let tensors: CallTensors<T> = tensors!(call, out, T);
+            let (q, k) = ([&call.q_nope, &call.q_pe], [&call.ckv, &call.kpe]);
+            let tensors = CallTensors::<T>::new(q, k, 0, &mut out.output, out.lse.as_mut())?;
             let sequence = |_: usize| tensors.sequence(axes.tokens, axes.kv_len, 0);
             let problem = Problem { shape, sequences: 1, sequence: &sequence };
             let parts = (axes.kv_len as usize).div_ceil(LONG_CHUNK);
@@ -185,12 +191,8 @@ impl<S: Attend> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {
             axes.num_pages,
         )?;
         with_float!(call.dtype_t, T => {
-            let tensors = CallTensors {
-                q: [rows::<T>(&call.q_nope, 0, 1)?, rows::<T>(&call.q_pe, 0, 1)?],
-                k: [rows::<T>(&call.ckv_cache, 1, 1)?, rows::<T>(&call.kpe_cache, 1, 1)?],
-                output: rows_mut::<T>(&mut out.output, 0, 1)?,
-                lse: lse_mut(out.lse.as_mut(), 0, 1)?,
-            };
+            let (q, k) = ([&call.q_nope, &call.q_pe], [&call.ckv_cache, &call.kpe_cache]);
+            let tensors = CallTensors::<T>::new(q, k, 1, &mut out.output, out.lse.as_mut())?;
             let sequence = |b: usize| {
                 let tensors = &tensors;
                 let (listed, keys) = pages.of(b);

@@ -25,9 +25,9 @@ mod tests;
 mod tile;
 
 pub(crate) use cross::CrossPrefill;
-pub(crate) use decode::{CrossDecode, GqaDecode, StandardDecode};
+pub(crate) use decode::{CrossDecode, GqaDecode};
 pub(crate) use mla::{MlaDecode, MlaDecodePaged, MlaPrefill};
-pub(crate) use paged::{GqaDecodePaged, GqaPrefillPaged, StandardDecodePaged, StandardPrefillPaged};
-pub(crate) use prefill::{GqaPrefill, StandardPrefill};
-pub(crate) use ragged::{GqaPrefillRagged, StandardPrefillRagged};
+pub(crate) use paged::{GqaDecodePaged, GqaPrefillPaged};
+pub(crate) use prefill::GqaPrefill;
+pub(crate) use ragged::GqaPrefillRagged;
 pub(crate) use sparse::{SparseBlock, SparseVariableBlock};

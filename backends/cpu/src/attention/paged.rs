@@ -1,22 +1,22 @@
-//! `attention.{gqa,standard}.{decode,prefill}.paged`: keys and values are read through the page table of each
-//! request.
+//! `attention.gqa.{decode,prefill}.paged` and their specializations `attention.standard.{decode,prefill}.paged`:
+//! keys and values are read through the page table of each request.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use lz_core::{KernelError, Run, TensorView};
+use lz_core::{KernelError, Run, TensorMut, TensorView};
 use lz_ops::{
     AttentionGqaDecodePagedCall, AttentionGqaDecodePagedKernel, AttentionGqaDecodePagedLayout,
     AttentionGqaDecodePagedOut, AttentionGqaPrefillPagedCall, AttentionGqaPrefillPagedKernel,
-    AttentionGqaPrefillPagedLayout, AttentionGqaPrefillPagedOut, AttentionStandardDecodePagedCall,
-    AttentionStandardDecodePagedKernel, AttentionStandardDecodePagedLayout, AttentionStandardDecodePagedOut,
-    AttentionStandardPrefillPagedCall, AttentionStandardPrefillPagedKernel,
-    AttentionStandardPrefillPagedLayout, AttentionStandardPrefillPagedOut,
+    AttentionGqaPrefillPagedLayout, AttentionGqaPrefillPagedOut, AttentionStandardDecodePagedKernel,
+    AttentionStandardPrefillPagedKernel,
 };
 
-use super::problem::{KvLayout, Rows, Sequence, Shape, Slopes, index_slice, lse_mut, rows, rows_mut, span};
+use super::prefill::CallTensors;
+use super::problem::{KvLayout, Sequence, Shape, Slopes, index_slice, span};
 use super::run::{Attend, CHUNK, Problem, Split, run, run_ragged};
 use crate::isa::require;
-use crate::simd::with_float;
+use crate::simd::{Float, with_float};
 
 /// Head dimension up to 256, any float type.
 #[derive(Debug)]
@@ -24,15 +24,7 @@ pub(crate) struct GqaDecodePaged<S>(pub PhantomData<S>);
 
 /// Head dimension up to 256, any float type.
 #[derive(Debug)]
-pub(crate) struct StandardDecodePaged<S>(pub PhantomData<S>);
-
-/// Head dimension up to 256, any float type.
-#[derive(Debug)]
 pub(crate) struct GqaPrefillPaged<S>(pub PhantomData<S>);
-
-/// Head dimension up to 256, any float type.
-#[derive(Debug)]
-pub(crate) struct StandardPrefillPaged<S>(pub PhantomData<S>);
 
 /// A CSR page table. Invalid contents never cause reads outside the KV cache.
 #[derive(Debug, Clone, Copy)]
@@ -105,105 +97,53 @@ impl<'a> PageTable<'a> {
     }
 }
 
-/// Shared body: the calls have the same fields, but different types. `$queries` returns the query range of a
-/// request.
-macro_rules! paged {
-    (
-        $call:ident, $out:ident, $S:ty, kv_heads: $kv_heads:expr, heads_first: $heads_first:expr,
-        causal: $causal:expr, window_right: $window_right:expr, queries: $queries:expr, |$s:ident, $problem:ident, $pages:ident| $go:expr
-    ) => {{
-        let (call, mut out) = ($call, $out);
-        let $s = require::<$S>()?;
-        let axes = &call.axes;
-        let kv_heads = $kv_heads as usize;
-        let (position, head) = if $heads_first { (2, 1) } else { (1, 2) };
-        let shape = Shape {
-            kv_heads,
-            group: axes.heads as usize / kv_heads.max(1),
-            dims: [axes.head_dim as usize, 0],
-            dim_v: axes.head_dim as usize,
-            shared: false,
-            scale: call.sm_scale,
-            soft_cap: call.soft_cap,
-            causal: $causal,
-            window_left: call.window_left,
-            window_right: $window_right,
-        };
-        let $pages =
-            PageTable::new(&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len, axes.page_size, axes.num_pages)?;
-        with_float!(call.dtype_t, T => {
-            let tensors = super::prefill::CallTensors {
-                q: rows::<T>(&call.q, 0, 1)?,
-                k: rows::<T>(&call.k_cache, position, head)?,
-                v: rows::<T>(&call.v_cache, position, head)?,
-                output: rows_mut::<T>(&mut out.output, 0, 1)?,
-                lse: lse_mut(out.lse.as_mut(), 0, 1)?,
-            };
-            let slopes = call.alibi_slopes;
-            let queries = $queries;
-            let sequence = |b: usize| {
-                let tensors = &tensors;
-                let (listed, keys) = $pages.of(b);
-                let queries: std::ops::Range<i64> = queries(b);
-                let count = queries.end - queries.start;
-                Sequence {
-                    queries: count as usize,
-                    keys,
-                    offset: keys as i64 - count,
-                    q: tensors.q.from(queries.start),
-                    q_second: Rows::NONE,
-                    k: tensors.k,
-                    k_second: Rows::NONE,
-                    v: tensors.v,
-                    kv_layout: $pages.kv_layout(listed, tensors.k.outer, 0, tensors.v.outer),
-                    mask: None,
-                    slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                    output: tensors.output.from(queries.start),
-                    lse: tensors.lse.from(queries.start),
-                }
-            };
-            let $problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
-            $go;
-            Ok(())
-        })
-    }};
+/// The inputs of a call of either operation.
+struct Paged<'a> {
+    /// Queries, keys and values.
+    tensors: [&'a TensorView<'a>; 3],
+    slopes: Option<&'a TensorView<'a>>,
+    pages: PageTable<'a>,
+    shape: Shape,
+    batch: i64,
+    /// Whether heads precede slots in a page.
+    heads_first: bool,
 }
 
-/// Decode uses split-KV for long requests.
-macro_rules! paged_decode {
-    ($call:ident, $out:ident, $run:ident, $S:ty, $kv_heads:expr, $heads_first:expr) => {
-        paged!(
-            $call, $out, $S, kv_heads: $kv_heads, heads_first: $heads_first, causal: false, window_right: -1,
-            queries: |b: usize| b as i64..b as i64 + 1,
-            |s, problem, pages| match pages.parts(CHUNK) {
-                Some(parts) => {
-                    let bytes = parts * $call.axes.heads as usize * (problem.shape.dim_v + 2) * size_of::<f32>();
-                    let workspace = $run.workspace(bytes as u64)?;
-                    let first_part = |b: usize| pages.first_part(b, CHUNK);
-                    let split = Split { chunk: CHUNK, workspace, first_part: &first_part };
-                    run(s, &problem, pages.requests_are_disjoint().then_some(split));
-                }
-                None => run(s, &problem, None),
+impl Paged<'_> {
+    /// Calls `attend` with the problem; `queries` returns the query range of a request.
+    fn run<T: Float>(
+        &self,
+        output: &mut TensorMut<'_>,
+        lse: Option<&mut TensorMut<'_>>,
+        queries: &(dyn Fn(usize) -> Range<i64> + Sync),
+        attend: impl FnOnce(&Problem<'_, '_, T>) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        let key_dims = if self.heads_first { (2, 1) } else { (1, 2) };
+        let tensors = CallTensors::<T>::new(self.tensors, output, lse, [(0, 1), key_dims])?;
+        let sequence = |b: usize| {
+            let tensors = &tensors;
+            let (listed, keys) = self.pages.of(b);
+            let queries = queries(b);
+            let count = queries.end - queries.start;
+            Sequence {
+                q: tensors.q.from(queries.start),
+                k: tensors.k,
+                v: tensors.v,
+                kv_layout: self.pages.kv_layout(listed, tensors.k.outer, 0, tensors.v.outer),
+                slopes: self.slopes.map(|slopes| Slopes::new(slopes, b)),
+                output: tensors.output.from(queries.start),
+                lse: tensors.lse.from(queries.start),
+                ..tensors.sequence(0, count, keys as i64, keys as i64 - count)
             }
-        )
-    };
-}
-
-macro_rules! paged_prefill {
-    ($call:ident, $out:ident, $S:ty, $kv_heads:expr, $heads_first:expr) => {{
-        let indptr = index_slice(&$call.qo_indptr, &[])?;
-        let total = $call.axes.total_q;
-        paged!(
-            $call, $out, $S, kv_heads: $kv_heads, heads_first: $heads_first, causal: $call.causal,
-            window_right: $call.window_right, queries: |b: usize| span(indptr, b, total),
-            |s, problem, _pages| run_ragged(s, &problem, indptr)
-        )
-    }};
+        };
+        attend(&Problem { shape: self.shape, sequences: self.batch as usize, sequence: &sequence })
+    }
 }
 
 #[lz_macros::kernel(
     id = "cpu.attention.gqa.decode.paged",
     operation = "attention.gqa.decode.paged",
+    specialized = "attention.standard.decode.paged",
     backend = "cpu",
     priority = 60,
     dtypes(T = [f32, f16, bf16]),
@@ -217,53 +157,46 @@ impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
     fn run(
         &self,
         call: &AttentionGqaDecodePagedCall<'_>,
-        out: AttentionGqaDecodePagedOut<'_>,
-        run_with: &mut Run<'_>,
+        mut out: AttentionGqaDecodePagedOut<'_>,
+        resources: &mut Run<'_>,
     ) -> Result<(), KernelError> {
-        paged_decode!(
-            call,
-            out,
-            run_with,
-            S,
-            call.axes.kv_heads,
-            call.layout == AttentionGqaDecodePagedLayout::Hnd
-        )
-    }
-}
-
-#[lz_macros::kernel(
-    id = "cpu.attention.standard.decode.paged",
-    operation = "attention.standard.decode.paged",
-    backend = "cpu",
-    priority = 60,
-    dtypes(T = [f32, f16, bf16]),
-    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE),
-    strides = last_dense,
-    deterministic,
-    tp_invariant = true,
-    workspace = "min(max(ceil_div(num_indices * page_size, 256) - 1, 0), 1) * (ceil_div(num_indices * page_size, 256) + batch) * heads * (head_dim + 2) * 4"
-)]
-impl<S: Attend> AttentionStandardDecodePagedKernel for StandardDecodePaged<S> {
-    fn run(
-        &self,
-        call: &AttentionStandardDecodePagedCall<'_>,
-        out: AttentionStandardDecodePagedOut<'_>,
-        run_with: &mut Run<'_>,
-    ) -> Result<(), KernelError> {
-        paged_decode!(
-            call,
-            out,
-            run_with,
-            S,
-            call.axes.heads,
-            call.layout == AttentionStandardDecodePagedLayout::Hnd
-        )
+        let s = require::<S>()?;
+        let axes = &call.axes;
+        let (indptr, indices, last) = (&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len);
+        let pages = PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?;
+        let paged = Paged {
+            tensors: [&call.q, &call.k_cache, &call.v_cache],
+            slopes: call.alibi_slopes.as_ref(),
+            pages,
+            shape: Shape {
+                soft_cap: call.soft_cap,
+                window_left: call.window_left,
+                ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim, call.sm_scale)
+            },
+            batch: axes.batch,
+            heads_first: call.layout == AttentionGqaDecodePagedLayout::Hnd,
+        };
+        let queries = |b: usize| b as i64..b as i64 + 1;
+        with_float!(call.dtype_t, T => paged.run::<T>(&mut out.output, out.lse.as_mut(), &queries, |problem| {
+            // Split-KV for long requests.
+            let Some(parts) = pages.parts(CHUNK) else {
+                run(s, problem, None);
+                return Ok(());
+            };
+            let bytes = parts * axes.heads as usize * (problem.shape.dim_v + 2) * size_of::<f32>();
+            let workspace = resources.workspace(bytes as u64)?;
+            let first_part = |b: usize| pages.first_part(b, CHUNK);
+            let split = Split { chunk: CHUNK, workspace, first_part: &first_part };
+            run(s, problem, pages.requests_are_disjoint().then_some(split));
+            Ok(())
+        }))
     }
 }
 
 #[lz_macros::kernel(
     id = "cpu.attention.gqa.prefill.paged",
     operation = "attention.gqa.prefill.paged",
+    specialized = "attention.standard.prefill.paged",
     backend = "cpu",
     priority = 60,
     dtypes(T = [f32, f16, bf16]),
@@ -276,31 +209,31 @@ impl<S: Attend> AttentionGqaPrefillPagedKernel for GqaPrefillPaged<S> {
     fn run(
         &self,
         call: &AttentionGqaPrefillPagedCall<'_>,
-        out: AttentionGqaPrefillPagedOut<'_>,
+        mut out: AttentionGqaPrefillPagedOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
-        paged_prefill!(call, out, S, call.axes.kv_heads, call.layout == AttentionGqaPrefillPagedLayout::Hnd)
-    }
-}
-
-#[lz_macros::kernel(
-    id = "cpu.attention.standard.prefill.paged",
-    operation = "attention.standard.prefill.paged",
-    backend = "cpu",
-    priority = 60,
-    dtypes(T = [f32, f16, bf16]),
-    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE),
-    strides = last_dense,
-    deterministic,
-    tp_invariant = true
-)]
-impl<S: Attend> AttentionStandardPrefillPagedKernel for StandardPrefillPaged<S> {
-    fn run(
-        &self,
-        call: &AttentionStandardPrefillPagedCall<'_>,
-        out: AttentionStandardPrefillPagedOut<'_>,
-        _run: &mut Run<'_>,
-    ) -> Result<(), KernelError> {
-        paged_prefill!(call, out, S, call.axes.heads, call.layout == AttentionStandardPrefillPagedLayout::Hnd)
+        let s = require::<S>()?;
+        let axes = &call.axes;
+        let (indptr, indices, last) = (&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len);
+        let paged = Paged {
+            tensors: [&call.q, &call.k_cache, &call.v_cache],
+            slopes: call.alibi_slopes.as_ref(),
+            pages: PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?,
+            shape: Shape {
+                soft_cap: call.soft_cap,
+                causal: call.causal,
+                window_left: call.window_left,
+                window_right: call.window_right,
+                ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim, call.sm_scale)
+            },
+            batch: axes.batch,
+            heads_first: call.layout == AttentionGqaPrefillPagedLayout::Hnd,
+        };
+        let (qo_indptr, total) = (index_slice(&call.qo_indptr, &[])?, axes.total_q);
+        let queries = |b: usize| span(qo_indptr, b, total);
+        with_float!(call.dtype_t, T => paged.run::<T>(&mut out.output, out.lse.as_mut(), &queries, |problem| {
+            run_ragged(s, problem, qo_indptr);
+            Ok(())
+        }))
     }
 }

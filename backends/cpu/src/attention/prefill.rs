@@ -1,12 +1,12 @@
-//! `attention.gqa.prefill` and `attention.standard.prefill`: whole sequences over contiguous keys and values.
+//! `attention.gqa.prefill` and its specialization `attention.standard.prefill`: whole sequences over contiguous
+//! keys and values.
 
 use std::marker::PhantomData;
 
-use lz_core::{KernelError, Run};
+use lz_core::{KernelError, Run, TensorMut, TensorView};
 use lz_ops::{
     AttentionGqaPrefillCall, AttentionGqaPrefillKernel, AttentionGqaPrefillLayout, AttentionGqaPrefillOut,
-    AttentionStandardPrefillCall, AttentionStandardPrefillKernel, AttentionStandardPrefillLayout,
-    AttentionStandardPrefillOut,
+    AttentionStandardPrefillKernel,
 };
 
 use super::problem::{KvLayout, Mask, Rows, Sequence, Shape, Slopes, lse_mut, rows, rows_mut};
@@ -17,51 +17,6 @@ use crate::simd::{Float, with_float};
 /// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct GqaPrefill<S>(pub PhantomData<S>);
-
-/// Head dimension up to 256, any float type.
-#[derive(Debug)]
-pub(crate) struct StandardPrefill<S>(pub PhantomData<S>);
-
-/// Shared body: the calls have the same fields, but different types.
-macro_rules! prefill {
-    ($call:expr, $out:expr, $kv_heads:expr, $heads_first:expr, $S:ty) => {{
-        let (call, mut out) = ($call, $out);
-        let s = require::<$S>()?;
-        let axes = &call.axes;
-        let (kv_heads, heads_first) = ($kv_heads as usize, $heads_first);
-        let (position, head) = if heads_first { (2, 1) } else { (1, 2) };
-        let shape = Shape {
-            kv_heads,
-            group: axes.heads as usize / kv_heads.max(1),
-            dims: [axes.head_dim as usize, 0],
-            dim_v: axes.head_dim_v as usize,
-            shared: false,
-            scale: call.sm_scale,
-            soft_cap: call.soft_cap,
-            causal: call.causal,
-            window_left: call.window_left,
-            window_right: call.window_right,
-        };
-        with_float!(call.dtype_t, T => {
-            let (q, k, v) = (
-                rows::<T>(&call.q, position, head)?,
-                rows::<T>(&call.k, position, head)?,
-                rows::<T>(&call.v, position, head)?,
-            );
-            let output = rows_mut::<T>(&mut out.output, position, head)?;
-            let lse = lse_mut(out.lse.as_mut(), position, head)?;
-            let tensors = CallTensors { q, k, v, output, lse };
-            let (mask, slopes) = (call.mask, call.alibi_slopes);
-            let sequence = |b: usize| Sequence {
-                mask: mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
-                slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                ..tensors.sequence(b, axes.seq_q, axes.seq_k, call.causal_offset)
-            };
-            run(s, &Problem { shape, sequences: axes.batch as usize, sequence: &sequence }, None);
-            Ok(())
-        })
-    }};
-}
 
 /// The tensors of a call whose outermost dimension is the batch.
 #[derive(Clone, Copy)]
@@ -77,6 +32,24 @@ pub(super) struct CallTensors<T> {
 unsafe impl<T> Sync for CallTensors<T> {}
 
 impl<T: Float> CallTensors<T> {
+    /// Of queries, keys and values; `dims` are the dimensions of positions and heads, first of queries and outputs, then of
+    /// keys and values.
+    pub(super) fn new(
+        [q, k, v]: [&TensorView<'_>; 3],
+        output: &mut TensorMut<'_>,
+        lse: Option<&mut TensorMut<'_>>,
+        dims: [(usize, usize); 2],
+    ) -> Result<CallTensors<T>, KernelError> {
+        let [(position, head), (key, kv_head)] = dims;
+        Ok(CallTensors {
+            q: rows(q, position, head)?,
+            k: rows(k, key, kv_head)?,
+            v: rows(v, key, kv_head)?,
+            output: rows_mut(output, position, head)?,
+            lse: lse_mut(lse, position, head)?,
+        })
+    }
+
     pub(super) fn sequence(&self, b: usize, queries: i64, keys: i64, offset: i64) -> Sequence<'static, T> {
         Sequence {
             queries: queries as usize,
@@ -99,6 +72,7 @@ impl<T: Float> CallTensors<T> {
 #[lz_macros::kernel(
     id = "cpu.attention.gqa.prefill",
     operation = "attention.gqa.prefill",
+    specialized = "attention.standard.prefill",
     backend = "cpu",
     priority = 60,
     dtypes(T = [f32, f16, bf16]),
@@ -111,31 +85,30 @@ impl<S: Attend> AttentionGqaPrefillKernel for GqaPrefill<S> {
     fn run(
         &self,
         call: &AttentionGqaPrefillCall<'_>,
-        out: AttentionGqaPrefillOut<'_>,
+        mut out: AttentionGqaPrefillOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
-        prefill!(call, out, call.axes.kv_heads, call.layout == AttentionGqaPrefillLayout::Bhsd, S)
-    }
-}
-
-#[lz_macros::kernel(
-    id = "cpu.attention.standard.prefill",
-    operation = "attention.standard.prefill",
-    backend = "cpu",
-    priority = 60,
-    dtypes(T = [f32, f16, bf16]),
-    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
-    strides = last_dense,
-    deterministic,
-    tp_invariant = true
-)]
-impl<S: Attend> AttentionStandardPrefillKernel for StandardPrefill<S> {
-    fn run(
-        &self,
-        call: &AttentionStandardPrefillCall<'_>,
-        out: AttentionStandardPrefillOut<'_>,
-        _run: &mut Run<'_>,
-    ) -> Result<(), KernelError> {
-        prefill!(call, out, call.axes.heads, call.layout == AttentionStandardPrefillLayout::Bhsd, S)
+        let s = require::<S>()?;
+        let axes = &call.axes;
+        let dims = if call.layout == AttentionGqaPrefillLayout::Bhsd { (2, 1) } else { (1, 2) };
+        let shape = Shape {
+            soft_cap: call.soft_cap,
+            causal: call.causal,
+            window_left: call.window_left,
+            window_right: call.window_right,
+            ..Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale)
+        };
+        with_float!(call.dtype_t, T => {
+            let (output, lse) = (&mut out.output, out.lse.as_mut());
+            let tensors = CallTensors::<T>::new([&call.q, &call.k, &call.v], output, lse, [dims, dims])?;
+            let (mask, slopes) = (call.mask, call.alibi_slopes);
+            let sequence = |b: usize| Sequence {
+                mask: mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
+                slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
+                ..tensors.sequence(b, axes.seq_q, axes.seq_k, call.causal_offset)
+            };
+            run(s, &Problem { shape, sequences: axes.batch as usize, sequence: &sequence }, None);
+            Ok(())
+        })
     }
 }

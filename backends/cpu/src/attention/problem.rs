@@ -31,6 +31,22 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Query heads that share KV heads, without soft cap, causal mask and windows.
+    pub(crate) fn grouped(heads: i64, kv_heads: i64, dim: i64, dim_v: i64, scale: f32) -> Shape {
+        Shape {
+            kv_heads: kv_heads as usize,
+            group: (heads / kv_heads.max(1)) as usize,
+            dims: [dim as usize, 0],
+            dim_v: dim_v as usize,
+            shared: false,
+            scale,
+            soft_cap: 0.0,
+            causal: false,
+            window_left: -1,
+            window_right: -1,
+        }
+    }
+
     /// Head dimension of a whole key.
     pub(crate) fn dim(&self) -> usize {
         self.dims[0] + self.dims[1]
