@@ -73,12 +73,17 @@ pub fn warn_about_perfdb(py: Python<'_>) -> PyResult<()> {
 /// Opens an engine with the settings of the environment and `layerzero.yaml`, and loads the listed plugins.
 fn open(py: Python<'_>) -> Result<Engine, Error> {
     let torch = torch_version(py);
-    let builder = EngineBuilder::new().operations(lz_ops::OPERATIONS).torch(&torch);
+    let builder = EngineBuilder::new()
+        .operations(lz_ops::OPERATIONS)
+        .operations(lz_primitives::all().iter().copied())
+        .torch(&torch);
     let engine = builder.from_environment().warn(|warning| problems().push(warning.to_owned())).open()?;
     // Tests check that the built-in backends register; should one fail, the others remain usable.
     for (backend, kernels) in [
         ("reference", lz_ops::reference_kernels::kernels()),
         ("cpu", lz_cpu::kernels()),
+        ("reference", lz_primitives::reference_kernels()),
+        ("cpu", lz_cpu::primitive_kernels()),
         ("tokenize", lz_tokenize::kernels()),
     ] {
         if let Err(error) = engine.register(kernels) {
