@@ -39,7 +39,7 @@ pub(super) fn log<S: Simd>(s: S, x: S::F32) -> S::F32 {
             -1.666_805_7e-1,
             2.000_071_5e-1,
             -2.499_999_4e-1,
-            3.333_333_1e-1,
+            3.333_333e-1,
         ],
     );
     let rest = s.fma(exponent, s.splat(-2.121_944_4e-4), s.mul(s.mul(series, m), square));
@@ -60,7 +60,7 @@ pub(super) fn tanh<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let series = polynomial(
         s,
         square,
-        [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1],
+        [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1],
     );
     let near = s.fma(s.mul(series, square), x, x);
     let power = exp(s, s.add(size, size));

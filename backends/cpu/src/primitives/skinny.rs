@@ -3,7 +3,7 @@
 use super::matmul::{Matrix, Product};
 use crate::gemm::dots::{MAX_SKINNY_ROWS, dots};
 use crate::rows::for_each_range;
-use crate::simd::{Float, Simd, Span, Tail, Whole};
+use crate::simd::{Float, FullVector, Simd, Span, Tail};
 
 /// Columns of a task if the right matrix is dense along them.
 const COLUMNS: usize = 256;
@@ -181,7 +181,7 @@ impl<T: Float> Tile<'_, T> {
                     let row = self.b.at(step, 0).cast_const();
                     let mut values = [s.splat(0.0); NV];
                     for (v, value) in values.iter_mut().enumerate() {
-                        *value = T::load(s, row, Whole(at + v * S::LANES));
+                        *value = T::load(s, row, FullVector(at + v * S::LANES));
                     }
                     for (r, totals) in totals.iter_mut().enumerate() {
                         let factor = s.splat(*self.rows[r].add(step));

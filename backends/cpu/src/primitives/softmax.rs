@@ -148,8 +148,8 @@ impl<S: Simd> Work for Largest<'_, S> {
         let mut sums = [s.splat(f32::NEG_INFINITY); 4];
         let whole = self.count / S::LANES * S::LANES;
         for at in (0..whole).step_by(S::LANES) {
-            // SAFETY: the constructor guarantees the elements. The maximum with NaN is the second operand.
             let sum = &mut sums[at / S::LANES % 4];
+            // SAFETY: the constructor guarantees the elements. The maximum with NaN is the second operand.
             *sum = unsafe { s.max(s.load(self.from.add(at)), *sum) };
         }
         let mut largest = s.largest(s.max(s.max(sums[0], sums[1]), s.max(sums[2], sums[3])));
