@@ -20,6 +20,7 @@ pub use lz_core as core;
 pub use lz_device as device;
 pub use lz_engine as engine;
 pub use lz_ops as ops;
+pub use lz_primitives as primitives;
 
 use lz_core::args::{Arg, OutArg};
 use lz_core::{Context, Dispatch, Error, KernelEntry, KernelError, OperationInfo, Run};
@@ -37,10 +38,13 @@ pub mod prelude {
 
 /// Every kernel that is built in, the references among them.
 pub fn kernels() -> Vec<KernelEntry> {
-    #[allow(unused_mut, reason = "nothing is added without the features")]
     let mut kernels = lz_ops::reference_kernels::kernels();
+    kernels.extend(lz_primitives::reference_kernels());
     #[cfg(feature = "cpu")]
-    kernels.extend(lz_cpu::kernels());
+    {
+        kernels.extend(lz_cpu::kernels());
+        kernels.extend(lz_cpu::primitive_kernels());
+    }
     #[cfg(feature = "tokenize")]
     kernels.extend(lz_tokenize::kernels());
     kernels
@@ -69,7 +73,9 @@ impl Engine {
 
     /// An engine as a builder sets it up.
     pub fn open_with(builder: EngineBuilder) -> Result<Engine, Error> {
-        Engine::with_kernels(builder.operations(lz_ops::OPERATIONS).open()?)
+        Engine::with_kernels(
+            builder.operations(lz_ops::OPERATIONS).operations(lz_primitives::all().iter().copied()).open()?,
+        )
     }
 
     fn with_kernels(engine: lz_engine::Engine) -> Result<Engine, Error> {

@@ -3,7 +3,7 @@
 //!
 //! `simd` and `isa`: one kernel source for every instruction set. `pool`: the thread pool. `rows`: tensors as
 //! dense rows; `pointwise`: elementwise functions. The other folders are kernels, one folder per operation
-//! family. `README.md` explains how to write one.
+//! family, and `primitives` those of graphs. `README.md` explains how to write one.
 
 mod activation;
 mod attention;
@@ -15,6 +15,7 @@ mod mlp;
 mod norm;
 mod pointwise;
 mod posenc;
+mod primitives;
 mod quant;
 mod rows;
 mod sampling;
@@ -24,7 +25,7 @@ mod state;
 use lz_core::KernelEntry;
 pub use lz_pool as pool;
 
-/// All kernels of this backend, one entry per instruction set. An explicit list, because registries filled by
+/// All kernels of catalogue operations, one entry per instruction set. An explicit list, because registries filled by
 /// the linker are dropped from static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
     let mut kernels = isa::variants![
@@ -94,4 +95,9 @@ pub fn kernels() -> Vec<KernelEntry> {
     ]);
     kernels.extend(isa::int8_variants![mlp::LinearInt8]);
     kernels
+}
+
+/// The kernels of the primitives of graphs, one entry per instruction set where it matters.
+pub fn primitive_kernels() -> Vec<KernelEntry> {
+    primitives::kernels()
 }

@@ -15,7 +15,7 @@ use crate::simd::{FloatKind, Simd, not_a_float};
 const MIN_PARALLEL_BYTES: usize = 1 << 19;
 
 /// Approximate number of bytes that one task moves.
-const TASK_BYTES: usize = 1 << 18;
+pub(crate) const TASK_BYTES: usize = 1 << 18;
 
 /// Outputs of at least this size use non-temporal stores, because they would evict useful cache lines.
 const MIN_STREAM_BYTES: usize = 8 << 20;

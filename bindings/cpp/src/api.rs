@@ -28,6 +28,8 @@ pub fn engine_new() -> Box<Engine> {
     // Tests check that the built-in kernels register. `kernels` lists those that did.
     inner.register(lz_ops::reference_kernels::kernels()).ok();
     inner.register(lz_cpu::kernels()).ok();
+    inner.register(lz_primitives::reference_kernels()).ok();
+    inner.register(lz_cpu::primitive_kernels()).ok();
     inner.register(lz_tokenize::kernels()).ok();
     Box::new(Engine { inner })
 }
@@ -37,10 +39,13 @@ pub fn engine_new() -> Box<Engine> {
 pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
     guarded(|| {
         let builder = lz_engine::Engine::builder().from_environment().operations(lz_ops::OPERATIONS);
+        let builder = builder.operations(lz_primitives::all().iter().copied());
         let builder = if config.is_empty() { builder } else { builder.config(config) };
         let opened = builder.open()?;
         opened.register(lz_ops::reference_kernels::kernels())?;
         opened.register(lz_cpu::kernels())?;
+        opened.register(lz_primitives::reference_kernels())?;
+        opened.register(lz_cpu::primitive_kernels())?;
         opened.register(lz_tokenize::kernels())?;
         // SAFETY: the configuration lists the plugins to load and restricts which may be loaded.
         for (path, outcome) in unsafe { lz_worker::plugins::load_all(&opened) } {
@@ -76,9 +81,12 @@ pub fn engine_fallbacks(engine: &Engine) -> u64 {
     engine.inner.fallbacks()
 }
 
-/// Names of the operations.
+/// Names of the operations except the primitives of graphs, which have no function of their own.
 pub fn engine_operations(engine: &Engine) -> Vec<String> {
-    engine.inner.registry().operations().map(|operation| operation.name.to_string()).collect()
+    let is_primitive = |name: &str| lz_primitives::all().iter().any(|primitive| primitive.name == name);
+    let registry = engine.inner.registry();
+    let names = registry.operations().map(|operation| operation.name.to_string());
+    names.filter(|name| !is_primitive(name)).collect()
 }
 
 /// All kernels.

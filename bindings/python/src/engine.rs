@@ -73,13 +73,18 @@ pub fn warn_about_perfdb(py: Python<'_>) -> PyResult<()> {
 /// Opens an engine with the settings of the environment and `layerzero.yaml`, and loads the listed plugins.
 fn open(py: Python<'_>) -> Result<Engine, Error> {
     let torch = torch_version(py);
-    let builder = EngineBuilder::new().operations(lz_ops::OPERATIONS).torch(&torch);
+    let builder = EngineBuilder::new()
+        .operations(lz_ops::OPERATIONS)
+        .operations(lz_primitives::all().iter().copied())
+        .torch(&torch);
     let engine = builder.from_environment().warn(|warning| problems().push(warning.to_owned())).open()?;
     // Tests check that the built-in backends register; should one fail, the others remain usable.
     for (backend, kernels) in [
         ("reference", lz_ops::reference_kernels::kernels()),
         ("reference", lz_primitives::reference_kernels()),
         ("cpu", lz_cpu::kernels()),
+        ("reference", lz_primitives::reference_kernels()),
+        ("cpu", lz_cpu::primitive_kernels()),
         ("tokenize", lz_tokenize::kernels()),
     ] {
         if let Err(error) = engine.register(kernels) {
@@ -111,10 +116,17 @@ fn torch_version(py: Python<'_>) -> String {
     version().unwrap_or_default()
 }
 
-/// Names of all operations.
+/// Whether an operation has a function of its own; the primitives of graphs have none.
+fn is_callable(name: &str) -> bool {
+    !lz_primitives::all().iter().any(|primitive| primitive.name == name)
+}
+
+/// Names of all operations except the primitives of graphs.
 #[pyfunction]
 fn list_operations() -> PyResult<Vec<&'static str>> {
-    Ok(engine()?.registry().operations().map(|operation| operation.name.as_ref()).collect())
+    let registry = engine()?.registry();
+    let names = registry.operations().map(|operation| operation.name.as_ref());
+    Ok(names.filter(|name| is_callable(name)).collect())
 }
 
 /// Operations that can have tensors on a platform but no usable kernel for it.
@@ -122,7 +134,9 @@ fn list_operations() -> PyResult<Vec<&'static str>> {
 fn operations_without_kernel(platform: &str) -> PyResult<Vec<&'static str>> {
     let platform: lz_core::device::Platform =
         platform.parse().map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("{error}")))?;
-    Ok(engine()?.registry().operations_without_kernel(platform))
+    let mut names = engine()?.registry().operations_without_kernel(platform);
+    names.retain(|name| is_callable(name));
+    Ok(names)
 }
 
 /// The devices of this machine and the health of the engine, as JSON.

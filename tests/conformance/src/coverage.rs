@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lz_core::ReasonCode;
 use lz_core::expr::Value;
-use lz_schema::model::{Contiguous, Kind, Operation, ParamType};
+use lz_schema::model::{Contiguous, Dim, Kind, Operation, ParamType};
 
 use crate::broken::Break;
 use crate::call::{OwnedArg, OwnedCall, OwnedOut};
@@ -83,7 +83,11 @@ pub fn required_facts(operation: &Operation) -> Vec<String> {
         if input.kind != Kind::Tensor {
             continue;
         }
-        sized = true;
+        sized |= input.shape.all().iter().flatten().any(|dim| match dim {
+            Dim::Axis(axis) | Dim::Offset(axis, _) => operation.axes[*axis].value.is_none(),
+            Dim::Fixed(_) => false,
+            Dim::Pack(_) | Dim::Expr(_) => true,
+        });
         for reference in input.dtype.all() {
             match reference {
                 lz_schema::model::DTypeRef::Fixed(dtype) => facts.push(format!("{} is {dtype}", input.name)),
@@ -105,8 +109,10 @@ pub fn required_facts(operation: &Operation) -> Vec<String> {
         let patterns = if input.shape.all().iter().all(Vec::is_empty) { &[] } else { patterns };
         facts.extend(patterns.iter().map(|pattern| format!("{} lies {pattern:?}", input.name)));
     }
-    if sized {
+    if operation.inputs.iter().any(|input| input.kind == Kind::Tensor) {
         facts.push("an input off a cache line".to_owned());
+    }
+    if sized {
         facts.push("an empty input".to_owned());
     }
     for param in &operation.params {

@@ -15,6 +15,7 @@ pub mod coverage;
 pub mod fill;
 pub mod memory;
 pub mod mutants;
+pub mod primitives;
 pub mod random;
 pub mod strategy;
 mod subject;

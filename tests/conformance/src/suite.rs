@@ -25,6 +25,11 @@ pub trait Subject: Sync {
     /// Runs the generated check; `None` if generated arguments cannot represent the call. Outputs are checked
     /// if they are given and the inputs are valid.
     fn check(&self, args: &mut [Arg<'_>], outputs: Option<&mut [OutArg<'_>]>) -> Option<Checked>;
+
+    /// Whether its kernels take dynamic arguments, which have every param, as the engine passes them.
+    fn is_dynamic(&self) -> bool {
+        false
+    }
 }
 
 /// Result of a generated check.

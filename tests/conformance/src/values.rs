@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use lz_core::run::{Run, Scratch};
-use lz_core::{Context, KernelEntry};
+use lz_core::{Cause, Context, KernelEntry, ReasonCode};
 use lz_engine::Engine;
 use lz_schema::model::Operation;
 
@@ -32,9 +32,8 @@ pub type Supports = dyn Fn(&KernelEntry, &Context) -> bool;
 /// Whether a kernel claims a call, according to the engine's filter.
 pub fn claims(entry: &KernelEntry, context: &Context) -> bool {
     static ENGINES: OnceLock<Mutex<HashMap<String, Engine>>> = OnceLock::new();
-    let Some(info) = lz_ops::OPERATIONS.into_iter().find(|info| info.name == entry.spec.operation) else {
-        return false;
-    };
+    let mut operations = lz_ops::OPERATIONS.into_iter().chain(lz_primitives::all().iter().copied());
+    let Some(info) = operations.find(|info| info.name == entry.spec.operation) else { return false };
     let mut engines = ENGINES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let engine = engines.entry(entry.spec.id.clone()).or_insert_with(|| {
         let engine = Engine::new();
@@ -101,10 +100,22 @@ pub fn conforms(
         }
         ran += 1;
         coverage.valid(operation, &drawn.call);
+        if subject.is_dynamic() {
+            let values = &drawn.bound.values[operation.axes.len()..];
+            for (arg, value) in drawn.call.args[operation.inputs.len()..].iter_mut().zip(values) {
+                *arg = OwnedArg::Value(*value);
+            }
+        }
         let mut expected = drawn.call.clone();
-        run(reference_entry, &mut expected, GARBAGE[0])?;
+        let refused = run(reference_entry, &mut expected, GARBAGE[0])?;
         let mut found = drawn.call;
-        run(entry, &mut found, GARBAGE[1])?;
+        match (refused, run(entry, &mut found, GARBAGE[1])?) {
+            (None, None) => {}
+            (Some(expected), Some(found)) if expected == found => return Ok(()),
+            (expected, found) => {
+                return Err(format!("refuses the call with {found:?}, but the reference with {expected:?}"));
+            }
+        }
         same(operation, &found, &expected).map_err(|problem| format!("{problem}\n{found:?}"))?;
         if numbers == Numbers::Normal && size == 100 {
             count_zeros(&found, &mut zeros);
@@ -136,8 +147,9 @@ pub fn conforms(
     Ok(())
 }
 
-/// Runs a kernel on a call whose outputs are filled with garbage; reports faults other than wrong results.
-fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), String> {
+/// Runs a kernel on a call whose outputs are filled with garbage; reports faults other than wrong results. The result is the reason
+/// if the kernel refuses values of the caller, such as a division by zero.
+fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<Option<ReasonCode>, String> {
     for output in &mut call.outputs {
         if let OwnedOut::Tensor(tensor) = output {
             tensor.bytes_mut().fill(garbage);
@@ -147,7 +159,12 @@ fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), Str
     let mut scratch = Scratch::default();
     let outcome = call
         .with_args(|args, outputs| entry.kernel.run(args, outputs, &mut Run::new(&mut scratch, u64::MAX)));
-    outcome.map_err(|error| format!("{} does not run a valid call: {error}\n{before:?}", entry.spec.id))?;
+    if let Err(error) = outcome {
+        if error.cause == Cause::Caller {
+            return Ok(Some(error.reason.code));
+        }
+        return Err(format!("{} does not run a valid call: {error}\n{before:?}", entry.spec.id));
+    }
     for (index, (now, then)) in call.args.iter().zip(&before.args).enumerate() {
         match (now, then) {
             (OwnedArg::Tensor(now), OwnedArg::Tensor(then)) if now.bytes() != then.bytes() => {
@@ -165,7 +182,7 @@ fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), Str
             stray(entry, "output", index, now, then)?;
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn stray(

@@ -124,8 +124,9 @@ pub(crate) fn recompute_non_finite<S: Simd>(s: S, sums: &mut [f32], exact: impl 
     }
 }
 
+/// Whether no sum is NaN or infinite.
 #[inline(never)]
-fn all_finite<S: Simd>(s: S, sums: &[f32]) -> bool {
+pub(crate) fn all_finite<S: Simd>(s: S, sums: &[f32]) -> bool {
     s.vectorize(|| {
         let mut nothing = s.splat(0.0);
         vectors!(S, sums.len(), |span| {
