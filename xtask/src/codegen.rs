@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use lz_codegen::Source;
-use lz_codegen::emit::contracts::Contract;
 use lz_schema::{Reasons, SchemaSet};
 
+use crate::contracts::{self, Contract};
 pub use crate::files::{relative, walk, write};
-use crate::scenarios;
+use crate::{bridge, scenarios};
 
 /// What to do with files that differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,15 +101,14 @@ fn render(root: &Path, catalog: &Catalog) -> Result<BTreeMap<String, String>> {
         })
         .collect();
     let mut files = lz_codegen::render(&sources, &catalog.reasons);
-    files.extend(contracts(root)?);
+    files.extend(render_contracts(root)?);
     files.insert(scenarios::INDEX.to_owned(), scenarios::index(root)?);
-    let bridge = lz_codegen::render_bridge(&catalog.set.operations);
-    files.extend(bridge.map_err(|error| anyhow::anyhow!("cxx rejects the generated bridge: {error}"))?);
+    files.extend(bridge::render(&catalog.set.operations)?);
     Ok(files)
 }
 
 /// Renders the files generated from `schemas/contracts/`.
-fn contracts(root: &Path) -> Result<BTreeMap<String, String>> {
+fn render_contracts(root: &Path) -> Result<BTreeMap<String, String>> {
     let mut texts = Vec::new();
     for path in walk(&root.join("schemas/contracts"))? {
         let path = relative(root, &path)?;
@@ -117,7 +116,7 @@ fn contracts(root: &Path) -> Result<BTreeMap<String, String>> {
         texts.push((path, text));
     }
     let contracts: Vec<Contract<'_>> = texts.iter().map(|(path, text)| Contract { path, text }).collect();
-    Ok(lz_codegen::render_contracts(&contracts)?)
+    Ok(contracts::render(&contracts)?)
 }
 
 /// Renders all generated files, and writes or compares them.

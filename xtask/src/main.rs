@@ -1,7 +1,9 @@
 //! Development commands of the workspace: `cargo xtask <command>`.
 
+mod bridge;
 mod codegen;
 mod command;
+mod contracts;
 mod cpp;
 mod definition;
 mod deny;

@@ -81,6 +81,7 @@ pub fn check(root: &Path) -> Result<()> {
     let checkout = root.join("target/new-op");
     copy(root, &checkout)?;
     change_versions(&checkout)?;
+    turn_off_optimization(&checkout)?;
     print!("{}", new_op::run(&checkout, NAME)?);
     codegen::run(&checkout, Mode::Write)?;
     codegen::run(&checkout, Mode::Check)?;
@@ -107,6 +108,18 @@ fn change_versions(checkout: &Path) -> Result<()> {
         fs::write(&path, changed).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Turns off the optimization of all crates that are compiled again because they depend on the operations. The calls below run
+/// the reference of the new operation only.
+fn turn_off_optimization(checkout: &Path) -> Result<()> {
+    let path = checkout.join(".cargo/config.toml");
+    let mut text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    text.push_str("\n[profile.dev.package]\n");
+    for package in ["lz-cpu", "lz-ops", "lz-tokenize"] {
+        text.push_str(&format!("{package}.opt-level = 0\n"));
+    }
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 /// Runs a Rust program, and a C++ program linked with the library of the copy. Both are built from the package `lz-cpp`: its

@@ -38,10 +38,10 @@ const STEPS: [Step; 15] = [
     Step { name: "new-op", run: scaffold::check },
 ];
 
-/// A step that runs in the background, in parallel with the steps from [`BACKGROUND_START`] on. It compiles, while they run a
-/// single Python process each and would leave a core idle.
-const BACKGROUND: &str = "new-op";
-const BACKGROUND_START: &str = "python-torch";
+/// Steps that run in a second process, in parallel with the steps from [`BACKGROUND_START`] on. They mostly compile, while the
+/// others run a single Python process each and would leave a core idle.
+const BACKGROUND: [&str; 2] = ["cpp", "new-op"];
+const BACKGROUND_START: &str = "python";
 
 /// Runs the named steps, or all of them, and stops at the first failure.
 pub fn run(root: &Path, names: &[&str]) -> Result<()> {
@@ -53,43 +53,49 @@ pub fn run(root: &Path, names: &[&str]) -> Result<()> {
     let start = Instant::now();
     let mut times = Vec::new();
     let mut background = None;
-    for step in STEPS.iter().filter(|step| names.is_empty() || names.contains(&step.name)) {
+    let selected = |step: &&Step| match names {
+        [] => !BACKGROUND.contains(&step.name),
+        names => names.contains(&step.name),
+    };
+    for step in STEPS.iter().filter(selected) {
         if names.is_empty() && step.name == BACKGROUND_START {
-            // The background step also calls the new operation from torch.
-            python::ensure_torch(root)?;
-            background = Some(BackgroundStep::start(root)?);
+            background = Some(timed("prepare-background", || BackgroundSteps::start(root))?.0);
         }
-        let run = || match background.take_if(|_| step.name == BACKGROUND) {
-            Some(started) => started.finish(),
-            None => (step.run)(root),
-        };
-        let seconds = timed(step.name, run).with_context(|| {
+        let ((), seconds) = timed(step.name, || (step.run)(root)).with_context(|| {
             format!("step {0} failed; to run only this step: cargo xtask test {0}", step.name)
         })?;
         times.push(format!("{} {seconds:.1} s", step.name));
+    }
+    if let Some(background) = background {
+        background.finish()?;
+        times.push(format!("{} in the background", BACKGROUND.join(" and ")));
     }
     println!("\nall steps passed in {:.1} s: {}", start.elapsed().as_secs_f64(), times.join(", "));
     Ok(())
 }
 
-/// A step that runs in the background. Its output goes to a log file, which is printed when the step is finished.
-struct BackgroundStep {
+/// The steps [`BACKGROUND`]. Their output goes to a log file, which is printed when they are finished.
+struct BackgroundSteps {
     child: Child,
     log: PathBuf,
 }
 
-impl BackgroundStep {
-    fn start(root: &Path) -> Result<BackgroundStep> {
-        let log = root.join(format!("target/{BACKGROUND}.log"));
+impl BackgroundSteps {
+    fn start(root: &Path) -> Result<BackgroundSteps> {
+        // The Python package is built first because Cargo runs one build at a time; `new-op` also calls its operation from torch.
+        python::install(root)?;
+        python::ensure_torch(root)?;
+        let log = root.join("target/background.log");
         let file = File::create(&log).with_context(|| format!("writing {}", log.display()))?;
         let child = Command::new(std::env::current_exe()?)
-            .args(["test", BACKGROUND])
+            .arg("test")
+            .args(BACKGROUND)
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
-            .with_context(|| format!("starting the step {BACKGROUND}"))?;
-        println!("\n== {BACKGROUND} runs in the background; its output is in {}", log.display());
-        Ok(BackgroundStep { child, log })
+            .with_context(|| format!("starting the steps {}", BACKGROUND.join(", ")))?;
+        println!("{} run in the background; their output is in {}", BACKGROUND.join(" and "), log.display());
+        Ok(BackgroundSteps { child, log })
     }
 
     fn finish(mut self) -> Result<()> {
@@ -100,7 +106,7 @@ impl BackgroundStep {
     }
 }
 
-impl Drop for BackgroundStep {
+impl Drop for BackgroundSteps {
     /// Waits for the process when another step failed: its build would block the next run.
     fn drop(&mut self) {
         // `finish` already waited on the regular path; an error cannot be reported from `drop`.
@@ -128,14 +134,14 @@ pub fn one_operation(root: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a step and prints its name and duration.
-fn timed(name: &str, run: impl FnOnce() -> Result<()>) -> Result<f64> {
+/// Runs a step and prints its name and duration. Returns the step's result and its duration in seconds.
+fn timed<T>(name: &str, run: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     println!("\n== {name}");
     let start = Instant::now();
-    run()?;
+    let result = run()?;
     let seconds = start.elapsed().as_secs_f64();
     println!("== {name}: {seconds:.1} s");
-    Ok(seconds)
+    Ok((result, seconds))
 }
 
 fn clippy(root: &Path) -> Result<()> {

@@ -2,8 +2,6 @@
 
 pub mod catalogue;
 pub mod context;
-#[cfg(feature = "contracts")]
-pub mod contracts;
 pub mod cpp;
 pub mod cpp_bridge;
 pub mod cpp_checks;

@@ -3,6 +3,7 @@
 //! The types only carry the content of a file. The reader of a file checks lengths, ranges and uniqueness, with locations and
 //! suggestions, so those keywords are removed here instead of becoming a newtype each.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use proc_macro2::TokenStream;
@@ -37,8 +38,14 @@ impl fmt::Display for ContractError {
 
 impl std::error::Error for ContractError {}
 
+/// Renders the files generated from contracts: path from the repository's root → text.
+pub fn render(contracts: &[Contract<'_>]) -> Result<BTreeMap<String, String>, ContractError> {
+    let text = lz_codegen::rust_file("schemas/contracts/*.schema.json", tokens(contracts)?);
+    Ok(BTreeMap::from([("lz-core/src/generated/contracts.rs".to_owned(), text)]))
+}
+
 /// One module a contract: `capabilities.v1.schema.json` becomes `capabilities_v1`.
-pub fn tokens(contracts: &[Contract<'_>]) -> Result<TokenStream, ContractError> {
+fn tokens(contracts: &[Contract<'_>]) -> Result<TokenStream, ContractError> {
     let mut modules = TokenStream::new();
     for contract in contracts {
         let file = contract.path.rsplit('/').next().unwrap_or(contract.path);
