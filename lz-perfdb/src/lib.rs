@@ -10,6 +10,7 @@ mod bucket;
 mod confidence;
 mod exchange;
 mod filter;
+mod fork;
 mod health_rows;
 mod measurements;
 mod migrations;
