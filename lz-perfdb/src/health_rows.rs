@@ -1,12 +1,13 @@
 //! Stored circuit states. Their semantics are in `lz_engine::health`.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::{Row, params};
 use serde::{Deserialize, Serialize};
 
 use super::filter::seconds;
-use super::{Bucket, DropReason, PerfDb};
+use super::{Bucket, DropReason, PerfDb, unix_now};
 
 /// The kind of circuit. Devices are not stored: a lost context ends with its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,6 +30,18 @@ pub enum HealthState {
     /// Some calls pass as probes.
     HalfOpen,
 }
+
+/// A reset of stored states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthReset {
+    /// The kernel or backend; `None` for all.
+    pub name: Option<String>,
+    /// Distinguishes it from every other reset.
+    pub id: String,
+}
+
+/// The scope of rows that record a reset. Versions of LayerZero without resets skip rows with an unknown scope.
+const RESET: &str = "reset";
 
 impl HealthScope {
     const fn name(self) -> &'static str {
@@ -130,12 +143,34 @@ impl PerfDb {
         })
     }
 
-    /// Deletes the stored states of a name, or all, on one device.
-    pub fn delete_health(&self, device_uuid: &str, name: Option<&str>) -> Result<(), DropReason> {
+    /// Deletes the stored states of a name, or all, on one device, and stores that they were reset, for the other processes.
+    pub fn reset_health(&self, device_uuid: &str, name: Option<&str>) -> Result<(), DropReason> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let now = unix_now();
+        let id = format!("{now} {} {}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         self.write(|transaction| {
             let statement = "DELETE FROM health WHERE device_uuid = ?1 AND (?2 IS NULL OR name = ?2)";
             transaction.execute(statement, params![device_uuid, name])?;
+            transaction.execute(
+                "INSERT INTO health (device_uuid, scope, name, version, bucket, state, failures, reopenings, last_error, updated_at)
+                 VALUES (?1, ?2, ?3, '', x'', 'closed', 0, 0, ?4, ?5)",
+                params![device_uuid, RESET, name.unwrap_or_default(), id, seconds(now)],
+            )?;
             Ok(())
+        })
+    }
+
+    /// The resets on one device: the latest of each name. `None` if the database cannot be read now.
+    pub fn resets(&self, device_uuid: &str) -> Option<Vec<HealthReset>> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT name, last_error FROM health WHERE device_uuid = ?1 AND scope = ?2",
+            )?;
+            let rows = statement.query_map([device_uuid, RESET], |row| {
+                let name: String = row.get(0)?;
+                Ok(HealthReset { name: Some(name).filter(|name| !name.is_empty()), id: row.get(1)? })
+            })?;
+            rows.collect::<rusqlite::Result<_>>().map(Some)
         })
     }
 

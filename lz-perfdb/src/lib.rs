@@ -10,6 +10,7 @@ mod bucket;
 mod confidence;
 mod exchange;
 mod filter;
+mod fork;
 mod health_rows;
 mod measurements;
 mod migrations;
@@ -25,7 +26,7 @@ pub use exchange::{
     EXCHANGE_FORMAT, EXCHANGE_VERSION, ExportError, Exported, ImportError, ImportReport, RejectedLine,
 };
 pub use filter::{Filter, Invalidation};
-pub use health_rows::{HealthRow, HealthScope, HealthState};
+pub use health_rows::{HealthReset, HealthRow, HealthScope, HealthState};
 pub use measurements::Query;
 pub use migrations::SCHEMA_VERSION;
 pub use records::{Evidence, EvidenceKey, Measurement, Rejection, Setting, Timing};

@@ -2,7 +2,11 @@
 the latency is overhead.
 
 LayerZero and its peers are measured interleaved, so that other load affects both; each figure is the best of
-many short rounds. With `--json`, one object per line.
+many short rounds. With `--json`, one object per line. torch tensors are read through the torch extension if it was
+built (`lz torch-extension build`).
+
+The no-op of tvm-ffi reads the same three tensors and does nothing else. Unlike LayerZero it neither selects nor runs a
+kernel, and accepts views with the negative bit set and tensors that require grad.
 """
 
 import contextlib

@@ -25,7 +25,7 @@ use pyo3::types::{PyDict, PyList, PyMemoryView, PyTuple};
 
 use crate::arguments::signature_order;
 use crate::call::failure_of;
-use crate::engine::{engine, warn};
+use crate::engine::engine;
 use crate::error::raise;
 use crate::interrupt;
 use crate::python_kernel::PythonKernel;
@@ -56,14 +56,20 @@ fn configuration(py: Python<'_>, subject: &str, reason: Reason) -> PyErr {
     raise(py, &error)
 }
 
-/// Whether the operator's settings isolate a backend in a worker process.
+/// Whether a module or an entry point of this name could be loaded.
+fn is_loadable(py: Python<'_>, name: &str) -> bool {
+    let check = || py.import("layerzero._isolation")?.call_method1("is_loadable", (name,))?.is_truthy();
+    check().unwrap_or(false)
+}
+
+/// Whether the operator's settings isolate a backend in a worker process. Refuses a backend whose name is
+/// probably misspelled there.
 pub fn is_isolated(py: Python<'_>, origin: Origin<'_>, backend: &str) -> PyResult<bool> {
     match settings::isolation(engine()?, origin, backend) {
         Ok(isolation) if isolation.value == Isolation::Subprocess => Ok(true),
-        Ok(_) => match settings::misspelled(engine()?, backend) {
-            Some(problem) => warn(py, &problem).map(|()| false),
-            None => Ok(false),
-        },
+        Ok(_) => settings::refuse_misspelled(engine()?, origin, backend, |name| is_loadable(py, name))
+            .map(|()| false)
+            .map_err(|reason| configuration(py, backend, reason)),
         Err(reason) => Err(configuration(py, backend, reason)),
     }
 }

@@ -3,6 +3,7 @@
 //! No call waits for the database or fails because of it. Health is written in the background shortly after it changes, and
 //! once more when the engine is dropped.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -27,6 +28,9 @@ const SAVE_DELAY: Duration = Duration::from_millis(200);
 const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
+/// How often the database is read for resets by other processes, while a circuit is not closed.
+const RESET_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The PerfDB connection of an engine.
 #[derive(Debug)]
 pub(crate) struct Persistence {
@@ -36,6 +40,10 @@ pub(crate) struct Persistence {
     saving: AtomicU32,
     /// The process in which a thread retries a locked database; 0 for none.
     retrying: AtomicU32,
+    /// The process in which a thread waits for resets by other processes; 0 for none.
+    watching: AtomicU32,
+    /// Ids of the stored resets that this process has applied or that precede it; `None` before they were first read.
+    applied_resets: Mutex<Option<HashSet<String>>>,
     engine: OnceLock<Weak<Shared>>,
 }
 
@@ -53,6 +61,8 @@ impl Persistence {
             state: Mutex::default(),
             saving: AtomicU32::new(0),
             retrying: AtomicU32::new(0),
+            watching: AtomicU32::new(0),
+            applied_resets: Mutex::default(),
             engine: OnceLock::new(),
         }
     }
@@ -66,9 +76,20 @@ impl Persistence {
     }
 
     fn save(&self, health: &Health) -> Result<(), DropReason> {
-        match self.db() {
-            Some(db) => db.save_health(&health.export(&host().uuid)),
-            None => Ok(()),
+        let Some(db) = self.db() else { return Ok(()) };
+        // First, so that circuits which another process has reset are not stored again.
+        self.apply_resets(&db, health);
+        db.save_health(&health.export(&host().uuid))
+    }
+
+    /// Resets the circuits that another process has reset since the last call. Resets that precede the first call only deleted rows.
+    fn apply_resets(&self, db: &PerfDb, health: &Health) {
+        let Some(resets) = db.resets(&host().uuid) else { return };
+        let ids = resets.iter().map(|reset| reset.id.clone()).collect();
+        let applied = self.applied_resets.lock().unwrap_or_else(PoisonError::into_inner).replace(ids);
+        let Some(applied) = applied else { return };
+        for reset in resets.iter().filter(|reset| !applied.contains(&reset.id)) {
+            health.reset_named(reset.name.as_deref());
         }
     }
 }
@@ -98,16 +119,20 @@ impl Shared {
             _ => None,
         };
         let use_environment = on("perf_environment.use_nvml");
-        {
+        let is_same_path = {
             let mut state = persistence.state();
             if state.path == path && state.use_environment == use_environment {
                 return;
             }
             state.use_environment = use_environment;
-            if state.path != path {
-                state.db = path.as_ref().map(|path| Arc::new(PerfDb::open(path).db));
-                state.path = path;
-            }
+            state.path == path
+        };
+        if !is_same_path {
+            // Opened without the lock, which a forked child would inherit locked.
+            let db = path.as_ref().map(|path| Arc::new(PerfDb::open(path).db));
+            *persistence.applied_resets.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            let mut state = persistence.state();
+            (state.path, state.db) = (path, db);
         }
         self.load_persisted();
     }
@@ -176,6 +201,7 @@ impl Shared {
         };
         self.change(change).ok();
         let uuid = &host().uuid;
+        persistence.apply_resets(&db, &snapshot.health);
         collect_crashes(
             &db,
             snapshot.health.clock.unix_seconds(),
@@ -188,6 +214,32 @@ impl Shared {
         if db.is_busy() {
             Self::retry_later(persistence);
         }
+        Self::watch_resets(persistence, &snapshot.health);
+    }
+
+    /// Waits for resets by other processes on a background thread, while a circuit of this process is not closed.
+    fn watch_resets(persistence: &Arc<Persistence>, health: &Health) {
+        let process = std::process::id();
+        if !health.refuses_any() || persistence.watching.swap(process, Ordering::AcqRel) == process {
+            return;
+        }
+        let persistence = Arc::clone(persistence);
+        let wait = move || {
+            loop {
+                std::thread::sleep(RESET_INTERVAL);
+                let shared = persistence.engine.get().and_then(Weak::upgrade);
+                let (Some(shared), Some(db)) = (shared, persistence.db()) else { break };
+                let health = Arc::clone(&shared.published.load().health);
+                persistence.apply_resets(&db, &health);
+                if !health.refuses_any() {
+                    persistence.watching.store(0, Ordering::Release);
+                    // A circuit may have opened in between.
+                    return Self::watch_resets(&persistence, &health);
+                }
+            }
+            persistence.watching.store(0, Ordering::Release);
+        };
+        let _ = std::thread::Builder::new().name("lz-resets".to_owned()).spawn(wait);
     }
 
     /// Schedules a background write of changed health.
@@ -196,6 +248,7 @@ impl Shared {
         else {
             return;
         };
+        Self::watch_resets(persistence, &self.published.load().health);
         let process = std::process::id();
         if persistence.saving.swap(process, Ordering::AcqRel) == process {
             return;
@@ -300,24 +353,22 @@ impl Engine {
         all
     }
 
-    /// Resets the circuits of a kernel or backend, or all, in this process and in the database. Returns how many were reset.
-    /// Other running processes are not affected.
+    /// Resets the circuits of a kernel or backend, or all, in this process and in the database. Returns how many were reset. Other
+    /// running processes that use the database reset theirs within about a second.
     pub fn reset_kernel(&self, name: Option<&str>) -> Result<usize, DropReason> {
         let chosen = |report: &CircuitReport| {
             report.scope != RefusalScope::Device && name.is_none_or(|name| report.name == name)
         };
         let count = self.circuits().into_iter().filter(chosen).count();
         let health = self.health();
-        match name {
-            Some(name) => {
-                health.reset_kernel(name);
-                health.reset_backend(name);
-            }
-            None => health.reset_all(),
-        }
+        health.reset_named(name);
         if let Some(db) = self.perfdb() {
-            db.delete_health(Engine::health_identity(), name)?;
+            db.reset_health(Engine::health_identity(), name)?;
             db.clear_trials(name)?;
+            if let Some(persistence) = self.shared.persistence.get() {
+                // Applied here as well, so that it is not applied later to new failures.
+                persistence.apply_resets(&db, &health);
+            }
         }
         Ok(count)
     }

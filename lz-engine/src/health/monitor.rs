@@ -473,6 +473,25 @@ impl Health {
         self.reset(|key| matches!(key, Key::Backend(name) if name == backend));
     }
 
+    /// Removes the records of a kernel or backend, or of all of them.
+    pub fn reset_named(&self, name: Option<&str>) {
+        match name {
+            Some(name) => {
+                self.reset_kernel(name);
+                self.reset_backend(name);
+            }
+            None => self.reset_all(),
+        }
+    }
+
+    /// Whether the circuit of a kernel or backend is not closed.
+    pub fn refuses_any(&self) -> bool {
+        let state = self.lock();
+        state.registry.records().any(|(key, record)| {
+            !matches!(key, Key::Device(_)) && record.circuit.state() != HealthState::Closed
+        })
+    }
+
     /// Marks a lost device as working after its context was recreated. The only way to recover a lost device.
     pub fn device_recovered(&self, uuid: &str) {
         self.reset(|key| matches!(key, Key::Device(name) if name == uuid));

@@ -3,12 +3,14 @@
 mod open;
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
+use crate::fork::InUse;
 use crate::records::Rejection;
 use open::open_backing;
 pub use open::{ClosedReason, OpenStatus, Opened, Options};
@@ -126,6 +128,46 @@ struct Inner {
     retry_at: Instant,
 }
 
+impl Inner {
+    fn new(backing: Backing) -> Inner {
+        Inner {
+            backing,
+            process: std::process::id(),
+            dropped_writes: 0,
+            failed_reads: 0,
+            last_failure: None,
+            quarantined: None,
+            retry_at: Instant::now() + RETRY_INTERVAL,
+        }
+    }
+}
+
+/// The locked state. The lock is released before a fork may proceed.
+struct Access<'a> {
+    inner: MutexGuard<'a, Inner>,
+    _in_use: InUse,
+}
+
+impl Deref for Access<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Access<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+/// Why a database is closed in a child that was forked while another thread accessed it.
+pub(super) fn forked() -> ClosedReason {
+    let message = "the process was forked while another thread accessed a performance database".to_owned();
+    ClosedReason::Unavailable { message }
+}
+
 /// How often a busy database is retried by reads.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -139,16 +181,7 @@ pub struct PerfDb {
 
 impl PerfDb {
     pub(super) fn new(path: PathBuf, options: Options, backing: Backing) -> PerfDb {
-        let inner = Inner {
-            backing,
-            process: std::process::id(),
-            dropped_writes: 0,
-            failed_reads: 0,
-            last_failure: None,
-            quarantined: None,
-            retry_at: Instant::now() + RETRY_INTERVAL,
-        };
-        PerfDb { path, options, inner: Mutex::new(inner) }
+        PerfDb { path, options, inner: Mutex::new(Inner::new(backing)) }
     }
 
     /// A disabled database: reads return nothing, writes are dropped.
@@ -164,7 +197,15 @@ impl PerfDb {
 
     /// The mode of the database and its failures so far.
     pub fn status(&self) -> Status {
-        let inner = self.inner();
+        let Some(inner) = self.inner() else {
+            return Status {
+                mode: Mode::Closed(forked()),
+                dropped_writes: 0,
+                failed_reads: 0,
+                last_failure: None,
+                quarantined: None,
+            };
+        };
         Status {
             mode: match &inner.backing {
                 Backing::Writable(_) => Mode::Writable,
@@ -178,8 +219,10 @@ impl PerfDb {
         }
     }
 
-    /// A poisoned lock is safe to use: SQLite rolled the transaction back.
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    /// The state, for the duration of one access; `None` if this process was forked while another thread accessed a database. A poisoned
+    /// lock is safe to use: SQLite rolled the transaction back.
+    fn inner(&self) -> Option<Access<'_>> {
+        let in_use = InUse::enter()?;
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
         if inner.process != process {
@@ -190,17 +233,17 @@ impl PerfDb {
                 std::mem::forget(std::mem::replace(&mut inner.backing, own));
             }
         }
-        inner
+        Some(Access { inner, _in_use: in_use })
     }
 
     /// Reopens a database that was busy; returns whether it is still busy.
     pub fn retry(&self) -> bool {
-        self.reopen(&mut self.inner())
+        self.inner().is_some_and(|mut inner| self.reopen(&mut inner))
     }
 
     /// Whether it is closed because another process has locked it.
     pub fn is_busy(&self) -> bool {
-        matches!(self.inner().backing, Backing::Closed(ClosedReason::Busy))
+        self.inner().is_some_and(|inner| matches!(inner.backing, Backing::Closed(ClosedReason::Busy)))
     }
 
     fn reopen(&self, inner: &mut Inner) -> bool {
@@ -213,7 +256,7 @@ impl PerfDb {
 
     /// Runs a query. Returns the default if the database is closed; also if the query fails, which is counted.
     pub(super) fn read<T: Default>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> T {
-        let mut inner = self.inner();
+        let Some(mut inner) = self.inner() else { return T::default() };
         if Instant::now() >= inner.retry_at {
             self.reopen(&mut inner);
         }
@@ -242,7 +285,7 @@ impl PerfDb {
     ) -> Result<T, DropReason> {
         let deadline = Instant::now() + self.options.write_timeout.max(self.options.busy_timeout);
         loop {
-            let mut inner = self.inner();
+            let Some(mut inner) = self.inner() else { return Err(DropReason::Closed(forked())) };
             self.reopen(&mut inner);
             let result = attempt(&mut inner.backing, &change);
             let busy = matches!(result, Err(DropReason::Busy | DropReason::Closed(ClosedReason::Busy)));
@@ -262,9 +305,10 @@ impl PerfDb {
     /// Counts a record that was rejected before it reached the database.
     pub(super) fn refuse(&self, rejection: Rejection) -> DropReason {
         let reason = DropReason::from(rejection);
-        let mut inner = self.inner();
-        inner.dropped_writes += 1;
-        self.note(&mut inner, reason.clone());
+        if let Some(mut inner) = self.inner() {
+            inner.dropped_writes += 1;
+            self.note(&mut inner, reason.clone());
+        }
         reason
     }
 
@@ -311,9 +355,17 @@ fn attempt<T>(
 impl Drop for PerfDb {
     /// Checkpoints the WAL, so that a copy of the file alone is complete. Best effort: other processes may be reading.
     fn drop(&mut self) {
-        if let Backing::Writable(connection) = &self.inner().backing {
+        let Some(mut inner) = self.inner() else {
+            // As in `inner`, the connection must not be closed.
+            let closed = Mutex::new(Inner::new(Backing::Closed(forked())));
+            std::mem::forget(std::mem::replace(&mut self.inner, closed));
+            return;
+        };
+        if let Backing::Writable(connection) = &inner.backing {
             let _ = connection.busy_timeout(Duration::ZERO);
             let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
+        // Closed here, where a fork waits for it.
+        inner.backing = Backing::Closed(ClosedReason::Unavailable { message: "closed".to_owned() });
     }
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::{Backing, PerfDb};
+use super::{Backing, PerfDb, forked};
+use crate::fork::InUse;
 use crate::migrations::{APPLICATION_ID, SCHEMA_VERSION, migrate, version};
 use lz_core::reason::{Reason, ReasonCode};
 use lz_files as files;
@@ -174,7 +175,10 @@ impl PerfDb {
     /// Like [`PerfDb::open`], with options.
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Opened {
         let path = path.as_ref().to_path_buf();
-        let (backing, status) = open_backing(&path, options);
+        let (backing, status) = match InUse::enter() {
+            Some(_in_use) => open_backing(&path, options),
+            None => closed(forked()),
+        };
         report(&path, &status);
         Opened { db: PerfDb::new(path, options, backing), status }
     }

@@ -1,5 +1,6 @@
 //! The suite of `lz-perfdb`.
 
 mod faults;
+mod fork;
 mod store;
 mod support;

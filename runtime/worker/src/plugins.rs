@@ -109,6 +109,7 @@ fn try_isolated(
     }
     let isolation = settings::isolation(engine, Origin::File(path), &backend).map_err(refuse)?;
     if isolation.value == Isolation::InProcess {
+        settings::refuse_misspelled(engine, Origin::File(path), &backend, |_| false).map_err(refuse)?;
         return Ok(None);
     }
     let entries = worker.kernels(engine)?;

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lz_core::built_in::reserved_name;
 use lz_core::{Reason, ReasonCode};
 use lz_engine::Engine;
 use lz_engine::policy::WithSource;
 use lz_files as files;
+use lz_schema::diagnostics::nearest;
 use lz_schema::policy::SettingValue;
 
 use crate::options::WorkerOptions;
@@ -14,6 +16,9 @@ use crate::process::CONTROL_VARIABLE;
 
 /// The policy key for where backends run.
 pub const ISOLATION: &str = "backend_isolation";
+
+/// How many files of a plugin directory are compared with a name.
+const MAX_PLUGIN_FILES: usize = 10_000;
 
 /// Where a backend runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +48,15 @@ pub enum Origin<'a> {
 }
 
 impl Origin<'_> {
+    /// The name that a policy would use for it, other than the backend's.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Origin::BuiltIn => None,
+            Origin::File(path) => path.file_name().and_then(|file| file.to_str()),
+            Origin::Module(name) | Origin::EntryPoint(name) => Some(name),
+        }
+    }
+
     /// Whether a name in the policy matches this origin: a path or file name, a module or a parent package, or an entry point.
     fn is_named(&self, name: &str) -> bool {
         match self {
@@ -92,21 +106,57 @@ pub fn isolation(
     }
 }
 
-/// A warning if `backend_isolation` contains an unknown name that is similar to `backend`, which is not in it: the backend runs in this
-/// process, which may not be intended.
-pub fn misspelled(engine: &Engine, backend: &str) -> Option<String> {
-    let set = engine.setting(ISOLATION)?;
-    let SettingValue::WordByName(_, named) = &set.value else { return None };
-    if is_worker() || named.iter().any(|(name, _)| name == backend) {
-        return None;
+/// Refuses to run a backend in this process if the policy isolates a similar name that nothing has: it is probably a misspelling of this
+/// backend, and running it here would weaken isolation. A name that some other backend may have is none: of a built-in or registered
+/// backend, of a plugin file that the policy permits, or of anything for which `is_loadable` returns true.
+pub fn refuse_misspelled(
+    engine: &Engine,
+    origin: Origin<'_>,
+    backend: &str,
+    is_loadable: impl Fn(&str) -> bool,
+) -> Result<(), Reason> {
+    let Some(set) = engine.setting(ISOLATION).filter(|_| !is_worker()) else { return Ok(()) };
+    let SettingValue::WordByName(_, named) = &set.value else { return Ok(()) };
+    if named.iter().any(|(name, _)| name == backend || origin.is_named(name)) {
+        return Ok(());
     }
     let registry = engine.registry();
-    let unknown = named.iter().map(|(name, _)| name.as_str()).filter(|name| registry.backend(name).is_none());
-    let near = lz_schema::diagnostics::nearest(backend, unknown)?;
-    Some(format!(
-        "`{ISOLATION}` ({}) contains `{near}`, but no backend has that name; did you mean `{backend}`, which runs in this process?",
-        set.source
-    ))
+    let is_unknown = |name: &&str| {
+        registry.backend(name).is_none()
+            && reserved_name(name).is_none()
+            && !is_plugin_file(engine, name)
+            && !is_loadable(name)
+    };
+    let isolated = || named.iter().filter(|(_, word)| word != "in_process").map(|(name, _)| name.as_str());
+    for own in [Some(backend), origin.name()].into_iter().flatten() {
+        let mut similar = isolated().filter(|name| nearest(own, [*name]).is_some());
+        if let Some(near) = similar.find(is_unknown) {
+            return Err(Reason::new(ReasonCode::PolicyInvalid).message(format!(
+                "`{ISOLATION}` ({}) isolates `{near}`, which no backend has as its name; did you mean `{own}`? Correct the name, or add \
+                 `{own}: in_process` if `{near}` is another backend",
+                set.source
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether `plugins.load` or a directory of `plugins.directories` contains a plugin file of this name, with or without `lib` and the
+/// extension. The name of its backend is not known before its code runs.
+fn is_plugin_file(engine: &Engine, name: &str) -> bool {
+    let has_name = |path: &Path| {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        Origin::File(path).is_named(name) || stem == name || stem.strip_prefix("lib") == Some(name)
+    };
+    let listed = |key: &str| match engine.setting(key).map(|set| set.value) {
+        Some(SettingValue::Texts(paths)) => paths,
+        _ => Vec::new(),
+    };
+    listed("plugins.load").iter().any(|path| has_name(Path::new(path)))
+        || listed("plugins.directories").iter().any(|folder| {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.take(MAX_PLUGIN_FILES).any(|entry| has_name(&entry.path()))
+        })
 }
 
 /// Whether the policy isolates any backend.

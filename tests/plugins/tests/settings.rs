@@ -77,6 +77,20 @@ fn a_backend_is_isolated_by_its_name() {
 }
 
 #[test]
+fn a_plugin_whose_name_is_misspelled_in_the_policy_is_refused() {
+    let plugin = compile("plugin.cpp", "");
+    let named = "backend_isolation: {cp: subprocess}\n";
+    let engine = opened(&format!("{BASE_CONFIG}{named}"), &[]).unwrap();
+    let error = load(&engine, &plugin).unwrap_err();
+    assert!(error.has(ReasonCode::PolicyInvalid), "{error}");
+    assert!(error.to_string().contains("did you mean `cpp`?"), "{error}");
+    // The policy can state that the backend is another one.
+    let named = "backend_isolation: {cp: subprocess, cpp: in_process}\n";
+    let engine = opened(&format!("{BASE_CONFIG}{named}"), &[]).unwrap();
+    assert_eq!(load(&engine, &plugin).unwrap().runs_in, None);
+}
+
+#[test]
 fn the_environment_and_configure_override_the_file() {
     let variables = [("LAYERZERO_BACKEND_ISOLATION", "c: subprocess")];
     let engine = opened(BASE_CONFIG, &variables).unwrap();

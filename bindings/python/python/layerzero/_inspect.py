@@ -227,7 +227,7 @@ def list_circuits() -> list[dict[str, Any]]:
 def reset_kernel(name: str | None = None) -> int:
     """Resets the circuit breakers of a kernel or backend, or all of them, in this process and in the database.
 
-    Returns how many were reset. Other running processes keep theirs.
+    Returns how many were reset. Other running processes that use the database reset theirs within about a second.
     """
     return _native.reset_kernel(name)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
+from importlib import metadata
 from typing import NamedTuple
 
 from layerzero import _native
@@ -23,6 +26,17 @@ class Worker(NamedTuple):
 def workers() -> list[Worker]:
     """The worker processes of this process. Each is started by the first call that needs it."""
     return [Worker(*row) for row in _native.list_workers()]
+
+
+def is_loadable(name: str) -> bool:
+    """Whether a Python module or a backend's entry point of this name is installed."""
+    if name in sys.modules or name in metadata.entry_points(group="layerzero.backends").names:
+        return True
+    # Searching for a submodule would import its package.
+    try:
+        return "." not in name and importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 class Plugin(NamedTuple):

@@ -111,6 +111,13 @@ def _parser() -> argparse.ArgumentParser:
         "check that Transformers architectures give the same outputs with layerzero; exit code 1 if one does not",
     )
     one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="architectures to check, such as llama; default: all")
+    one = add(
+        "torch-extension",
+        _torch_extension,
+        "show, build or remove the C++ extension for the installed torch, which makes calls on torch tensors faster",
+    )
+    one.add_argument("action", choices=("show", "build", "remove"))
+    one.add_argument("--compiler", help="C++ compiler (default: $CXX, then c++)")
     one = add("new-op", _new_op, "create a schema for a new operation, to be loaded with lz.register_operation")
     one.add_argument("name", help="dotted name, such as activation.square")
     one.add_argument("--folder", default=".", help="folder of the new file")
@@ -149,6 +156,25 @@ def _health(options: argparse.Namespace) -> Report:
         for one in circuits
     ]
     return Report((table("circuits", columns, rows),), {"circuits": circuits})
+
+
+def _torch_extension(options: argparse.Namespace) -> Report:
+    import torch
+
+    from layerzero import _torch_extension
+
+    if options.action == "build":
+        _torch_extension.build(options.compiler)
+    elif options.action == "remove":
+        _torch_extension.remove()
+    file, is_built = _torch_extension.path(torch), _torch_extension.find(torch) is not None
+    lz.ops.norm_rms(torch.zeros(1, 8))
+    is_used = "extension" in _native.torch_interfaces()
+    rows = [(torch.__version__, is_built, is_used, file)]
+    data = {"torch": torch.__version__, "built": is_built, "used": is_used, "file": str(file)}
+    if options.action == "build":
+        data["kept"] = is_used
+    return Report((table("torch extension", ("torch", "built", "used", "file"), rows),), data)
 
 
 def _names() -> set[str]:

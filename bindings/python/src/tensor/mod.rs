@@ -271,7 +271,8 @@ unsafe fn describe_bytes(
 }
 
 /// The interfaces of torch in use, once a tensor was read: `exchange` (DLPack exchange API of the type),
-/// `stable` (torch's stable C ABI), `is_neg` (a function of torch's library without a stability guarantee).
+/// `stable` (torch's stable C ABI), `is_neg` (a function of torch's library without a stability guarantee),
+/// `extension` (a C++ extension that was compiled for this torch).
 #[pyfunction]
 fn torch_interfaces(py: Python<'_>) -> Vec<&'static str> {
     torch::interfaces(py)

@@ -1,5 +1,5 @@
-//! torch tensors. Inputs are borrowed through the DLPack exchange API of their type; output allocation goes through
-//! torch's stable C ABI (`allocate`). Two kinds of tensors that the exchange API exports are refused, because a
+//! torch tensors. Inputs are borrowed through a C++ extension, if one was compiled for this torch, else through
+//! the DLPack exchange API of their type; output allocation goes through torch's stable C ABI (`allocate`). Two kinds of tensors that the exchange API exports are refused, because a
 //! kernel would compute a wrong result: views with the negative bit set, and tensors that require grad.
 
 use std::ffi::{c_int, c_void};
@@ -19,22 +19,53 @@ use super::layout::{DLPackExchangeAPI, DLTensor};
 use super::{BorrowGuard, Kind, Problem, capsule, describe_contiguous, types};
 use crate::private;
 
+mod extension;
 mod flags;
+mod numbers;
 mod reader;
 mod stable;
 
+use extension::Extension;
 use flags::Flags;
-use reader::{Outcome, Reader};
+use numbers::Numbers;
+use reader::Reader;
 use stable::Stable;
 pub use stable::{Handle, TensorHandle, library, sibling_library};
 
 /// DLPack's device type of CUDA.
 const DL_CUDA: i32 = 2;
 
+/// The outcome of reading a tensor.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It is described.
+    Described,
+    /// It is a view with the negative bit set.
+    Negated,
+    /// It requires grad, and gradients are enabled in this thread.
+    RequiresGrad,
+    /// Not a strided tensor of the host or of a GPU; the DLPack exchange API reports what is wrong with it.
+    Unusual,
+}
+
+impl Outcome {
+    /// The result; `None` if the tensor must be read by the exchange API.
+    #[inline]
+    fn settle(self) -> Option<Result<(), Problem>> {
+        match self {
+            Outcome::Described => Some(Ok(())),
+            Outcome::Negated => Some(Err(flags::negated_view())),
+            Outcome::RequiresGrad => Some(Err(flags::requires_gradient())),
+            Outcome::Unusual => None,
+        }
+    }
+}
+
 /// The functions of this process's torch.
 struct Torch {
     exchange: Option<&'static DLPackExchangeAPI>,
     stable: Option<Stable>,
+    extension: Option<Extension>,
     reader: Option<Reader>,
     flags: Flags,
 }
@@ -55,9 +86,13 @@ pub fn register(module: &Bound<'_, PyAny>) -> PyResult<()> {
     let tensor = module.getattr("Tensor")?.cast_into::<PyType>()?;
     let flags = Flags::find(module, &tensor)?;
     let stable = Stable::find(module);
-    let reader =
-        stable.as_ref().filter(|_| private::allowed()).and_then(|stable| Reader::find(module, stable));
-    let torch = Torch { exchange: exchange(&tensor)?, stable, reader, flags };
+    let numbers = stable.as_ref().and_then(|stable| Numbers::find(module, stable));
+    let extension = match &numbers {
+        Some(numbers) => Extension::find(module, numbers)?,
+        None => None,
+    };
+    let reader = numbers.filter(|_| private::allowed()).and_then(|numbers| Reader::find(module, &numbers));
+    let torch = Torch { exchange: exchange(&tensor)?, stable, extension, reader, flags };
     // Another thread may have been first; it found the same functions.
     TORCH.set(py, torch).ok();
     types::TENSOR.set(&tensor);
@@ -93,15 +128,31 @@ pub fn read(
 ) -> Result<(), Problem> {
     guard.kind = Kind::Torch;
     let Some(torch) = TORCH.get(object.py()) else { return capsule::read(object, Kind::Torch, view, guard) };
+    if let Some(extension) = &torch.extension
+        && types::is_plain_tensor(object)
+    {
+        // SAFETY: it has one of the two types.
+        if let Some(result) = unsafe { extension.read(object, view) }.settle() {
+            return result;
+        }
+    }
+    read_by_functions(torch, object, view, guard)
+}
+
+/// Borrows a tensor without the C++ extension.
+fn read_by_functions(
+    torch: &Torch,
+    object: Borrowed<'_, '_, PyAny>,
+    view: &mut TensorView<'_>,
+    guard: &mut BorrowGuard,
+) -> Result<(), Problem> {
     if torch.is_grad_enabled(object.py())? {
         torch.flags.refuse_grad(object)?;
     }
-    if let (Some(reader), Some(stable)) = (&torch.reader, &torch.stable) {
-        match reader.read(stable, object, view) {
-            Outcome::Described => return Ok(()),
-            Outcome::Negated => return Err(flags::negated_view()),
-            Outcome::Unusual => {}
-        }
+    if let (Some(reader), Some(stable)) = (&torch.reader, &torch.stable)
+        && let Some(result) = reader.read(stable, object, view).settle()
+    {
+        return result;
     }
     read_by_exchange(torch, object, view, guard)
 }
@@ -145,7 +196,8 @@ pub fn interfaces(py: Python<'_>) -> Vec<&'static str> {
     let Some(torch) = TORCH.get(py) else { return Vec::new() };
     let exchange = torch.exchange.map(|_| "exchange");
     let (stable, reader) = (torch.stable.as_ref().map(|_| "stable"), torch.reader.as_ref().map(|_| "is_neg"));
-    [exchange, stable, reader].into_iter().flatten().collect()
+    let extension = torch.extension.as_ref().map(|_| "extension");
+    [exchange, stable, reader, extension].into_iter().flatten().collect()
 }
 
 /// Borrows a tensor of a torch without the DLPack exchange API.
@@ -186,9 +238,8 @@ fn borrow_refused(object: Borrowed<'_, '_, PyAny>, error: PyErr) -> Problem {
 /// stable C ABI cannot create one.
 #[inline]
 pub fn handle(object: Borrowed<'_, '_, PyAny>) -> Option<TensorHandle> {
-    let ty = types::of(object);
-    let is_known = types::TENSOR.is(ty) || types::PARAMETER.is(ty);
-    TORCH.get(object.py())?.stable.as_ref().filter(|_| is_known)?.handle(object)
+    let is_plain = types::is_plain_tensor(object);
+    TORCH.get(object.py())?.stable.as_ref().filter(|_| is_plain)?.handle(object)
 }
 
 /// A Python object that shares the tensor of an AOTI handle.

@@ -41,6 +41,14 @@ pub fn of(object: Borrowed<'_, '_, PyAny>) -> *mut ffi::PyTypeObject {
     unsafe { ffi::Py_TYPE(object.as_ptr()) }
 }
 
+/// Whether an object is a `torch.Tensor` or `torch.nn.Parameter`, not an instance of another subclass, which
+/// may override attributes.
+#[inline]
+pub fn is_plain_tensor(object: Borrowed<'_, '_, PyAny>) -> bool {
+    let ty = of(object);
+    TENSOR.is(ty) || PARAMETER.is(ty)
+}
+
 /// Whether an object has one of the common tensor types.
 #[inline]
 pub fn is_common_tensor(object: Borrowed<'_, '_, PyAny>) -> bool {

@@ -219,6 +219,41 @@ def test_circuits_are_listed_and_reset(kernels, capsys):
     assert "test.norm.rms" not in circuits() and lz.reset_kernel() == 0
 
 
+def test_reset_on_the_command_line_reaches_a_running_process(tmp_path):
+    program = """
+import time
+import numpy as np
+import layerzero as lz
+
+x = np.ones((2, 8), np.float32)
+
+@lz.register_kernel(operation="norm.rms", id="test.norm.rms", backend="test", priority=100)
+def rms(x, weight, *, eps, weight_offset):
+    raise RuntimeError("broken")
+
+for _ in range(6):
+    lz.ops.norm_rms(x)
+opened = [one["name"] for one in lz.list_circuits() if one["refuses"]]
+time.sleep(1)
+print(*opened, flush=True)
+input()
+for _ in range(100):
+    time.sleep(0.1)
+    if not lz.list_circuits():
+        break
+print(*[one["name"] for one in lz.list_circuits()], flush=True)
+"""
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert "test.norm.rms" in running.stdout.readline()
+        reset = [sys.executable, "-m", "layerzero", "health", "reset", "test.norm.rms"]
+        assert subprocess.run(reset, env=environment).returncode == 0
+        shown = subprocess.run([*reset[:4], "show"], env=environment, text=True, capture_output=True)
+        assert "test.norm.rms" not in shown.stdout
+        assert running.communicate("go\n", timeout=120)[0].strip() == ""
+
+
 def _start(script: str, home) -> subprocess.Popen:
     environment = {**os.environ, "HOME": str(home)}
     return subprocess.Popen([sys.executable, "-c", script], env=environment, text=True, stdout=subprocess.PIPE)

@@ -69,11 +69,35 @@ def test_invalid_policy_does_not_weaken_isolation(folder: Path) -> None:
     assert "fell back [" in done.stdout and "None" not in done.stdout, "a worker ran it and failed"
 
 
-def test_misspelled_backend_in_backend_isolation_warns(folder: Path) -> None:
+def test_misspelled_backend_in_backend_isolation_is_refused(folder: Path) -> None:
     (folder / "mine.py").write_text(MODULE)
-    (folder / "layerzero.yaml").write_text("backend_isolation: {mien: subprocess}\n")
+    policy = folder / "layerzero.yaml"
+    policy.write_text("backend_isolation: {mien: subprocess}\n")
+    done = run(folder, CALL)
+    assert done.returncode == 1 and "ran in" not in done.stdout + done.stderr
+    for part in ("ConfigurationError", "isolates `mien`, which no backend has as its name; did you mean `mine`?", "`mine: in_process`"):
+        assert part in done.stderr, done.stderr
+    # The policy can state that the backend is another one.
+    policy.write_text("backend_isolation: {mien: subprocess, mine: in_process}\n")
+    assert run(folder, "import mine").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["mien", "minel"])
+def test_similar_name_of_a_backend_that_can_be_loaded_is_no_misspelling(folder: Path, name: str) -> None:
+    (folder / "mine.py").write_text(MODULE)
+    (folder / "mien.py").write_text("")
+    plugins = folder / "plugins"
+    plugins.mkdir()
+    (plugins / "libminel.so").write_text("")
+    (folder / "layerzero.yaml").write_text(f"plugins: {{directories: [{plugins}]}}\nbackend_isolation: {{{name}: subprocess}}\n")
     done = run(folder, "import mine")
-    assert "contains `mien`, but no backend has that name; did you mean `mine`" in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_misspelled_name_that_isolates_nothing_more_is_accepted(folder: Path) -> None:
+    (folder / "mine.py").write_text(MODULE)
+    (folder / "layerzero.yaml").write_text("backend_isolation: {mien: in_process}\n")
+    assert run(folder, "import mine").returncode == 0
 
 
 def test_every_function_raises_with_an_invalid_policy(folder: Path) -> None:

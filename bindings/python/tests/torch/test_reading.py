@@ -255,7 +255,7 @@ def test_reading_keeps_no_reference():
     ],
     ids=["published", "exchange functions alone", "capsules"],
 )
-def test_published_interfaces_alone_pass_this_file(hidden, expected):
+def test_published_interfaces_alone_pass_this_file(hidden, expected, tmp_path):
     """Hides interfaces that older releases of torch lack from a fresh process while layerzero looks them up."""
     program = f"""
 import sys
@@ -269,6 +269,7 @@ torch.__path__ = path
 assert set(lz._native.torch_interfaces()) == {expected!r}, lz._native.torch_interfaces()
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", "not published", {str(pathlib.Path(__file__))!r}]))
 """
-    environment = {**os.environ, "LAYERZERO_PRIVATE_INTERFACES": "0"}
+    # A folder without the torch extension.
+    environment = {**os.environ, "LAYERZERO_PRIVATE_INTERFACES": "0", "XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

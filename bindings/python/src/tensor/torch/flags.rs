@@ -40,7 +40,7 @@ impl Flags {
         let is_negated = match self.is_neg {
             // SAFETY: a method of `torch.Tensor` without arguments; the result is a new reference, or null
             // with an exception.
-            Some(is_neg) if is_plain(tensor) => unsafe {
+            Some(is_neg) if types::is_plain_tensor(tensor) => unsafe {
                 answer(py, is_neg(tensor.as_ptr(), ptr::null_mut()))?
             },
             _ => tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()?,
@@ -56,7 +56,7 @@ impl Flags {
         let requires_grad = match self.requires_grad {
             // SAFETY: the getter of `torch.Tensor` with its own closure; the result is a new reference, or
             // null with an exception.
-            Some((getter, closure)) if is_plain(tensor) => unsafe {
+            Some((getter, closure)) if types::is_plain_tensor(tensor) => unsafe {
                 answer(py, getter(tensor.as_ptr(), closure))?
             },
             _ => tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()?,
@@ -68,13 +68,6 @@ impl Flags {
     pub fn is_grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_grad_enabled.bind(py).call0()?.is_truthy()
     }
-}
-
-/// Whether an object has the attributes of `torch.Tensor`; a subclass may override them.
-#[inline]
-fn is_plain(tensor: Borrowed<'_, '_, PyAny>) -> bool {
-    let ty = types::of(tensor);
-    types::TENSOR.is(ty) || types::PARAMETER.is(ty)
 }
 
 /// The truth value that a C function returned.
@@ -152,8 +145,9 @@ pub fn negated_view() -> Problem {
         .into()
 }
 
+/// The error for a tensor that requires grad.
 #[cold]
-fn requires_gradient() -> Problem {
+pub fn requires_gradient() -> Problem {
     Reason::new(ReasonCode::ArgumentKind)
         .message("it requires grad, and LayerZero has no backward; call under torch.no_grad(), or detach it")
         .into()

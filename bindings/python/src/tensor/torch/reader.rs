@@ -9,22 +9,20 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use lz_core::device::Platform;
-use lz_core::tensor::{Device, MAX_RANK};
-use lz_core::{DType, TensorView};
+use lz_core::TensorView;
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 
+use super::Outcome;
+use super::numbers::Numbers;
 use super::stable::{Handle, Stable, library};
 
 /// Versions of torch whose headers declare the function, and that were tested.
 const VERSIONS: [&str; 1] = ["2.15."];
-/// Upper limit of torch's dtype numbers.
-const DTYPES: usize = 64;
 
 type Number = unsafe extern "C" fn(Handle, *mut i64) -> c_int;
 type SmallNumber = unsafe extern "C" fn(Handle, *mut i32) -> c_int;
-type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
+type Sizes = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
 
 /// The functions that read a handle.
 pub struct Reader {
@@ -36,43 +34,20 @@ pub struct Reader {
     device: SmallNumber,
     index: SmallNumber,
     rank: Number,
-    sizes: Numbers,
-    strides: Numbers,
+    sizes: Sizes,
+    strides: Sizes,
     data: unsafe extern "C" fn(Handle, *mut *mut c_void) -> c_int,
-    /// LayerZero's dtype for each torch dtype number.
-    dtypes: [Option<DType>; DTYPES],
-    cpu: i32,
-    cuda: i32,
-    /// The platform that torch calls `cuda`.
-    gpu: Platform,
-}
-
-/// The outcome of reading a tensor.
-pub enum Outcome {
-    /// It is described.
-    Described,
-    /// It is a view with the negative bit set.
-    Negated,
-    /// Not a strided tensor of the host or of a GPU; the DLPack exchange API reports what is wrong with it.
-    Unusual,
+    numbers: Numbers,
 }
 
 impl Reader {
     /// Looks up the functions, in a listed version of torch.
-    pub fn find(torch: &Bound<'_, PyAny>, stable: &Stable) -> Option<Reader> {
+    pub fn find(torch: &Bound<'_, PyAny>, numbers: &Numbers) -> Option<Reader> {
         let version: String = torch.getattr("__version__").ok()?.str().ok()?.extract().ok()?;
         if !VERSIONS.iter().any(|known| version.starts_with(known)) {
             return None;
         }
         let library = library(torch)?;
-        let mut dtypes = [None; DTYPES];
-        for dtype in DType::ALL {
-            if let Some(entry) = stable.number(dtype).and_then(|number| dtypes.get_mut(number)) {
-                *entry = Some(dtype);
-            }
-        }
-        let (cpu, cuda) = stable.devices();
-        let is_rocm = !torch.getattr("version").ok()?.getattr("hip").ok()?.is_none();
         // SAFETY: the names and types are those of torch's headers; a mangled C++ name includes the parameter
         // types.
         unsafe {
@@ -88,10 +63,7 @@ impl Reader {
                 sizes: *library.get(b"aoti_torch_get_sizes").ok()?,
                 strides: *library.get(b"aoti_torch_get_strides").ok()?,
                 data: *library.get(b"torch_get_mutable_data_ptr").ok()?,
-                dtypes,
-                cpu,
-                cuda,
-                gpu: if is_rocm { Platform::Rocm } else { Platform::Cuda },
+                numbers: numbers.clone(),
             })
         }
     }
@@ -124,14 +96,9 @@ impl Reader {
                 && (self.sizes)(handle, &raw mut sizes) == 0
                 && (self.strides)(handle, &raw mut strides) == 0
                 && (self.data)(handle, &raw mut data) == 0;
-            let known =
-                usize::try_from(dtype).ok().and_then(|number| self.dtypes.get(number).copied().flatten());
-            let (true, Some(dtype), 0..=MAX) = (succeeded, known, rank) else { return Outcome::Unusual };
-            let device = if device == self.cpu {
-                Device::HOST
-            } else if device == self.cuda && (self.index)(handle, &raw mut index) == 0 {
-                Device { platform: self.gpu, index: index as u16 }
-            } else {
+            let index = || ((self.index)(handle, &raw mut index) == 0).then_some(index);
+            let known = self.numbers.known(dtype, device, rank, index);
+            let (true, Some((dtype, device))) = (succeeded, known) else {
                 return Outcome::Unusual;
             };
             view.describe(data.cast(), rank as usize, (dtype, device), |at| {
@@ -141,5 +108,3 @@ impl Reader {
         Outcome::Described
     }
 }
-
-const MAX: i64 = MAX_RANK as i64;

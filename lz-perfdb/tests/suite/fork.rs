@@ -1,0 +1,79 @@
+//! Forked children of a process whose threads use the database: they use it as well, or report why they cannot, and never wait for a
+//! thread that does not exist in them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lz_perfdb::{ClosedReason, DropReason, Mode, Options, PerfDb};
+use lz_test_support::Folder;
+
+use crate::support::health_row;
+
+/// Seconds after which a child that hangs is killed.
+const LIMIT: u32 = 10;
+
+/// Runs `body` in a forked child and returns whether it returned true.
+fn in_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child uses only the code under test and ends with `_exit`, so nothing of the parent is dropped in it.
+    unsafe {
+        let child = libc::fork();
+        assert!(child >= 0);
+        if child == 0 {
+            libc::alarm(LIMIT);
+            libc::_exit(i32::from(!body()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+#[test]
+fn child_uses_the_database_while_threads_of_its_parent_do() {
+    let folder = Folder::new();
+    let db = PerfDb::open(folder.database()).db;
+    db.save_health(&[health_row("a", 1)]).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let (db, done) = (&db, &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    db.save_health(&[health_row("b", number)]).unwrap();
+                    assert!(!db.load_health(None).is_empty());
+                }
+            });
+        }
+        let use_it = || !db.load_health(None).is_empty() && db.save_health(&[health_row("c", 1)]).is_ok();
+        let succeeded = (0..20).all(|_| in_child(use_it));
+        done.store(true, Ordering::Relaxed);
+        assert!(succeeded);
+    });
+}
+
+#[test]
+fn child_of_a_process_that_is_stuck_in_the_database_continues_without_it() {
+    let folder = Folder::new();
+    let path = folder.database();
+    let options = Options { busy_timeout: Duration::from_secs(8), ..Options::default() };
+    let db = PerfDb::open_with(&path, options).db;
+    db.save_health(&[health_row("a", 1)]).unwrap();
+    let holder = rusqlite::Connection::open(&path).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| db.save_health(&[health_row("b", 1)]).unwrap());
+        // The thread waits inside SQLite for the other connection.
+        std::thread::sleep(Duration::from_millis(200));
+        let is_closed = |mode| matches!(mode, Mode::Closed(ClosedReason::Unavailable { message }) if message.contains("forked"));
+        let succeeded = in_child(|| {
+            let dropped = db.save_health(&[health_row("c", 1)]);
+            is_closed(db.status().mode)
+                && db.load_health(None).is_empty()
+                && matches!(dropped, Err(DropReason::Closed(_)))
+                && is_closed(PerfDb::open(&path).db.status().mode)
+        });
+        holder.execute_batch("COMMIT").unwrap();
+        assert!(succeeded);
+    });
+    assert_eq!(db.load_health(None).len(), 2, "the parent is not affected");
+}
