@@ -184,7 +184,7 @@ pub(crate) fn push_overlay(
     shown: Layer,
 ) -> Result<PolicyScope, OverlayIdsExhausted> {
     let layer = (!layer.is_empty()).then_some((engine, layer));
-    let frame = Frame { mode, layer, shown: Some((engine, shown)), ..Frame::default() };
+    let frame = Frame { mode, layer, shown: Some((engine, shown)) };
     push(frame).map(|frame| PolicyScope { _frame: frame })
 }
 

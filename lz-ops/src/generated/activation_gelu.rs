@@ -129,7 +129,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "The Gaussian error linear unit."; ACTIVATION_GELU, ActivationGelu,
-    ActivationGeluCall, ActivationGeluOut, ActivationGeluOutput; activation_gelu(output :
-    tensor / output_spec); activation_gelu_into();
+    "The Gaussian error linear unit.";
+    ACTIVATION_GELU, ActivationGelu, ActivationGeluCall, ActivationGeluOut, ActivationGeluOutput;
+    activation_gelu(output: tensor/output_spec);
+    activation_gelu_into();
 );

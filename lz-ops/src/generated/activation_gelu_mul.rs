@@ -139,6 +139,7 @@ lz::kernel_trait!(
 lz::operation_functions!(
     "The GeGLU gate, the Gaussian error linear unit of one tensor times another.";
     ACTIVATION_GELU_MUL, ActivationGeluMul, ActivationGeluMulCall, ActivationGeluMulOut,
-    ActivationGeluMulOutput; activation_gelu_mul(output : tensor / output_spec);
+        ActivationGeluMulOutput;
+    activation_gelu_mul(output: tensor/output_spec);
     activation_gelu_mul_into();
 );

@@ -110,7 +110,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "The rectified linear unit."; ACTIVATION_RELU, ActivationRelu, ActivationReluCall,
-    ActivationReluOut, ActivationReluOutput; activation_relu(output : tensor /
-    output_spec); activation_relu_into();
+    "The rectified linear unit.";
+    ACTIVATION_RELU, ActivationRelu, ActivationReluCall, ActivationReluOut, ActivationReluOutput;
+    activation_relu(output: tensor/output_spec);
+    activation_relu_into();
 );

@@ -114,8 +114,9 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "The square of the rectified linear unit."; ACTIVATION_RELU_SQUARED,
-    ActivationReluSquared, ActivationReluSquaredCall, ActivationReluSquaredOut,
-    ActivationReluSquaredOutput; activation_relu_squared(output : tensor / output_spec);
+    "The square of the rectified linear unit.";
+    ACTIVATION_RELU_SQUARED, ActivationReluSquared, ActivationReluSquaredCall, ActivationReluSquaredOut,
+        ActivationReluSquaredOutput;
+    activation_relu_squared(output: tensor/output_spec);
     activation_relu_squared_into();
 );

@@ -117,7 +117,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "The sigmoid-weighted linear unit, also called swish."; ACTIVATION_SILU,
-    ActivationSilu, ActivationSiluCall, ActivationSiluOut, ActivationSiluOutput;
-    activation_silu(output : tensor / output_spec); activation_silu_into();
+    "The sigmoid-weighted linear unit, also called swish.";
+    ACTIVATION_SILU, ActivationSilu, ActivationSiluCall, ActivationSiluOut, ActivationSiluOutput;
+    activation_silu(output: tensor/output_spec);
+    activation_silu_into();
 );

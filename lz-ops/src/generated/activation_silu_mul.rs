@@ -121,6 +121,7 @@ lz::kernel_trait!(
 lz::operation_functions!(
     "The SwiGLU gate, the sigmoid-weighted linear unit of one tensor times another.";
     ACTIVATION_SILU_MUL, ActivationSiluMul, ActivationSiluMulCall, ActivationSiluMulOut,
-    ActivationSiluMulOutput; activation_silu_mul(output : tensor / output_spec);
+        ActivationSiluMulOutput;
+    activation_silu_mul(output: tensor/output_spec);
     activation_silu_mul_into();
 );

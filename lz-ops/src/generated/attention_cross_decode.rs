@@ -242,8 +242,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "One decode step of attention over the keys and values of an encoder.";
-    ATTENTION_CROSS_DECODE, AttentionCrossDecode, AttentionCrossDecodeCall,
-    AttentionCrossDecodeOut, AttentionCrossDecodeOutput; attention_cross_decode(output :
-    tensor / output_spec, lse : optional_tensor / lse_spec);
+    ATTENTION_CROSS_DECODE, AttentionCrossDecode, AttentionCrossDecodeCall, AttentionCrossDecodeOut,
+        AttentionCrossDecodeOutput;
+    attention_cross_decode(output: tensor/output_spec, lse: optional_tensor/lse_spec);
     attention_cross_decode_into();
 );

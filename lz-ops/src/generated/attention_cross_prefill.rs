@@ -251,8 +251,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Attention of a decoder's sequences over the keys and values of an encoder.";
-    ATTENTION_CROSS_PREFILL, AttentionCrossPrefill, AttentionCrossPrefillCall,
-    AttentionCrossPrefillOut, AttentionCrossPrefillOutput; attention_cross_prefill(output
-    : tensor / output_spec, lse : optional_tensor / lse_spec);
+    ATTENTION_CROSS_PREFILL, AttentionCrossPrefill, AttentionCrossPrefillCall, AttentionCrossPrefillOut,
+        AttentionCrossPrefillOutput;
+    attention_cross_prefill(output: tensor/output_spec, lse: optional_tensor/lse_spec);
     attention_cross_prefill_into();
 );

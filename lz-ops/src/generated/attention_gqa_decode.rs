@@ -281,9 +281,10 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "One decode step of grouped-query attention over contiguous keys and values.";
-    ATTENTION_GQA_DECODE, AttentionGqaDecode, AttentionGqaDecodeCall,
-    AttentionGqaDecodeOut, AttentionGqaDecodeOutput; attention_gqa_decode(output : tensor
-    / output_spec, lse : optional_tensor / lse_spec); attention_gqa_decode_into();
+    ATTENTION_GQA_DECODE, AttentionGqaDecode, AttentionGqaDecodeCall, AttentionGqaDecodeOut,
+        AttentionGqaDecodeOutput;
+    attention_gqa_decode(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    attention_gqa_decode_into();
 );
 
 /// `attention.standard.decode`: One decode step of attention over contiguous keys and values.

@@ -313,9 +313,9 @@ lz::kernel_trait!(
 lz::operation_functions!(
     "One decode step of grouped-query attention over a paged cache.";
     ATTENTION_GQA_DECODE_PAGED, AttentionGqaDecodePaged, AttentionGqaDecodePagedCall,
-    AttentionGqaDecodePagedOut, AttentionGqaDecodePagedOutput;
-    attention_gqa_decode_paged(output : tensor / output_spec, lse : optional_tensor /
-    lse_spec); attention_gqa_decode_paged_into();
+        AttentionGqaDecodePagedOut, AttentionGqaDecodePagedOutput;
+    attention_gqa_decode_paged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    attention_gqa_decode_paged_into();
 );
 
 /// `attention.standard.decode.paged`: One decode step of attention over a paged cache.

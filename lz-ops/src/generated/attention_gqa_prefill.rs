@@ -323,9 +323,9 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Grouped-query attention of whole sequences over contiguous keys and values.";
-    ATTENTION_GQA_PREFILL, AttentionGqaPrefill, AttentionGqaPrefillCall,
-    AttentionGqaPrefillOut, AttentionGqaPrefillOutput; attention_gqa_prefill(output :
-    tensor / output_spec, lse : optional_tensor / lse_spec);
+    ATTENTION_GQA_PREFILL, AttentionGqaPrefill, AttentionGqaPrefillCall, AttentionGqaPrefillOut,
+        AttentionGqaPrefillOutput;
+    attention_gqa_prefill(output: tensor/output_spec, lse: optional_tensor/lse_spec);
     attention_gqa_prefill_into();
 );
 

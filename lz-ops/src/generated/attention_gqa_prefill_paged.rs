@@ -346,9 +346,9 @@ lz::kernel_trait!(
 lz::operation_functions!(
     "Grouped-query attention of requests of different lengths over a paged cache.";
     ATTENTION_GQA_PREFILL_PAGED, AttentionGqaPrefillPaged, AttentionGqaPrefillPagedCall,
-    AttentionGqaPrefillPagedOut, AttentionGqaPrefillPagedOutput;
-    attention_gqa_prefill_paged(output : tensor / output_spec, lse : optional_tensor /
-    lse_spec); attention_gqa_prefill_paged_into();
+        AttentionGqaPrefillPagedOut, AttentionGqaPrefillPagedOutput;
+    attention_gqa_prefill_paged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    attention_gqa_prefill_paged_into();
 );
 
 /// `attention.standard.prefill.paged`: Attention of requests of different lengths over a paged cache.

@@ -291,10 +291,10 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Grouped-query attention of concatenated requests of different lengths, without padding.";
-    ATTENTION_GQA_PREFILL_RAGGED, AttentionGqaPrefillRagged,
-    AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut,
-    AttentionGqaPrefillRaggedOutput; attention_gqa_prefill_ragged(output : tensor /
-    output_spec, lse : optional_tensor / lse_spec); attention_gqa_prefill_ragged_into();
+    ATTENTION_GQA_PREFILL_RAGGED, AttentionGqaPrefillRagged, AttentionGqaPrefillRaggedCall,
+        AttentionGqaPrefillRaggedOut, AttentionGqaPrefillRaggedOutput;
+    attention_gqa_prefill_ragged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    attention_gqa_prefill_ragged_into();
 );
 
 /// `attention.standard.prefill.ragged`: Attention of concatenated requests of different lengths, without padding.

@@ -178,7 +178,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "One decode step of multi-head latent attention over a contiguous compressed cache.";
-    ATTENTION_MLA_DECODE, AttentionMlaDecode, AttentionMlaDecodeCall,
-    AttentionMlaDecodeOut, AttentionMlaDecodeOutput; attention_mla_decode(output : tensor
-    / output_spec, lse : optional_tensor / lse_spec); attention_mla_decode_into();
+    ATTENTION_MLA_DECODE, AttentionMlaDecode, AttentionMlaDecodeCall, AttentionMlaDecodeOut,
+        AttentionMlaDecodeOutput;
+    attention_mla_decode(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    attention_mla_decode_into();
 );

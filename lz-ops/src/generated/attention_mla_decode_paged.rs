@@ -218,7 +218,7 @@ lz::kernel_trait!(
 lz::operation_functions!(
     "One decode step of multi-head latent attention over a paged compressed cache.";
     ATTENTION_MLA_DECODE_PAGED, AttentionMlaDecodePaged, AttentionMlaDecodePagedCall,
-    AttentionMlaDecodePagedOut, AttentionMlaDecodePagedOutput;
-    attention_mla_decode_paged(output : tensor / output_spec, lse : optional_tensor /
-    lse_spec); attention_mla_decode_paged_into();
+        AttentionMlaDecodePagedOut, AttentionMlaDecodePagedOutput;
+    attention_mla_decode_paged(output: tensor/output_spec, lse: optional_tensor/lse_spec);
+    attention_mla_decode_paged_into();
 );

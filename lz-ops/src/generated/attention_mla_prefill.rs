@@ -199,8 +199,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Multi-head latent attention of a whole sequence over a contiguous compressed cache.";
-    ATTENTION_MLA_PREFILL, AttentionMlaPrefill, AttentionMlaPrefillCall,
-    AttentionMlaPrefillOut, AttentionMlaPrefillOutput; attention_mla_prefill(output :
-    tensor / output_spec, lse : optional_tensor / lse_spec);
+    ATTENTION_MLA_PREFILL, AttentionMlaPrefill, AttentionMlaPrefillCall, AttentionMlaPrefillOut,
+        AttentionMlaPrefillOutput;
+    attention_mla_prefill(output: tensor/output_spec, lse: optional_tensor/lse_spec);
     attention_mla_prefill_into();
 );

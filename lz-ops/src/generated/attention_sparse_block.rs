@@ -238,8 +238,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Block-sparse attention, in which each block of queries attends to a list of blocks of keys.";
-    ATTENTION_SPARSE_BLOCK, AttentionSparseBlock, AttentionSparseBlockCall,
-    AttentionSparseBlockOut, AttentionSparseBlockOutput; attention_sparse_block(output :
-    tensor / output_spec, lse : optional_tensor / lse_spec);
+    ATTENTION_SPARSE_BLOCK, AttentionSparseBlock, AttentionSparseBlockCall, AttentionSparseBlockOut,
+        AttentionSparseBlockOutput;
+    attention_sparse_block(output: tensor/output_spec, lse: optional_tensor/lse_spec);
     attention_sparse_block_into();
 );

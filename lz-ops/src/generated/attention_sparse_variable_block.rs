@@ -230,9 +230,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Block-sparse attention with blocks of different sizes and a block mask for each key head.";
-    ATTENTION_SPARSE_VARIABLE_BLOCK, AttentionSparseVariableBlock,
-    AttentionSparseVariableBlockCall, AttentionSparseVariableBlockOut,
-    AttentionSparseVariableBlockOutput; attention_sparse_variable_block(output : tensor /
-    output_spec, lse : optional_tensor / lse_spec);
+    ATTENTION_SPARSE_VARIABLE_BLOCK, AttentionSparseVariableBlock, AttentionSparseVariableBlockCall,
+        AttentionSparseVariableBlockOut, AttentionSparseVariableBlockOutput;
+    attention_sparse_variable_block(output: tensor/output_spec, lse: optional_tensor/lse_spec);
     attention_sparse_variable_block_into();
 );

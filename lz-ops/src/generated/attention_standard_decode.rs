@@ -62,7 +62,7 @@ static FIELDS: [lz::Field; 21] = [
     lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "One decode step of attention over contiguous keys and values.";
     ATTENTION_STANDARD_DECODE, AttentionStandardDecode, AttentionStandardDecodeCall,
         AttentionStandardDecodeOut, AttentionStandardDecodeOutput;

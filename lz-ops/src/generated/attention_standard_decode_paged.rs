@@ -65,7 +65,7 @@ static FIELDS: [lz::Field; 23] = [
     lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
 ];
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "One decode step of attention over a paged cache.";
     ATTENTION_STANDARD_DECODE_PAGED, AttentionStandardDecodePaged, AttentionStandardDecodePagedCall,
         AttentionStandardDecodePagedOut, AttentionStandardDecodePagedOutput;

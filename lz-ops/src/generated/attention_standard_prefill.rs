@@ -67,7 +67,7 @@ static FIELDS: [lz::Field; 26] = [
     lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Attention of whole sequences over contiguous keys and values.";
     ATTENTION_STANDARD_PREFILL, AttentionStandardPrefill, AttentionStandardPrefillCall,
         AttentionStandardPrefillOut, AttentionStandardPrefillOutput;

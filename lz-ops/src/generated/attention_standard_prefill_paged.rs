@@ -69,7 +69,7 @@ static FIELDS: [lz::Field; 27] = [
     lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
 ];
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Attention of requests of different lengths over a paged cache.";
     ATTENTION_STANDARD_PREFILL_PAGED, AttentionStandardPrefillPaged, AttentionStandardPrefillPagedCall,
         AttentionStandardPrefillPagedOut, AttentionStandardPrefillPagedOutput;

@@ -66,7 +66,7 @@ static FIELDS: [lz::Field; 23] = [
     lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
-::lz_engine::engine_functions!(
+lz::operation_functions!(
     "Attention of concatenated requests of different lengths, without padding.";
     ATTENTION_STANDARD_PREFILL_RAGGED, AttentionStandardPrefillRagged, AttentionStandardPrefillRaggedCall,
         AttentionStandardPrefillRaggedOut, AttentionStandardPrefillRaggedOutput;

@@ -136,7 +136,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Combines partial attention results over disjoint sets of keys into the result over all of them.";
-    ATTENTION_STATE_MERGE, AttentionStateMerge, AttentionStateMergeCall,
-    AttentionStateMergeOut, AttentionStateMergeOutput; attention_state_merge(output :
-    tensor / output_spec, lse : tensor / lse_spec); attention_state_merge_into();
+    ATTENTION_STATE_MERGE, AttentionStateMerge, AttentionStateMergeCall, AttentionStateMergeOut,
+        AttentionStateMergeOutput;
+    attention_state_merge(output: tensor/output_spec, lse: tensor/lse_spec);
+    attention_state_merge_into();
 );

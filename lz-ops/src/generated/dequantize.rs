@@ -304,7 +304,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Dequantizes a tensor of a low-precision integer or float format."; DEQUANTIZE,
-    Dequantize, DequantizeCall, DequantizeOut, DequantizeOutput; dequantize(output :
-    tensor / output_spec); dequantize_into();
+    "Dequantizes a tensor of a low-precision integer or float format.";
+    DEQUANTIZE, Dequantize, DequantizeCall, DequantizeOut, DequantizeOutput;
+    dequantize(output: tensor/output_spec);
+    dequantize_into();
 );

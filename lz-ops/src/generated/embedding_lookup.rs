@@ -131,7 +131,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Copies rows of a table by id."; EMBEDDING_LOOKUP, EmbeddingLookup,
-    EmbeddingLookupCall, EmbeddingLookupOut, EmbeddingLookupOutput;
-    embedding_lookup(output : tensor / output_spec); embedding_lookup_into();
+    "Copies rows of a table by id.";
+    EMBEDDING_LOOKUP, EmbeddingLookup, EmbeddingLookupCall, EmbeddingLookupOut, EmbeddingLookupOutput;
+    embedding_lookup(output: tensor/output_spec);
+    embedding_lookup_into();
 );

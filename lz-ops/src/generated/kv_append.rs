@@ -185,7 +185,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Writes the keys and values of new tokens into a paged cache, in place."; KV_APPEND,
-    KvAppend, KvAppendCall, KvAppendOut, KvAppendOutput; kv_append();
+    "Writes the keys and values of new tokens into a paged cache, in place.";
+    KV_APPEND, KvAppend, KvAppendCall, KvAppendOut, KvAppendOutput;
+    kv_append();
     kv_append_into(mut);
 );

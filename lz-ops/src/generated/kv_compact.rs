@@ -168,6 +168,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Copies pages within a paged cache, in place."; KV_COMPACT, KvCompact, KvCompactCall,
-    KvCompactOut, KvCompactOutput; kv_compact(); kv_compact_into(mut);
+    "Copies pages within a paged cache, in place.";
+    KV_COMPACT, KvCompact, KvCompactCall, KvCompactOut, KvCompactOutput;
+    kv_compact();
+    kv_compact_into(mut);
 );

@@ -168,7 +168,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "A gated feed-forward block in one step."; MLP_FUSED, MlpFused, MlpFusedCall,
-    MlpFusedOut, MlpFusedOutput; mlp_fused(output : tensor / output_spec);
+    "A gated feed-forward block in one step.";
+    MLP_FUSED, MlpFused, MlpFusedCall, MlpFusedOut, MlpFusedOutput;
+    mlp_fused(output: tensor/output_spec);
     mlp_fused_into();
 );

@@ -159,7 +159,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "A linear layer with an optional bias and activation."; MLP_LINEAR, MlpLinear,
-    MlpLinearCall, MlpLinearOut, MlpLinearOutput; mlp_linear(output : tensor /
-    output_spec); mlp_linear_into();
+    "A linear layer with an optional bias and activation.";
+    MLP_LINEAR, MlpLinear, MlpLinearCall, MlpLinearOut, MlpLinearOutput;
+    mlp_linear(output: tensor/output_spec);
+    mlp_linear_into();
 );

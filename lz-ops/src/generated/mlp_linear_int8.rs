@@ -245,7 +245,7 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "A linear layer of int8 rows with int8 weights, an optional bias and activation.";
-    MLP_LINEAR_INT8, MlpLinearInt8, MlpLinearInt8Call, MlpLinearInt8Out,
-    MlpLinearInt8Output; mlp_linear_int8(output : tensor / output_spec);
+    MLP_LINEAR_INT8, MlpLinearInt8, MlpLinearInt8Call, MlpLinearInt8Out, MlpLinearInt8Output;
+    mlp_linear_int8(output: tensor/output_spec);
     mlp_linear_int8_into();
 );

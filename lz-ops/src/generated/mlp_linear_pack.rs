@@ -116,7 +116,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Packs the integer weights of a linear layer into panels."; MLP_LINEAR_PACK,
-    MlpLinearPack, MlpLinearPackCall, MlpLinearPackOut, MlpLinearPackOutput;
-    mlp_linear_pack(packed : tensor / packed_spec); mlp_linear_pack_into();
+    "Packs the integer weights of a linear layer into panels.";
+    MLP_LINEAR_PACK, MlpLinearPack, MlpLinearPackCall, MlpLinearPackOut, MlpLinearPackOutput;
+    mlp_linear_pack(packed: tensor/packed_spec);
+    mlp_linear_pack_into();
 );

@@ -304,7 +304,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "A linear layer of floats with int8 or int4 weights, an optional bias and activation.";
-    MLP_LINEAR_WEIGHT_ONLY, MlpLinearWeightOnly, MlpLinearWeightOnlyCall,
-    MlpLinearWeightOnlyOut, MlpLinearWeightOnlyOutput; mlp_linear_weight_only(output :
-    tensor / output_spec); mlp_linear_weight_only_into();
+    MLP_LINEAR_WEIGHT_ONLY, MlpLinearWeightOnly, MlpLinearWeightOnlyCall, MlpLinearWeightOnlyOut,
+        MlpLinearWeightOnlyOutput;
+    mlp_linear_weight_only(output: tensor/output_spec);
+    mlp_linear_weight_only_into();
 );

@@ -182,8 +182,9 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Layer normalization over the last dimension."; NORM_LAYER, NormLayer, NormLayerCall,
-    NormLayerOut, NormLayerOutput; norm_layer(output : tensor / output_spec, mean :
-    optional_tensor / mean_spec, inv_std : optional_tensor / inv_std_spec);
+    "Layer normalization over the last dimension.";
+    NORM_LAYER, NormLayer, NormLayerCall, NormLayerOut, NormLayerOutput;
+    norm_layer(output: tensor/output_spec, mean: optional_tensor/mean_spec,
+        inv_std: optional_tensor/inv_std_spec);
     norm_layer_into();
 );

@@ -152,7 +152,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Root-mean-square normalization over the last dimension."; NORM_RMS, NormRms,
-    NormRmsCall, NormRmsOut, NormRmsOutput; norm_rms(output : tensor / output_spec);
+    "Root-mean-square normalization over the last dimension.";
+    NORM_RMS, NormRms, NormRmsCall, NormRmsOut, NormRmsOutput;
+    norm_rms(output: tensor/output_spec);
     norm_rms_into();
 );

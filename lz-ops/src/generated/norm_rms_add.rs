@@ -163,5 +163,6 @@ lz::kernel_trait!(
 lz::operation_functions!(
     "Adds to the residual stream in place and normalizes the sum by its root mean square.";
     NORM_RMS_ADD, NormRmsAdd, NormRmsAddCall, NormRmsAddOut, NormRmsAddOutput;
-    norm_rms_add(output : tensor / output_spec); norm_rms_add_into(mut);
+    norm_rms_add(output: tensor/output_spec);
+    norm_rms_add_into(mut);
 );

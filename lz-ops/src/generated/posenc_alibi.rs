@@ -141,7 +141,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Adds the ALiBi linear position bias to attention scores."; POSENC_ALIBI,
-    PosencAlibi, PosencAlibiCall, PosencAlibiOut, PosencAlibiOutput; posenc_alibi(output
-    : tensor / output_spec); posenc_alibi_into();
+    "Adds the ALiBi linear position bias to attention scores.";
+    POSENC_ALIBI, PosencAlibi, PosencAlibiCall, PosencAlibiOut, PosencAlibiOutput;
+    posenc_alibi(output: tensor/output_spec);
+    posenc_alibi_into();
 );

@@ -192,5 +192,6 @@ lz::kernel_trait!(
 lz::operation_functions!(
     "Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.";
     POSENC_ROPE, PosencRope, PosencRopeCall, PosencRopeOut, PosencRopeOutput;
-    posenc_rope(output : tensor / output_spec); posenc_rope_into();
+    posenc_rope(output: tensor/output_spec);
+    posenc_rope_into();
 );

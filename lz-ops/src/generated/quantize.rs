@@ -301,7 +301,7 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Quantizes a tensor to a low-precision integer or float format with scales.";
-    QUANTIZE, Quantize, QuantizeCall, QuantizeOut, QuantizeOutput; quantize(quantized :
-    tensor / quantized_spec, scale_out : optional_tensor / scale_out_spec);
+    QUANTIZE, Quantize, QuantizeCall, QuantizeOut, QuantizeOutput;
+    quantize(quantized: tensor/quantized_spec, scale_out: optional_tensor/scale_out_spec);
     quantize_into();
 );

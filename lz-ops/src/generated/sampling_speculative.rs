@@ -202,8 +202,8 @@ lz::kernel_trait!(
 
 lz::operation_functions!(
     "Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.";
-    SAMPLING_SPECULATIVE, SamplingSpeculative, SamplingSpeculativeCall,
-    SamplingSpeculativeOut, SamplingSpeculativeOutput; sampling_speculative(tokens :
-    tensor / tokens_spec, accepted : tensor / accepted_spec);
+    SAMPLING_SPECULATIVE, SamplingSpeculative, SamplingSpeculativeCall, SamplingSpeculativeOut,
+        SamplingSpeculativeOutput;
+    sampling_speculative(tokens: tensor/tokens_spec, accepted: tensor/accepted_spec);
     sampling_speculative_into();
 );

@@ -206,7 +206,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Samples one token per row from the k most likely ones (top-k)."; SAMPLING_TOPK,
-    SamplingTopk, SamplingTopkCall, SamplingTopkOut, SamplingTopkOutput;
-    sampling_topk(tokens : tensor / tokens_spec); sampling_topk_into();
+    "Samples one token per row from the k most likely ones (top-k).";
+    SAMPLING_TOPK, SamplingTopk, SamplingTopkCall, SamplingTopkOut, SamplingTopkOutput;
+    sampling_topk(tokens: tensor/tokens_spec);
+    sampling_topk_into();
 );

@@ -217,5 +217,6 @@ lz::kernel_trait!(
 lz::operation_functions!(
     "Samples one token per row from the most likely ones with cumulative probability p (top-p).";
     SAMPLING_TOPP, SamplingTopp, SamplingToppCall, SamplingToppOut, SamplingToppOutput;
-    sampling_topp(tokens : tensor / tokens_spec); sampling_topp_into();
+    sampling_topp(tokens: tensor/tokens_spec);
+    sampling_topp_into();
 );

@@ -131,7 +131,7 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Decodes token ids to texts."; TOKENIZE_DECODE, TokenizeDecode, TokenizeDecodeCall,
-    TokenizeDecodeOut, TokenizeDecodeOutput; tokenize_decode(texts : texts /
-    wants_texts);
+    "Decodes token ids to texts.";
+    TOKENIZE_DECODE, TokenizeDecode, TokenizeDecodeCall, TokenizeDecodeOut, TokenizeDecodeOutput;
+    tokenize_decode(texts: texts/wants_texts);
 );

@@ -132,8 +132,8 @@ lz::kernel_trait!(
 );
 
 lz::operation_functions!(
-    "Encodes texts to token ids."; TOKENIZE_ENCODE, TokenizeEncode, TokenizeEncodeCall,
-    TokenizeEncodeOut, TokenizeEncodeOutput; tokenize_encode(tokens : dynamic /
-    wants_tokens, indptr : tensor / indptr_spec, offsets : optional_dynamic /
-    wants_offsets);
+    "Encodes texts to token ids.";
+    TOKENIZE_ENCODE, TokenizeEncode, TokenizeEncodeCall, TokenizeEncodeOut, TokenizeEncodeOutput;
+    tokenize_encode(tokens: dynamic/wants_tokens, indptr: tensor/indptr_spec,
+        offsets: optional_dynamic/wants_offsets);
 );
