@@ -91,7 +91,8 @@ impl Extension {
             _ => return Outcome::Unusual,
         }
         let Description { data, sizes, strides, rank, dtype, device_type, device_index } = description;
-        let Some((dtype, device)) = self.numbers.known(dtype, device_type, rank, || Some(device_index)) else {
+        let Some((dtype, device)) = self.numbers.known(dtype, device_type, rank, || Some(device_index))
+        else {
             return Outcome::Unusual;
         };
         // SAFETY: sizes and strides have one entry per dimension and live as long as the tensor, which the
