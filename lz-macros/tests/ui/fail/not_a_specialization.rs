@@ -21,14 +21,4 @@ struct Nameless;
 )]
 impl AttentionGqaDecodeKernel for Nameless {}
 
-struct Limited;
-
-#[lz_macros::kernel(
-    id = "demo.attention.gqa.decode",
-    operation = "attention.gqa.decode",
-    specialized = "attention.standard.decode",
-    limits("kv_heads <= 8" => HEAD_DIM_TOO_LARGE),
-)]
-impl AttentionGqaDecodeKernel for Limited {}
-
 fn main() {}
