@@ -8,6 +8,7 @@ pub mod catalogue;
 pub mod dim;
 pub mod error;
 pub mod graph;
+pub mod import;
 pub mod infer;
 pub mod interpret;
 mod print;
