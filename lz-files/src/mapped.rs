@@ -33,7 +33,9 @@ impl MappedFile {
             libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
         };
         match NonNull::new(address.cast::<u8>()) {
-            Some(address) if address.as_ptr().cast() != libc::MAP_FAILED => Ok(MappedFile { address, length }),
+            Some(address) if address.as_ptr().cast() != libc::MAP_FAILED => {
+                Ok(MappedFile { address, length })
+            }
             _ => Err(io::Error::last_os_error()),
         }
     }

@@ -89,9 +89,9 @@ impl Files {
         let layout = Layout::contiguous(shape, dtype).map_err(|reason| reason.to_string())?;
         let bytes = layout.elements().unwrap_or(0) as usize * dtype.size();
         let start = file.bytes().get(offset..offset + bytes).map(<[u8]>::as_ptr);
-        Ok(start.filter(|start| bytes > 0 && (*start as usize).is_multiple_of(dtype.size())).map(|_| {
-            ConstantData::Shared(Arc::new(MappedConstant { file: file.clone(), offset, layout }))
-        }))
+        Ok(start
+            .filter(|start| bytes > 0 && (*start as usize).is_multiple_of(dtype.size()))
+            .map(|_| ConstantData::Shared(Arc::new(MappedConstant { file: file.clone(), offset, layout }))))
     }
 
     /// The mapped file of external data, and the offset of its first byte.
@@ -105,7 +105,8 @@ impl Files {
         let file = match self.mapped.get(&path) {
             Some(file) => file.clone(),
             None => {
-                let file = MappedFile::open(&path).map_err(|error| format!("external data `{location}`: {error}"))?;
+                let file = MappedFile::open(&path)
+                    .map_err(|error| format!("external data `{location}`: {error}"))?;
                 self.mapped.entry(path).or_insert(Arc::new(file)).clone()
             }
         };
@@ -159,7 +160,9 @@ fn owned(bytes: &[u8], tensor: &NamedTensor<'_>, shape: &[i64]) -> Result<Consta
         let view = NamedTensor { data: TensorData::Bytes(bytes.into()), ..tensor.clone() };
         view.unpacked().unwrap_or_default()
     };
-    let sign_extended = |bits: u32| small().into_iter().map(|code| (((code << (8 - bits)) as i8) >> (8 - bits)) as u8).collect();
+    let sign_extended = |bits: u32| {
+        small().into_iter().map(|code| (((code << (8 - bits)) as i8) >> (8 - bits)) as u8).collect()
+    };
     let (dtype, converted): (DType, Option<Vec<u8>>) = match (tensor.data_type, tensor.data_type.dtype()) {
         (DataType::Int4, _) => (DType::I8, Some(sign_extended(4))),
         (DataType::Int2, _) => (DType::I8, Some(sign_extended(2))),
@@ -171,7 +174,8 @@ fn owned(bytes: &[u8], tensor: &NamedTensor<'_>, shape: &[i64]) -> Result<Consta
     let bytes = converted.as_deref().unwrap_or(bytes);
     // Compared before allocating: a shape may promise more elements than the file has.
     let layout = Layout::contiguous(shape, dtype).map_err(|reason| reason.to_string())?;
-    if layout.elements().and_then(|count| count.checked_mul(dtype.size() as i64)) != Some(bytes.len() as i64) {
+    if layout.elements().and_then(|count| count.checked_mul(dtype.size() as i64)) != Some(bytes.len() as i64)
+    {
         return Err(format!("{} bytes for the shape {shape:?}", bytes.len()));
     }
     let mut owned = Tensor::zeros(shape, dtype).map_err(|reason| reason.to_string())?;

@@ -158,12 +158,16 @@ impl<'m> Importer<'m> {
 
     fn dtype(&self, value: &GraphValue) -> Result<DType, GraphError> {
         if value.kind != ValueKind::Tensor {
-            return Err(self.build.error(format!("a value of kind {:?}, expected a dense tensor", value.kind)));
+            return Err(self
+                .build
+                .error(format!("a value of kind {:?}, expected a dense tensor", value.kind)));
         }
         let code = value.element_code;
         let unknown = || self.build.error(format!("{code} is no element type"));
         let data_type = DataType::from_code(code).ok_or_else(unknown)?;
-        data_type.dtype().ok_or_else(|| self.build.error(format!("tensors of {data_type:?} are not supported")))
+        data_type
+            .dtype()
+            .ok_or_else(|| self.build.error(format!("tensors of {data_type:?} are not supported")))
     }
 
     fn symbol(&mut self, name: &str) -> Symbol {
@@ -188,7 +192,8 @@ impl<'m> Importer<'m> {
         if output.kind == ValueKind::Tensor && output.element_code != 0 {
             let (declared, found) = (self.dtype(output)?, self.build.dtype(node));
             if declared != found {
-                let message = format!("the output is declared as {}, found {}", declared.name(), found.name());
+                let message =
+                    format!("the output is declared as {}, found {}", declared.name(), found.name());
                 return Err(self.build.error(message));
             }
         }
@@ -205,7 +210,8 @@ impl<'m> Importer<'m> {
             let origin = origin(node);
             self.build.at(origin.clone());
             let version = opset_version(environment.opsets, &node.domain);
-            self.node(node, environment, version).map_err(|error| with_opset(error, &origin, node, version))?;
+            self.node(node, environment, version)
+                .map_err(|error| with_opset(error, &origin, node, version))?;
         }
         Ok(())
     }
@@ -222,7 +228,9 @@ impl<'m> Importer<'m> {
                 (true, _) => None,
                 (false, Some(value)) => Some(value.clone()),
                 (false, None) => {
-                    return Err(self.build.error(format!("the input `{name}` is not defined before the node")));
+                    return Err(self
+                        .build
+                        .error(format!("the input `{name}` is not defined before the node")));
                 }
             });
         }
@@ -236,7 +244,9 @@ impl<'m> Importer<'m> {
             return self.define_outputs(node, outputs);
         }
         let Some(version) = version else {
-            return Err(self.build.error(format!("the model does not import the opset of `{}`", node.domain)));
+            return Err(self
+                .build
+                .error(format!("the model does not import the opset of `{}`", node.domain)));
         };
         let Some(handler) = ops::find(key.0, key.1) else {
             return Err(self.build.error(ops::why_refused(key.0, key.1)));
@@ -274,7 +284,8 @@ impl<'m> Importer<'m> {
             Value::Sizes(sizes) => return self.check_terms(&sizes.dims),
         };
         if dims.len() > MAX_RANK {
-            let message = format!("a result with {} dimensions, at most {MAX_RANK} are supported", dims.len());
+            let message =
+                format!("a result with {} dimensions, at most {MAX_RANK} are supported", dims.len());
             return Err(self.build.error(message));
         }
         if let Some(size) = dims.iter().filter_map(Dim::constant).find(|size| *size < 0) {
@@ -300,9 +311,12 @@ impl<'m> Importer<'m> {
         inputs: Vec<Option<Value>>,
         environment: Environment<'m>,
     ) -> Result<Vec<Value>, GraphError> {
-        let references = node.attributes.iter().any(|given| matches!(given.value, AttributeValue::Reference(_)));
+        let references =
+            node.attributes.iter().any(|given| matches!(given.value, AttributeValue::Reference(_)));
         if references && !environment.attributes.is_empty() {
-            return Err(self.build.error("attributes that are passed on through several functions are not supported"));
+            return Err(self
+                .build
+                .error("attributes that are passed on through several functions are not supported"));
         }
         if inputs.len() > function.inputs.len() {
             let message = format!("{} inputs, but the function has {}", inputs.len(), function.inputs.len());
@@ -347,7 +361,9 @@ impl<'m> Importer<'m> {
 
     fn enter(&mut self, open: bool) -> Result<(), GraphError> {
         if self.scopes.len() > MAX_CALLS {
-            return Err(self.build.error(format!("functions call each other more than {MAX_CALLS} levels deep")));
+            return Err(self
+                .build
+                .error(format!("functions call each other more than {MAX_CALLS} levels deep")));
         }
         self.scopes.push(Scope { values: HashMap::new(), open });
         Ok(())
@@ -364,9 +380,14 @@ impl<'m> Importer<'m> {
 
 /// Where a node came from; nodes without a name have the name of their first output.
 fn origin(node: &Node) -> Origin {
-    let name = if node.name.is_empty() { node.outputs.first().cloned().unwrap_or_default() } else { node.name.clone() };
+    let name = if node.name.is_empty() {
+        node.outputs.first().cloned().unwrap_or_default()
+    } else {
+        node.name.clone()
+    };
     let domain = domain_name(&node.domain);
-    let operator = if domain.is_empty() { node.op_type.clone() } else { format!("{domain}.{}", node.op_type) };
+    let operator =
+        if domain.is_empty() { node.op_type.clone() } else { format!("{domain}.{}", node.op_type) };
     Origin { name, operator, source: String::new() }
 }
 
@@ -396,7 +417,9 @@ fn resolve(node: &Node, environment: Environment<'_>) -> Result<Option<Node>, St
         };
         let given = environment.attributes.iter().chain(environment.defaults);
         match given.into_iter().find(|given| given.name == *reference).map(|given| &given.value) {
-            Some(AttributeValue::Reference(_)) => return Err(format!("the attribute `{reference}` is a reference")),
+            Some(AttributeValue::Reference(_)) => {
+                return Err(format!("the attribute `{reference}` is a reference"));
+            }
             Some(value) => {
                 resolved.attributes.push(Attribute { name: attribute.name.clone(), value: value.clone() });
             }

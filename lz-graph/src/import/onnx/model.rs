@@ -207,4 +207,3 @@ pub fn opset_version(opsets: &[(String, i64)], domain: &str) -> Option<i64> {
 pub fn domain_name(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
-

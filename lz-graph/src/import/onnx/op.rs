@@ -124,9 +124,11 @@ impl<'a> Op<'a> {
         if !self.has(index) {
             return Err(self.error(format!("input {index} is missing")));
         }
-        self.known(index)
-            .map(|sizes| sizes.dims)
-            .ok_or_else(|| self.error(format!("input {index} depends on data; it must be a constant or depend on sizes only")))
+        self.known(index).map(|sizes| sizes.dims).ok_or_else(|| {
+            self.error(format!(
+                "input {index} depends on data; it must be a constant or depend on sizes only"
+            ))
+        })
     }
 
     /// Constant integers, if the input is given.
@@ -136,13 +138,17 @@ impl<'a> Op<'a> {
         }
         let dims = self.sizes(index)?;
         let numbers: Option<Vec<i64>> = dims.iter().map(Dim::constant).collect();
-        numbers.map(Some).ok_or_else(|| self.error(format!("input {index} must be a constant, found {dims:?}")))
+        numbers
+            .map(Some)
+            .ok_or_else(|| self.error(format!("input {index} must be a constant, found {dims:?}")))
     }
 
     /// The value of a constant input with one element.
     pub fn scalar(&mut self, index: usize) -> Option<f64> {
         match self.value(index)? {
-            Value::Sizes(sizes) if sizes.dims.len() == 1 => sizes.dims[0].constant().map(|value| value as f64),
+            Value::Sizes(sizes) if sizes.dims.len() == 1 => {
+                sizes.dims[0].constant().map(|value| value as f64)
+            }
             Value::Sizes(_) => None,
             Value::Tensor(node) => self.build.graph().scalar(node),
         }
@@ -263,7 +269,10 @@ fn known_constant(build: &Builder, node: NodeId) -> Option<Sizes> {
     }
     let view = build.graph().constant(node)?.view();
     let dtype = view.dtype();
-    if !matches!(dtype, DType::I64 | DType::I32 | DType::Bool) || view.rank() > 1 || view.elements() > MAX_KNOWN {
+    if !matches!(dtype, DType::I64 | DType::I32 | DType::Bool)
+        || view.rank() > 1
+        || view.elements() > MAX_KNOWN
+    {
         return None;
     }
     let scalar = view.rank() == 0;

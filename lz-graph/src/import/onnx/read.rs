@@ -1,7 +1,8 @@
 //! Reads `ModelProto`: flat except for graphs inside attributes, which have a nesting limit.
 
 use super::model::{
-    Attribute, AttributeValue, Function, Graph, GraphValue, MAX_NESTING, MAX_NODES, Model, Node, Size, ValueKind,
+    Attribute, AttributeValue, Function, Graph, GraphValue, MAX_NESTING, MAX_NODES, Model, Node, Size,
+    ValueKind,
 };
 use super::problem::{Malformed, Problem};
 use super::tensor::{NamedTensor, read_tensor};

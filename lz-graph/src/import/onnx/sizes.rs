@@ -49,7 +49,8 @@ fn dims_of(op: &mut Op<'_>) -> Result<Vec<Dim>, GraphError> {
 fn shape(op: &mut Op<'_>) -> Result<Sizes, GraphError> {
     let dims = dims_of(op)?;
     let rank = dims.len() as i64;
-    let clamp = |bound: i64| (if bound < 0 { bound.saturating_add(rank) } else { bound }).clamp(0, rank) as usize;
+    let clamp =
+        |bound: i64| (if bound < 0 { bound.saturating_add(rank) } else { bound }).clamp(0, rank) as usize;
     let (start, end) = (clamp(op.int("start", 0)?), clamp(op.int("end", rank)?));
     Ok(Sizes::vector(dims.get(start..end.max(start)).unwrap_or_default().to_vec()))
 }
@@ -99,7 +100,8 @@ fn split(op: &mut Op<'_>) -> Result<Option<Vec<Value>>, GraphError> {
         let each = sizes.dims.len().div_ceil(count.max(1));
         (0..count).map(|part| each.min(sizes.dims.len().saturating_sub(part * each)) as i64).collect()
     });
-    let total = parts.iter().try_fold(0i64, |sum, part| (*part >= 0).then(|| sum.checked_add(*part)).flatten());
+    let total =
+        parts.iter().try_fold(0i64, |sum, part| (*part >= 0).then(|| sum.checked_add(*part)).flatten());
     if sizes.scalar || !matches!(axis, 0 | -1) || total != Some(sizes.dims.len() as i64) {
         return Err(op.error("the parts do not add up to the size of the dimension"));
     }
@@ -117,21 +119,23 @@ fn operator(op: &mut Op<'_>, name: &str, inputs: &[Sizes]) -> Result<Option<Size
     let first = inputs[0].clone();
     Ok(match name {
         "Identity" => Some(first),
-        "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Min" | "Max" | "Equal" | "Less" | "LessOrEqual" | "Greater"
-        | "GreaterOrEqual" | "And" | "Or" => {
+        "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Min" | "Max" | "Equal" | "Less" | "LessOrEqual"
+        | "Greater" | "GreaterOrEqual" | "And" | "Or" => {
             if name == "Mod" && op.flag("fmod", false)? {
                 return Ok(None);
             }
             let compares = !matches!(name, "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Min" | "Max");
             let dtype = if compares { DType::Bool } else { first.dtype };
-            let join = |left: Sizes, right: &Sizes| elementwise(&[left, right.clone()], |dims| binary(name, dims));
+            let join =
+                |left: Sizes, right: &Sizes| elementwise(&[left, right.clone()], |dims| binary(name, dims));
             inputs[1..].iter().try_fold(first, join).map(|sizes| Sizes { dtype, ..sizes })
         }
         "Neg" => elementwise(&[first], |dims| Some(dims[0].times(&Dim::from(-1)))),
         "Not" => elementwise(&[first], |dims| Some(Dim::from(i64::from(dims[0].constant()? == 0)))),
         "Where" if inputs.len() == 3 => {
             let dtype = inputs[1].dtype;
-            let choose = |dims: &[Dim]| Some(if dims[0].constant()? != 0 { dims[1].clone() } else { dims[2].clone() });
+            let choose =
+                |dims: &[Dim]| Some(if dims[0].constant()? != 0 { dims[1].clone() } else { dims[2].clone() });
             elementwise(inputs, choose).map(|sizes| Sizes { dtype, ..sizes })
         }
         "Concat" => {
@@ -165,8 +169,10 @@ fn elementwise(inputs: &[Sizes], function: impl Fn(&[Dim]) -> Option<Dim>) -> Op
         return None;
     }
     let at = |index: usize| {
-        let operands: Option<Vec<Dim>> =
-            inputs.iter().map(|sizes| sizes.dims.get(if sizes.dims.len() == 1 { 0 } else { index }).cloned()).collect();
+        let operands: Option<Vec<Dim>> = inputs
+            .iter()
+            .map(|sizes| sizes.dims.get(if sizes.dims.len() == 1 { 0 } else { index }).cloned())
+            .collect();
         function(&operands?)
     };
     let dims = (0..length).map(at).collect::<Option<_>>()?;
@@ -217,7 +223,9 @@ fn binary(name: &str, dims: &[Dim]) -> Option<Dim> {
 
 fn gather(data: &Sizes, indices: &Sizes) -> Option<Sizes> {
     let length = data.dims.len() as i64;
-    let at = |index: &i64| data.dims.get(usize::try_from(if *index < 0 { index.checked_add(length)? } else { *index }).ok()?);
+    let at = |index: &i64| {
+        data.dims.get(usize::try_from(if *index < 0 { index.checked_add(length)? } else { *index }).ok()?)
+    };
     let dims = indices.numbers()?.iter().map(|index| at(index).cloned()).collect::<Option<_>>()?;
     Some(Sizes { dims, scalar: indices.scalar, dtype: data.dtype })
 }
@@ -226,7 +234,9 @@ fn slice(op: &mut Op<'_>, data: &Sizes) -> Result<Option<Sizes>, GraphError> {
     let (starts, ends, axes, steps) = super::ops::slice_arguments(op)?;
     let all = |dims: &[Dim]| dims.iter().map(Dim::constant).collect::<Option<Vec<i64>>>();
     let (Some(starts), Some(ends)) = (all(&starts), all(&ends)) else { return Ok(None) };
-    let ([start], [end], [step]) = (starts.as_slice(), ends.as_slice(), steps.as_slice()) else { return Ok(None) };
+    let ([start], [end], [step]) = (starts.as_slice(), ends.as_slice(), steps.as_slice()) else {
+        return Ok(None);
+    };
     if data.scalar || !matches!(axes.as_slice(), [0 | -1]) || *step == 0 {
         return Ok(None);
     }
@@ -253,7 +263,9 @@ fn reshape(data: &Sizes, shape: &Sizes) -> Option<Sizes> {
     match shape.numbers()?.as_slice() {
         [] if data.dims.len() == 1 => Some(Sizes { scalar: true, ..data.clone() }),
         [-1] => Some(Sizes { scalar: false, ..data.clone() }),
-        [length] if *length == data.dims.len() as i64 && *length > 0 => Some(Sizes { scalar: false, ..data.clone() }),
+        [length] if *length == data.dims.len() as i64 && *length > 0 => {
+            Some(Sizes { scalar: false, ..data.clone() })
+        }
         _ => None,
     }
 }
@@ -290,11 +302,15 @@ fn reduce(op: &mut Op<'_>, name: &str, data: &Sizes) -> Result<Option<Sizes>, Gr
 }
 
 fn range(inputs: &[Sizes]) -> Option<Sizes> {
-    let [start, limit, step] =
-        [&inputs[0], &inputs[1], &inputs[2]].map(|sizes| sizes.numbers().and_then(|numbers| numbers.first().copied()));
+    let [start, limit, step] = [&inputs[0], &inputs[1], &inputs[2]]
+        .map(|sizes| sizes.numbers().and_then(|numbers| numbers.first().copied()));
     let (start, limit, step) = (start?, limit?, step?);
     let span = i128::from(limit) - i128::from(start);
-    let count = if step == 0 { return None } else { (span + i128::from(step) - i128::from(step.signum())) / i128::from(step) };
+    let count = if step == 0 {
+        return None;
+    } else {
+        (span + i128::from(step) - i128::from(step.signum())) / i128::from(step)
+    };
     if count > i128::from(MAX_LENGTH) || start.abs() > MAX_NUMBER || step.abs() > MAX_NUMBER {
         return None;
     }

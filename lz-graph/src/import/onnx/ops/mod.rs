@@ -47,7 +47,8 @@ const MICROSOFT: &[&[(&str, Handler)]] = &[norm::MICROSOFT, activation::MICROSOF
 
 static HANDLERS: LazyLock<HashMap<(&str, &str), Handler>> = LazyLock::new(|| {
     let default = DEFAULT.iter().copied().flatten().map(|(name, handler)| (("", *name), *handler));
-    let microsoft = MICROSOFT.iter().copied().flatten().map(|(name, handler)| (("com.microsoft", *name), *handler));
+    let microsoft =
+        MICROSOFT.iter().copied().flatten().map(|(name, handler)| (("com.microsoft", *name), *handler));
     default.chain(microsoft).collect()
 });
 
@@ -65,10 +66,12 @@ pub fn why_refused(domain: &str, operator: &str) -> String {
         "NonZero" | "Unique" | "Compress" | "NonMaxSuppression" => "the shape of the result depends on data",
         "Loop" | "Scan" | "SequenceMap" => "control flow is not supported",
         "RNN" | "LSTM" | "GRU" => "recurrent layers are not supported",
-        "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike" | "Bernoulli" | "Multinomial" => {
-            "random numbers are not supported"
-        }
-        name if name.starts_with("Sequence") || name.starts_with("Optional") || name.ends_with("Sequence") => {
+        "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike" | "Bernoulli"
+        | "Multinomial" => "random numbers are not supported",
+        name if name.starts_with("Sequence")
+            || name.starts_with("Optional")
+            || name.ends_with("Sequence") =>
+        {
             "sequences and optional values are not supported"
         }
         name if name.starts_with("String") || name.starts_with("Regex") || name == "TfIdfVectorizer" => {

@@ -37,13 +37,7 @@ fn reduced_axes(op: &mut Op<'_>, since: i64, rank: usize) -> Result<Option<Vec<u
 }
 
 /// A reduction with functions of each element before and of the result after it.
-fn reduce(
-    op: &mut Op<'_>,
-    since: i64,
-    before: Option<&str>,
-    function: &str,
-    after: Option<&str>,
-) -> Outputs {
+fn reduce(op: &mut Op<'_>, since: i64, before: Option<&str>, function: &str, after: Option<&str>) -> Outputs {
     let mut x = op.x(0)?;
     let keep_dims = op.flag("keepdims", true)?;
     let rank = op.build.rank(x);

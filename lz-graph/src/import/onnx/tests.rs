@@ -1,0 +1,1 @@
+//! Tests of the front end on models that are written here.
