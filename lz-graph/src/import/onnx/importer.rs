@@ -7,9 +7,10 @@ use lz_core::DType;
 use lz_core::tensor::MAX_RANK;
 
 use super::constants::Files;
+use super::inline::resolve;
 use super::model::{
-    Attribute, AttributeValue, Function, Graph as ModelGraph, GraphValue, MAX_NODES, Model, Node, Size,
-    ValueKind, domain_name, opset_version,
+    Attribute, Function, Graph as ModelGraph, GraphValue, MAX_NODES, Model, Node, Size, ValueKind,
+    domain_name, opset_version,
 };
 use super::op::{Op, tensor};
 use super::tensor::DataType;
@@ -20,38 +21,35 @@ use crate::dim::{Dim, Symbol};
 use crate::error::GraphError;
 use crate::graph::{ConstantData, Graph, NodeId, Origin};
 
-/// Nesting limit of calls of local functions and of branches.
-const MAX_CALLS: usize = 32;
-
 /// Limit of the terms of the product of a shape's sizes: a model could square a size again and again.
 const MAX_TERMS: usize = 100_000;
 
 /// The import of one model.
 pub struct Importer<'m> {
     path: String,
-    build: Builder,
+    pub(super) build: Builder,
     files: Files,
     functions: HashMap<(&'m str, &'m str, &'m str), &'m Function>,
     symbols: HashMap<String, Symbol>,
-    scopes: Vec<Scope>,
+    pub(super) scopes: Vec<Scope>,
     nodes: usize,
 }
 
 /// The values of names.
 #[derive(Default)]
-struct Scope {
-    values: HashMap<String, Value>,
+pub(super) struct Scope {
+    pub(super) values: HashMap<String, Value>,
     /// Whether names of the enclosing scopes are visible: in branches, not in functions.
-    open: bool,
+    pub(super) open: bool,
 }
 
 /// What the nodes of a graph or function see besides values.
 #[derive(Clone, Copy)]
-struct Environment<'m> {
-    opsets: &'m [(String, i64)],
+pub(super) struct Environment<'m> {
+    pub(super) opsets: &'m [(String, i64)],
     /// Attributes of the call of the function that is inlined.
-    attributes: &'m [Attribute],
-    defaults: &'m [Attribute],
+    pub(super) attributes: &'m [Attribute],
+    pub(super) defaults: &'m [Attribute],
 }
 
 impl<'m> Importer<'m> {
@@ -99,7 +97,7 @@ impl<'m> Importer<'m> {
         GraphError::File { path: self.path.clone(), message }
     }
 
-    fn define(&mut self, name: &str, value: Value) -> Result<(), GraphError> {
+    pub(super) fn define(&mut self, name: &str, value: Value) -> Result<(), GraphError> {
         let Some(scope) = self.scopes.last_mut() else { return Ok(()) };
         match scope.values.insert(name.to_owned(), value) {
             None => Ok(()),
@@ -107,7 +105,7 @@ impl<'m> Importer<'m> {
         }
     }
 
-    fn lookup(&self, name: &str) -> Option<&Value> {
+    pub(super) fn lookup(&self, name: &str) -> Option<&Value> {
         for scope in self.scopes.iter().rev() {
             if let Some(value) = scope.values.get(name) {
                 return Some(value);
@@ -119,7 +117,7 @@ impl<'m> Importer<'m> {
         None
     }
 
-    fn constants(&mut self, graph: &ModelGraph<'_>) -> Result<(), GraphError> {
+    pub(super) fn constants(&mut self, graph: &ModelGraph<'_>) -> Result<(), GraphError> {
         if graph.sparse_initializers > 0 {
             return Err(self.file_error("sparse constants are not supported".to_owned()));
         }
@@ -201,7 +199,11 @@ impl<'m> Importer<'m> {
         Ok(())
     }
 
-    fn nodes(&mut self, nodes: &'m [Node], environment: Environment<'m>) -> Result<(), GraphError> {
+    pub(super) fn nodes(
+        &mut self,
+        nodes: &'m [Node],
+        environment: Environment<'m>,
+    ) -> Result<(), GraphError> {
         for node in nodes {
             self.nodes += 1;
             if self.nodes > MAX_NODES {
@@ -302,80 +304,6 @@ impl<'m> Importer<'m> {
         }
         Ok(())
     }
-
-    /// The outputs of a local function, whose nodes are imported in a scope of their own.
-    fn function(
-        &mut self,
-        function: &'m Function,
-        node: &'m Node,
-        inputs: Vec<Option<Value>>,
-        environment: Environment<'m>,
-    ) -> Result<Vec<Value>, GraphError> {
-        let references =
-            node.attributes.iter().any(|given| matches!(given.value, AttributeValue::Reference(_)));
-        if references && !environment.attributes.is_empty() {
-            return Err(self
-                .build
-                .error("attributes that are passed on through several functions are not supported"));
-        }
-        if inputs.len() > function.inputs.len() {
-            let message = format!("{} inputs, but the function has {}", inputs.len(), function.inputs.len());
-            return Err(self.build.error(message));
-        }
-        self.enter(false)?;
-        for (name, value) in function.inputs.iter().zip(inputs) {
-            if let Some(value) = value {
-                self.define(name, value)?;
-            }
-        }
-        let opsets = if function.opsets.is_empty() { environment.opsets } else { &function.opsets };
-        let inner = Environment { opsets, attributes: &node.attributes, defaults: &function.defaults };
-        self.nodes(&function.nodes, inner)?;
-        let outputs = self.results(function.outputs.iter());
-        self.scopes.pop();
-        outputs
-    }
-
-    /// The outputs of a branch of `If` whose condition is known.
-    fn branch(
-        &mut self,
-        node: &'m Node,
-        inputs: Vec<Option<Value>>,
-        environment: Environment<'m>,
-    ) -> Result<Vec<Value>, GraphError> {
-        let condition = Op::new(&mut self.build, node, inputs, 0).scalar(0);
-        let Some(condition) = condition else {
-            return Err(self.build.error("control flow is not supported unless its condition is a constant"));
-        };
-        let name = if condition != 0.0 { "then_branch" } else { "else_branch" };
-        let Some(AttributeValue::Graph(graph)) = node.attribute(name) else {
-            return Err(self.build.error(format!("the graph `{name}` is missing")));
-        };
-        self.enter(true)?;
-        self.constants(graph)?;
-        self.nodes(&graph.nodes, environment)?;
-        let outputs = self.results(graph.outputs.iter().map(|output| &output.name));
-        self.scopes.pop();
-        outputs
-    }
-
-    fn enter(&mut self, open: bool) -> Result<(), GraphError> {
-        if self.scopes.len() > MAX_CALLS {
-            return Err(self
-                .build
-                .error(format!("functions call each other more than {MAX_CALLS} levels deep")));
-        }
-        self.scopes.push(Scope { values: HashMap::new(), open });
-        Ok(())
-    }
-
-    fn results<'n>(&self, names: impl Iterator<Item = &'n String>) -> Result<Vec<Value>, GraphError> {
-        let value = |name: &'n String| {
-            let missing = || self.build.error(format!("no node computes `{name}`"));
-            self.lookup(name).cloned().ok_or_else(missing)
-        };
-        names.map(value).collect()
-    }
 }
 
 /// Where a node came from; nodes without a name have the name of their first output.
@@ -401,31 +329,4 @@ fn with_opset(error: GraphError, at: &Origin, node: &Node, version: Option<i64>)
         }
         other => other,
     }
-}
-
-/// The node with the attributes of the function's call in place of references; `None` if it has no references.
-fn resolve(node: &Node, environment: Environment<'_>) -> Result<Option<Node>, String> {
-    if !node.attributes.iter().any(|attribute| matches!(attribute.value, AttributeValue::Reference(_))) {
-        return Ok(None);
-    }
-    let mut resolved = node.clone();
-    resolved.attributes.clear();
-    for attribute in &node.attributes {
-        let AttributeValue::Reference(reference) = &attribute.value else {
-            resolved.attributes.push(attribute.clone());
-            continue;
-        };
-        let given = environment.attributes.iter().chain(environment.defaults);
-        match given.into_iter().find(|given| given.name == *reference).map(|given| &given.value) {
-            Some(AttributeValue::Reference(_)) => {
-                return Err(format!("the attribute `{reference}` is a reference"));
-            }
-            Some(value) => {
-                resolved.attributes.push(Attribute { name: attribute.name.clone(), value: value.clone() });
-            }
-            // An optional attribute that the call does not give.
-            None => {}
-        }
-    }
-    Ok(Some(resolved))
 }

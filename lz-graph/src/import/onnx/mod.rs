@@ -8,6 +8,7 @@
 mod constants;
 pub mod data_type;
 mod importer;
+mod inline;
 pub mod model;
 mod op;
 mod ops;
@@ -65,11 +66,6 @@ fn import(name: &str, bytes: &[u8], files: Files, options: &Options) -> Result<G
         return Err(file(format!("the model has {} bytes, at most {MAX_MODEL_BYTES} are read", bytes.len())));
     }
     let model = read::read_model(Chunk::whole(bytes)).map_err(|problem| file(problem.to_string()))?;
-    if !model.opsets.iter().any(|(domain, _)| model::domain_name(domain).is_empty())
-        && model.functions.is_empty()
-    {
-        return Err(file("the model does not import an opset of ai.onnx".to_owned()));
-    }
     if let Some(version) = model.opset_version("")
         && !OPSETS.contains(&version)
     {

@@ -154,6 +154,17 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// The elements of a constant input; `None` if absent or computed by the graph.
+    pub fn constant_floats(&mut self, index: usize) -> Option<Vec<f64>> {
+        let Some(Value::Tensor(node)) = self.value(index) else { return None };
+        let view = self.build.graph().constant(node)?.view();
+        (view.rank() <= 1 && view.elements() <= MAX_KNOWN).then(|| {
+            (0..view.elements())
+                .map(|index| view.at(if view.rank() == 0 { &[] } else { std::slice::from_ref(&index) }))
+                .collect()
+        })
+    }
+
     /// An attribute of the node.
     pub fn attribute(&mut self, name: &str) -> Option<&'a AttributeValue> {
         let index = self.node.attributes.iter().position(|attribute| attribute.name == name)?;

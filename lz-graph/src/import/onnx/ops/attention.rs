@@ -11,6 +11,18 @@ use crate::graph::NodeId;
 
 pub const OPERATORS: &[(&str, Handler)] = &[("Attention", attention), ("RotaryEmbedding", rotary_embedding)];
 
+pub const PREVIEW: &[(&str, Handler)] = &[("FlexAttention", flex_attention)];
+
+/// Without graphs that change scores, this is attention over all keys.
+fn flex_attention(op: &mut Op<'_>) -> Outputs {
+    let inputs = [Some(op.x(0)?), Some(op.x(1)?), Some(op.x(2)?)];
+    let mut params: Vec<(&str, Given<'_>)> = vec![("layout", "BHSD".into())];
+    if let Some(scale) = op.maybe_float("scale")? {
+        params.push(("sm_scale", scale.into()));
+    }
+    one(op.build.call("attention.gqa.prefill", &inputs, &params)?)
+}
+
 /// `[batch, length, heads * size]` as `[batch, length, heads, size]`.
 fn split_heads(op: &mut Op<'_>, x: NodeId, heads: i64) -> Result<NodeId, GraphError> {
     let [batch, length, features] = op.build.shape(x) else {

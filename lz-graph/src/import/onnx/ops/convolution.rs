@@ -65,7 +65,7 @@ fn conv_transpose(op: &mut Op<'_>) -> Outputs {
     if automatic && output_shape.is_none() && output_padding.is_some() {
         return Err(op.error("output_padding together with auto_pad is not supported"));
     }
-    let upper = op.text("auto_pad", "NOTSET")? != "SAME_LOWER";
+    let upper = op.text("auto_pad", "NOTSET")? == "SAME_UPPER";
     let mut window = Window::read(op, &kernel, &sizes)?;
     let (mut x, sizes) = image(op, x)?;
     for slot in 0..2usize {
@@ -86,10 +86,7 @@ fn conv_transpose(op: &mut Op<'_>) -> Outputs {
             let total = stretched.plus(&reach).plus(&extra).minus(&size);
             let half = total.floor_div(&Dim::from(2));
             let rest = total.minus(&half);
-            window.pads[slot] = if upper && automatic { [half, rest] } else { [rest, half] };
-            if output_shape.is_some() && !automatic {
-                window.pads[slot] = [window.pads[slot][1].clone(), window.pads[slot][0].clone()];
-            }
+            window.pads[slot] = if upper { [half, rest] } else { [rest, half] };
         }
         let [before, after] = window.pads[slot].clone();
         x = stretch(op, x, slot + 2, window.strides[slot])?;

@@ -3,6 +3,7 @@
 use lz_core::DType;
 
 use super::super::op::{Handler, Op, Outputs, one};
+use super::quantization::converted;
 use crate::error::GraphError;
 use crate::graph::NodeId;
 
@@ -175,8 +176,10 @@ fn cast_like(op: &mut Op<'_>) -> Outputs {
 
 fn convert(op: &mut Op<'_>, to: DType) -> Outputs {
     let x = op.x(0)?;
-    // Both concern 8-bit floats only, which `primitive.cast` refuses.
-    op.attribute("saturate");
+    // The rounding of powers of two, which no conversion supports.
     op.attribute("round_mode");
-    one(op.build.cast(x, to)?)
+    if !op.flag("saturate", true)? {
+        return Err(op.error("conversions without saturation are not supported"));
+    }
+    one(converted(op, x, to)?)
 }

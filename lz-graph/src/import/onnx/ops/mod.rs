@@ -11,6 +11,7 @@ mod norm;
 mod pad;
 mod quantization;
 mod reduce;
+mod resize;
 mod scatter;
 mod shape;
 mod slice;
@@ -36,20 +37,28 @@ const DEFAULT: &[&[(&str, Handler)]] = &[
     pad::OPERATORS,
     quantization::OPERATORS,
     reduce::OPERATORS,
+    resize::OPERATORS,
     scatter::OPERATORS,
     shape::OPERATORS,
     slice::OPERATORS,
     window::OPERATORS,
 ];
 
+/// Operators of `ai.onnx.preview`.
+const PREVIEW: &[&[(&str, Handler)]] = &[attention::PREVIEW];
+
 /// Operators of ONNX Runtime's domain.
 const MICROSOFT: &[&[(&str, Handler)]] = &[norm::MICROSOFT, activation::MICROSOFT];
 
 static HANDLERS: LazyLock<HashMap<(&str, &str), Handler>> = LazyLock::new(|| {
-    let default = DEFAULT.iter().copied().flatten().map(|(name, handler)| (("", *name), *handler));
-    let microsoft =
-        MICROSOFT.iter().copied().flatten().map(|(name, handler)| (("com.microsoft", *name), *handler));
-    default.chain(microsoft).collect()
+    let domains = [("", DEFAULT), ("ai.onnx.preview", PREVIEW), ("com.microsoft", MICROSOFT)];
+    let mut handlers = HashMap::new();
+    for (domain, themes) in domains {
+        for (name, handler) in themes.iter().copied().flatten() {
+            handlers.insert((domain, *name), *handler);
+        }
+    }
+    handlers
 });
 
 /// The handler of an operator; the default domain is empty.

@@ -11,6 +11,7 @@ use crate::graph::NodeId;
 pub const OPERATORS: &[(&str, Handler)] = &[
     ("DequantizeLinear", dequantize_linear),
     ("DynamicQuantizeLinear", dynamic_quantize_linear),
+    ("QLinearMatMul", quantized_matmul),
     ("QuantizeLinear", quantize_linear),
 ];
 
@@ -22,6 +23,34 @@ fn range(op: &Op<'_>, dtype: DType) -> Result<(f64, f64), GraphError> {
         DType::I16 => Ok((-32768.0, 32767.0)),
         other => Err(op.error(format!("quantization to {} is not supported", other.name()))),
     }
+}
+
+/// The format of 8-bit floats that `quantize` and `dequantize` have.
+fn float_format(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::F8E4M3 => Some("fp8_e4m3"),
+        DType::F8E5M2 => Some("fp8_e5m2"),
+        _ => None,
+    }
+}
+
+/// Another dtype. 8-bit floats are converted by `quantize` and `dequantize` with a scale of 1, which saturates.
+pub fn converted(op: &mut Op<'_>, x: NodeId, to: DType) -> Result<NodeId, GraphError> {
+    let from = op.build.dtype(x);
+    let shape = op.build.shape(x).to_vec();
+    let (operation, format) = match (float_format(from), float_format(to)) {
+        (Some(format), None) if to.is_float() => ("dequantize", format),
+        (None, Some(format)) if from.is_float() => ("quantize", format),
+        _ => return op.build.cast(x, to),
+    };
+    let mut params = vec![("format", format.into()), ("granularity", "tensor".into())];
+    if operation == "dequantize" {
+        params.push(("output_dtype", to.name().into()));
+    }
+    let flat = op.build.reshape(x, vec![Dim::from(1), Dim::product(&shape)])?;
+    let unit = op.build.scalar(1.0, DType::F32)?;
+    let result = op.build.call(operation, &[Some(flat), Some(unit)], &params)?;
+    op.build.reshape(result, shape)
 }
 
 /// Scales or zero points in a shape that broadcasts to `x`: one for all, one per index of `axis`, or one per block.
@@ -61,15 +90,15 @@ fn dequantize_linear(op: &mut Op<'_>) -> Outputs {
         code => op.dtype_of_code(code)?,
     };
     let dtype = op.build.dtype(x);
-    if !matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::I32) {
+    if !matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::I32) && float_format(dtype).is_none() {
         return Err(op.error(format!("quantized elements of {} are not supported", dtype.name())));
     }
     // The difference is exact in f32, and rounded once.
     let scale = op.build.cast(scale, DType::F32)?;
     let scale = spread(op, scale, x, axis, block)?;
-    let mut numbers = op.build.cast(x, DType::F32)?;
+    let mut numbers = converted(op, x, DType::F32)?;
     if let Some(zero) = zero {
-        let zero = op.build.cast(zero, DType::F32)?;
+        let zero = converted(op, zero, DType::F32)?;
         let zero = spread(op, zero, x, axis, block)?;
         numbers = op.build.binary("sub", numbers, zero)?;
     }
@@ -81,10 +110,8 @@ fn quantize_linear(op: &mut Op<'_>) -> Outputs {
     let (x, scale) = (op.x(0)?, op.x(1)?);
     let zero = op.maybe(2)?;
     let (axis, block) = (op.int("axis", 1)?, op.int("block_size", 0)?);
-    // Concerns 8-bit floats only, which are refused.
-    op.attribute("saturate");
-    if op.int("precision", 0)? != 0 {
-        return Err(op.error("a division of another type is not supported"));
+    if op.int("precision", 0)? != 0 || !op.flag("saturate", true)? {
+        return Err(op.error("a division of another type, or no saturation, is not supported"));
     }
     let to = match (zero, op.int("output_dtype", 0)?) {
         (Some(zero), 0) => op.build.dtype(zero),
@@ -94,6 +121,11 @@ fn quantize_linear(op: &mut Op<'_>) -> Outputs {
     let x = op.build.cast(x, DType::F32)?;
     let scale = op.build.cast(scale, DType::F32)?;
     let scale = spread(op, scale, x, axis, block)?;
+    if float_format(to).is_some() {
+        // Zero points of floats are 0.
+        let quotient = op.build.binary("div", x, scale)?;
+        return one(converted(op, quotient, to)?);
+    }
     let zero = match zero {
         None => None,
         Some(zero) => {
@@ -140,4 +172,36 @@ fn dynamic_quantize_linear(op: &mut Op<'_>) -> Outputs {
     let y = quantized(op, x, scale, Some(zero), DType::U8)?;
     let zero = op.build.cast(zero, DType::U8)?;
     Ok(vec![y.into(), scale.into(), zero.into()])
+}
+
+/// The product is exact in f64: sums of products of 8-bit numbers are far below 2^53.
+fn quantized_matmul(op: &mut Op<'_>) -> Outputs {
+    let mut factors = [op.x(0)?, op.x(3)?];
+    let mut scales = [op.x(1)?, op.x(4)?];
+    for (index, (factor, scale)) in factors.iter_mut().zip(&mut scales).enumerate() {
+        let zero = op.x(2 + 3 * index)?;
+        // One zero point and scale per row of A, or per column of B.
+        let column = index == 0 && op.build.rank(zero) == 1 && !op.build.shape(zero)[0].is(1);
+        let mut parts = [zero, *scale];
+        for part in &mut parts {
+            *part = op.build.cast(*part, DType::F64)?;
+            if column {
+                *part = op.build.unsqueeze(*part, 1)?;
+            } else if Dim::product(op.build.shape(*part)).is(1) {
+                *part = op.build.reshape(*part, Vec::new())?;
+            }
+        }
+        *factor = op.build.cast(*factor, DType::F64)?;
+        *factor = op.build.binary("sub", *factor, parts[0])?;
+        *scale = parts[1];
+    }
+    let (scale, zero) = (op.x(6)?, op.x(7)?);
+    let to = op.build.dtype(zero);
+    let product = op.build.matmul(factors[0], factors[1])?;
+    let product = op.build.binary("mul", product, scales[0])?;
+    let product = op.build.binary("mul", product, scales[1])?;
+    let (scale, zero) = (op.build.cast(scale, DType::F64)?, op.build.cast(zero, DType::F64)?);
+    let scale = op.build.reshape(scale, Vec::new())?;
+    let zero = op.build.reshape(zero, Vec::new())?;
+    one(quantized(op, product, scale, Some(zero), to)?)
 }
