@@ -29,14 +29,15 @@ struct Rule<'a> {
 impl Rule<'_> {
     /// The position in the input of an output.
     fn source(&self, axis: &Axis, x: f64) -> Option<f64> {
-        let (input, output) = (axis.input as f64, axis.output as f64);
+        // The size before it is rounded down, as the suite defines it.
+        let (input, exact) = (axis.input as f64, axis.scale * axis.input as f64);
         let half_pixel = (x + 0.5) / axis.scale - 0.5;
         Some(match self.coordinates {
             "half_pixel" => half_pixel,
-            "half_pixel_symmetric" => input / 2.0 * (1.0 - output / (axis.scale * input)) + half_pixel,
+            "half_pixel_symmetric" => input / 2.0 * (1.0 - axis.output as f64 / exact) + half_pixel,
             "pytorch_half_pixel" if axis.output > 1 => half_pixel,
             "pytorch_half_pixel" => 0.0,
-            "align_corners" if axis.output > 1 => x * (input - 1.0) / (output - 1.0),
+            "align_corners" if exact != 1.0 => x * (input - 1.0) / (exact - 1.0),
             "align_corners" => 0.0,
             "asymmetric" => x / axis.scale,
             _ => return None,

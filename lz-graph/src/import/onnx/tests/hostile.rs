@@ -64,18 +64,18 @@ fn large_model() -> Message {
         node("Pad", "p pads", "padded"),
         node("Reshape", "x target", "flat"),
         node("Softmax", "flat", "soft"),
-        node("Tile", "soft twotwo", "tiled"),
+        node("Tile", "soft repeats", "tiled"),
         node("If", "yes", "f").nested(5, graph_attribute("then_branch", branch())),
         node("Twice", "f", "g").text(7, "local"),
         node("ReduceMean", "g axes", "y").nested(5, int("keepdims", 0)),
         node("Range", "zero n one", "range"),
         node("Einsum", "flat flat", "e")
-            .nested(5, message().text(1, "equation").text(4, "ab,cb->ac").int(20, 3)),
+            .nested(5, message().text(1, "equation").text(4, "abc,dbc->ad").int(20, 3)),
     ];
     let constants = vec![
         int_tensor("zeros", &[1], &[0]),
         int_tensor("twos", &[1], &[2]),
-        int_tensor("twotwo", &[2], &[2, 3]),
+        int_tensor("repeats", &[3], &[2, 3, 1]),
         int_tensor("minus", &[1], &[-1]),
         int_tensor("axes", &[2], &[2, 3]),
         int_tensor("pads", &[8], &[0, 0, 1, 1, 0, 0, 1, -1]),

@@ -19,12 +19,6 @@ impl Message {
         self
     }
 
-    pub fn float(mut self, number: u32, value: f32) -> Self {
-        self.varint(u64::from(number << 3 | 5));
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
     pub fn bytes(mut self, number: u32, bytes: &[u8]) -> Self {
         self.varint(u64::from(number << 3 | 2));
         self.varint(bytes.len() as u64);
