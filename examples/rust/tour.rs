@@ -112,8 +112,8 @@ impl NormRmsKernel for DenseRows {
         for (row, normalized) in x.chunks_exact(hidden).zip(output.chunks_exact_mut(hidden)) {
             let mean_square = row.iter().map(|value| value * value).sum::<f32>() / hidden as f32;
             let scale = (mean_square + call.eps).sqrt().recip();
-            for (value, place) in row.iter().zip(normalized) {
-                *place = value * scale;
+            for (value, output) in row.iter().zip(normalized) {
+                *output = value * scale;
             }
         }
         Ok(())

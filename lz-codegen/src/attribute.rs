@@ -23,11 +23,11 @@ pub struct Entry {
     /// Its key, one of `KEYS`.
     pub key: Ident,
     /// What follows it.
-    pub written: Written,
+    pub written: AttributeValue,
 }
 
 /// What follows a key.
-pub enum Written {
+pub enum AttributeValue {
     /// Nothing, or `= true` and `= false`.
     Flag(bool),
     /// `= 50`
@@ -101,16 +101,16 @@ impl Parse for Attribute {
         let mut entries: Vec<Entry> = Vec::new();
         while !input.is_empty() {
             let key: Ident = input.parse()?;
-            let place = match key.to_string().as_str() {
+            let field = match key.to_string().as_str() {
                 "id" => Some(&mut id),
                 "operation" => Some(&mut operation),
                 "schema" => Some(&mut schema),
                 _ => None,
             };
-            let repeated = match place {
-                Some(place) => {
+            let repeated = match field {
+                Some(field) => {
                     input.parse::<Token![=]>()?;
-                    place.replace(input.parse::<LitStr>()?).is_some()
+                    field.replace(input.parse::<LitStr>()?).is_some()
                 }
                 None => {
                     let repeated = entries.iter().any(|entry| entry.key == key);
@@ -130,7 +130,7 @@ impl Parse for Attribute {
     }
 }
 
-fn written(key: &Ident, input: ParseStream<'_>) -> Result<Written> {
+fn written(key: &Ident, input: ParseStream<'_>) -> Result<AttributeValue> {
     let name = key.to_string();
     let Some((_, form)) = KEYS.iter().find(|(known, _)| *known == name) else {
         let known = KEYS.iter().map(|(known, _)| *known).chain(["id", "operation", "schema"]);
@@ -138,7 +138,7 @@ fn written(key: &Ident, input: ParseStream<'_>) -> Result<Written> {
         return Err(Error::new(key.span(), format!("unknown key `{name}` of `#[kernel]`{hint}")));
     };
     match form {
-        Form::Flag if !input.peek(Token![=]) => return Ok(Written::Flag(true)),
+        Form::Flag if !input.peek(Token![=]) => return Ok(AttributeValue::Flag(true)),
         Form::Flag | Form::Number | Form::Text | Form::Word => _ = input.parse::<Token![=]>()?,
         Form::Texts | Form::Limits | Form::Dtypes => {
             let inside;
@@ -147,17 +147,17 @@ fn written(key: &Ident, input: ParseStream<'_>) -> Result<Written> {
         }
     }
     Ok(match form {
-        Form::Flag => Written::Flag(input.parse::<syn::LitBool>()?.value),
-        Form::Number => Written::Number(input.parse()?),
-        Form::Word => Written::Word(input.parse()?),
+        Form::Flag => AttributeValue::Flag(input.parse::<syn::LitBool>()?.value),
+        Form::Number => AttributeValue::Number(input.parse()?),
+        Form::Word => AttributeValue::Word(input.parse()?),
         _ => match input.parse::<Lit>()? {
-            Lit::Str(text) => Written::Text(text),
+            Lit::Str(text) => AttributeValue::Text(text),
             other => return Err(Error::new(other.span(), format!("`{name}` takes a text in quotes"))),
         },
     })
 }
 
-fn list(form: Form, inside: ParseStream<'_>) -> Result<Written> {
+fn list(form: Form, inside: ParseStream<'_>) -> Result<AttributeValue> {
     Ok(match form {
         Form::Limits => {
             let limit = |input: ParseStream<'_>| {
@@ -165,7 +165,7 @@ fn list(form: Form, inside: ParseStream<'_>) -> Result<Written> {
                 input.parse::<Token![=>]>()?;
                 Ok((check, input.parse::<Ident>()?))
             };
-            Written::Limits(
+            AttributeValue::Limits(
                 Punctuated::<_, Token![,]>::parse_terminated_with(inside, limit)?.into_iter().collect(),
             )
         }
@@ -178,11 +178,13 @@ fn list(form: Form, inside: ParseStream<'_>) -> Result<Written> {
                 let dtypes = Punctuated::<Ident, Token![,]>::parse_terminated(&dtypes)?;
                 Ok((name, dtypes.into_iter().collect()))
             };
-            Written::Dtypes(
+            AttributeValue::Dtypes(
                 Punctuated::<_, Token![,]>::parse_terminated_with(inside, variable)?.into_iter().collect(),
             )
         }
-        _ => Written::Texts(Punctuated::<LitStr, Token![,]>::parse_terminated(inside)?.into_iter().collect()),
+        _ => AttributeValue::Texts(
+            Punctuated::<LitStr, Token![,]>::parse_terminated(inside)?.into_iter().collect(),
+        ),
     })
 }
 
@@ -202,8 +204,8 @@ mod tests {
         let attribute: Attribute = syn::parse_str(text).unwrap();
         assert_eq!(attribute.id.value(), "a.b");
         assert_eq!(attribute.entries.len(), 8);
-        assert!(matches!(&attribute.entries[2].written, Written::Flag(true)));
-        assert!(matches!(&attribute.entries[6].written, Written::Texts(texts) if texts.len() == 2));
+        assert!(matches!(&attribute.entries[2].written, AttributeValue::Flag(true)));
+        assert!(matches!(&attribute.entries[6].written, AttributeValue::Texts(texts) if texts.len() == 2));
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub fn rust_type(ty: &Type) -> TokenStream {
 
 /// Precedence of a piece of Rust, highest first: determines parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Binding {
+enum Precedence {
     /// A path, a call, a literal: allowed anywhere.
     Atom,
     /// A sign before an atom.
@@ -68,13 +68,13 @@ enum Binding {
 /// A piece of Rust on its way into a larger one.
 struct Piece {
     tokens: TokenStream,
-    binding: Binding,
+    binding: Precedence,
     /// Whether it is a `Result` whose `?` is still to be written.
     is_result: bool,
 }
 
 impl Piece {
-    fn new(tokens: TokenStream, binding: Binding) -> Piece {
+    fn new(tokens: TokenStream, binding: Precedence) -> Piece {
         Piece { tokens, binding, is_result: false }
     }
 
@@ -85,7 +85,7 @@ impl Piece {
     }
 
     /// As an operand of at least this precedence.
-    fn within(self, loosest: Binding) -> TokenStream {
+    fn within(self, loosest: Precedence) -> TokenStream {
         let loose = self.binding > loosest;
         let tokens = self.value();
         if loose { quote!((#tokens)) } else { tokens }
@@ -104,21 +104,21 @@ impl Emitter<'_> {
             NodeKind::Constant(value) => constant(*value),
             NodeKind::Variable { index, name } => {
                 let tokens = (self.variable)(name, *index);
-                let binding = if is_atom(&tokens) { Binding::Atom } else { Binding::Whole };
+                let binding = if is_atom(&tokens) { Precedence::Atom } else { Precedence::Whole };
                 Piece::new(tokens, binding)
             }
             NodeKind::Widen(operand) => self.certain("widen", [&**operand]),
             NodeKind::Negate(operand) if float => self.certain("negate_float", [&**operand]),
             NodeKind::Negate(operand) => self.fallible("negate_int", [&**operand]),
             NodeKind::Not(operand) => {
-                let operand = self.emit(operand).within(Binding::Atom);
-                Piece::new(quote!(!#operand), Binding::Sign)
+                let operand = self.emit(operand).within(Precedence::Atom);
+                Piece::new(quote!(!#operand), Precedence::Sign)
             }
             NodeKind::Arithmetic { operator, left, right } => {
                 self.fallible(arithmetic_name(*operator, float), [&**left, &**right])
             }
             NodeKind::Logic { operator, left, right } => {
-                let binding = if *operator == Logic::And { Binding::And } else { Binding::Or };
+                let binding = if *operator == Logic::And { Precedence::And } else { Precedence::Or };
                 let (left, right) = (self.emit(left).within(binding), self.emit(right).within(binding));
                 match operator {
                     Logic::And => Piece::new(quote!(#left && #right), binding),
@@ -127,14 +127,15 @@ impl Emitter<'_> {
             }
             NodeKind::Compare { operator, left, right } => {
                 let (left, right) = (self.emit(left), self.emit(right));
-                let tokens = compare(*operator, &left.within(Binding::Sign), &right.within(Binding::Sign));
-                Piece::new(tokens, Binding::Comparison)
+                let tokens =
+                    compare(*operator, &left.within(Precedence::Sign), &right.within(Precedence::Sign));
+                Piece::new(tokens, Precedence::Comparison)
             }
             NodeKind::Member { negated, item, list } => self.member(*negated, item, list),
             NodeKind::Conditional { condition, then, otherwise } => {
-                let condition = self.emit(condition).within(Binding::Or);
+                let condition = self.emit(condition).within(Precedence::Or);
                 let (then, otherwise) = (self.value(then), self.value(otherwise));
-                Piece::new(quote!(if #condition { #then } else { #otherwise }), Binding::Whole)
+                Piece::new(quote!(if #condition { #then } else { #otherwise }), Precedence::Whole)
             }
             NodeKind::Call { function: Function::CeilDiv, arguments } => {
                 self.fallible("ceil_divide_int", arguments)
@@ -160,34 +161,35 @@ impl Emitter<'_> {
     /// Equality with each item of the list; the item is computed once, and first.
     fn member(&self, negated: bool, item: &Node, list: &[Node]) -> Piece {
         let plain = matches!(item.kind, NodeKind::Constant(_) | NodeKind::Variable { .. });
-        let item = self.emit(item).within(if plain { Binding::Sign } else { Binding::Whole });
+        let item = self.emit(item).within(if plain { Precedence::Sign } else { Precedence::Whole });
         // The name must not hide a variable of the list: the tokens of variables never begin with two underscores.
         let subject = if plain { item.clone() } else { quote!(__looked_for) };
         let operator = if negated { Comparison::NotEqual } else { Comparison::Equal };
         let tests =
-            list.iter().map(|other| compare(operator, &subject, &self.emit(other).within(Binding::Sign)));
+            list.iter().map(|other| compare(operator, &subject, &self.emit(other).within(Precedence::Sign)));
         let (tests, binding) = match negated {
-            true => (quote!(#(#tests)&&*), Binding::And),
-            false => (quote!(#(#tests)||*), Binding::Or),
+            true => (quote!(#(#tests)&&*), Precedence::And),
+            false => (quote!(#(#tests)||*), Precedence::Or),
         };
         if plain {
             return Piece::new(tests, binding);
         }
-        Piece::new(quote!({ let __looked_for = #item; #tests }), Binding::Whole)
+        Piece::new(quote!({ let __looked_for = #item; #tests }), Precedence::Whole)
     }
 
     /// A function of two, applied from the left to one or more, as the program does.
     fn fold(&self, name: &str, arguments: &[Node]) -> Piece {
         let pieces = arguments.iter().map(|argument| self.emit(argument));
-        let folded = pieces
-            .reduce(|left, right| Piece::new(self.call(name, [left.value(), right.value()]), Binding::Atom));
+        let folded = pieces.reduce(|left, right| {
+            Piece::new(self.call(name, [left.value(), right.value()]), Precedence::Atom)
+        });
         folded.unwrap_or_else(|| self.certain(name, []))
     }
 
     /// A call that always gives a value.
     fn certain<'n>(&self, name: &str, operands: impl IntoIterator<Item = &'n Node>) -> Piece {
         let operands = operands.into_iter().map(|operand| self.value(operand));
-        Piece::new(self.call(name, operands), Binding::Atom)
+        Piece::new(self.call(name, operands), Precedence::Atom)
     }
 
     /// A call that gives a `Result`.
@@ -233,16 +235,16 @@ fn compare(operator: Comparison, left: &TokenStream, right: &TokenStream) -> Tok
 
 fn constant(value: Value) -> Piece {
     match value {
-        Value::Int(i64::MIN) => Piece::new(quote!(i64::MIN), Binding::Atom),
+        Value::Int(i64::MIN) => Piece::new(quote!(i64::MIN), Precedence::Atom),
         Value::Int(value) => signed(value < 0, Literal::i64_suffixed(value.abs())),
-        Value::Bool(value) => Piece::new(quote!(#value), Binding::Atom),
-        Value::Enum(case) => Piece::new(quote!(#case), Binding::Atom),
+        Value::Bool(value) => Piece::new(quote!(#value), Precedence::Atom),
+        Value::Enum(case) => Piece::new(quote!(#case), Precedence::Atom),
         // The debug form is the shortest that reads back as the same float, `1e300` rather than 301 digits.
         Value::Float(value) => match format!("{:?}f64", value.abs()).parse::<Literal>() {
             Ok(literal) if value.is_finite() => signed(value.is_sign_negative(), literal),
             _ => {
                 let bits = value.to_bits();
-                Piece::new(quote!(f64::from_bits(#bits)), Binding::Atom)
+                Piece::new(quote!(f64::from_bits(#bits)), Precedence::Atom)
             }
         },
     }
@@ -250,8 +252,8 @@ fn constant(value: Value) -> Piece {
 
 fn signed(negative: bool, magnitude: Literal) -> Piece {
     match negative {
-        true => Piece::new(quote!(-#magnitude), Binding::Sign),
-        false => Piece::new(quote!(#magnitude), Binding::Atom),
+        true => Piece::new(quote!(-#magnitude), Precedence::Sign),
+        false => Piece::new(quote!(#magnitude), Precedence::Atom),
     }
 }
 

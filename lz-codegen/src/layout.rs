@@ -183,7 +183,7 @@ fn pieces(text: &str) -> Vec<&str> {
 
 /// What stands before a token, as far as spacing depends on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
+enum PrecedingToken {
     /// Nothing, or something after which an operator is a sign and no space is needed.
     Open,
     /// A word, literal or closed group.
@@ -199,7 +199,7 @@ enum Before {
 /// Tokens on one line.
 fn text_of(tokens: TokenStream) -> String {
     let mut text = String::new();
-    let mut before = Before::Open;
+    let mut before = PrecedingToken::Open;
     let mut trees = tokens.into_iter().peekable();
     while let Some(tree) = trees.next() {
         match tree {
@@ -212,9 +212,9 @@ fn text_of(tokens: TokenStream) -> String {
                     Delimiter::None => ("", ""),
                 };
                 let apart = match before {
-                    Before::Open | Before::Tight => false,
-                    Before::Operand => group.delimiter() == Delimiter::Brace,
-                    Before::Keyword | Before::Operator => true,
+                    PrecedingToken::Open | PrecedingToken::Tight => false,
+                    PrecedingToken::Operand => group.delimiter() == Delimiter::Brace,
+                    PrecedingToken::Keyword | PrecedingToken::Operator => true,
                 };
                 if apart {
                     text.push(' ');
@@ -222,23 +222,23 @@ fn text_of(tokens: TokenStream) -> String {
                 text.push_str(open);
                 text.push_str(&inner);
                 text.push_str(close);
-                before = Before::Operand;
+                before = PrecedingToken::Operand;
             }
             TokenTree::Ident(word) => {
                 let word = word.to_string();
-                if !matches!(before, Before::Open | Before::Tight) {
+                if !matches!(before, PrecedingToken::Open | PrecedingToken::Tight) {
                     text.push(' ');
                 }
                 text.push_str(&word);
                 let keyword = ["as", "if", "else", "in", "match", "return", "mut"].contains(&word.as_str());
-                before = if keyword { Before::Keyword } else { Before::Operand };
+                before = if keyword { PrecedingToken::Keyword } else { PrecedingToken::Operand };
             }
             TokenTree::Literal(literal) => {
-                if !matches!(before, Before::Open | Before::Tight) {
+                if !matches!(before, PrecedingToken::Open | PrecedingToken::Tight) {
                     text.push(' ');
                 }
                 text.push_str(&literal.to_string());
-                before = Before::Operand;
+                before = PrecedingToken::Operand;
             }
             TokenTree::Punct(first) => {
                 let mut operator = String::from(first.as_char());
@@ -257,40 +257,40 @@ fn text_of(tokens: TokenStream) -> String {
 }
 
 /// Appends an operator with its spaces.
-fn push_operator(text: &mut String, operator: &str, before: Before) -> Before {
+fn push_operator(text: &mut String, operator: &str, before: PrecedingToken) -> PrecedingToken {
     match operator {
         "," | ";" | ":" => {
             text.push_str(operator);
-            Before::Operator
+            PrecedingToken::Operator
         }
         "?" => {
             text.push_str(operator);
-            Before::Operand
+            PrecedingToken::Operand
         }
         "." | ".." | "::" | "/" => {
-            if before == Before::Operator {
+            if before == PrecedingToken::Operator {
                 text.push(' ');
             }
             text.push_str(operator);
-            Before::Tight
+            PrecedingToken::Tight
         }
-        "!" | "&" | "-" | "*" if before != Before::Operand => {
-            if matches!(before, Before::Operator | Before::Keyword) {
+        "!" | "&" | "-" | "*" if before != PrecedingToken::Operand => {
+            if matches!(before, PrecedingToken::Operator | PrecedingToken::Keyword) {
                 text.push(' ');
             }
             text.push_str(operator);
-            Before::Tight
+            PrecedingToken::Tight
         }
         "!" => {
             text.push_str(operator);
-            Before::Tight
+            PrecedingToken::Tight
         }
         _ => {
-            if before != Before::Open {
+            if before != PrecedingToken::Open {
                 text.push(' ');
             }
             text.push_str(operator);
-            Before::Operator
+            PrecedingToken::Operator
         }
     }
 }

@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use lz_schema::DType;
 use lz_schema::expr::Value;
 
-use crate::tensor::{Place, TensorView};
+use crate::tensor::{Device, TensorView};
 
 /// Words of flags.
 pub const FLAG_WORDS: usize = lz_schema::layout::FLAG_WORDS as usize;
@@ -242,7 +242,7 @@ impl Context {
             FieldKind::Float => Value::Float(f64::from_bits(raw)),
             FieldKind::Bool | FieldKind::Given => Value::Bool(raw != 0),
             FieldKind::Enum(_) | FieldKind::DType => Value::Enum(raw as u32),
-            FieldKind::Strides | FieldKind::Place | FieldKind::Digest => Value::Int(raw as i64),
+            FieldKind::Strides | FieldKind::Device | FieldKind::Digest => Value::Int(raw as i64),
         }
     }
 }
@@ -312,8 +312,8 @@ pub enum FieldKind {
     DType,
     /// [`stride_class`] of an input or output tensor; 0 for an absent input, [`FRESH_OUTPUT`] for an output that is allocated.
     Strides,
-    /// [`place_bits`]: the device of the tensors.
-    Place,
+    /// [`device_bits`]: the device of the tensors.
+    Device,
     /// 60 bits of a handle's digest.
     Digest,
 }
@@ -348,7 +348,7 @@ pub const FRESH_ALIGNMENT: u64 = 7;
 
 /// A device in eleven bits: platform and device index.
 #[inline]
-pub fn place_bits(device: Place) -> u64 {
+pub fn device_bits(device: Device) -> u64 {
     device.platform as u64 | (u64::from(device.index) & 0xff) << 3
 }
 

@@ -14,7 +14,7 @@ use crate::context::{self, Context, Extent, Field, FieldKind, Store};
 use crate::error::Error;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
-use crate::tensor::Place;
+use crate::tensor::Device;
 
 /// Reads an operation from its schema's text; `path` is its name in messages.
 ///
@@ -55,7 +55,7 @@ pub fn fields(operation: &Operation) -> Result<Vec<Field>, String> {
                 LayoutKind::DType(_) => FieldKind::DType,
                 LayoutKind::Strides(_) | LayoutKind::OutputStrides(_) => FieldKind::Strides,
                 LayoutKind::Digest(_) => FieldKind::Digest,
-                LayoutKind::Place => FieldKind::Place,
+                LayoutKind::Device => FieldKind::Device,
             };
             Field { name: Cow::Owned(field.name), kind, store: store(field.store) }
         })
@@ -108,14 +108,14 @@ pub fn context(
                 Arg::Handle(handle) => context::digest_bits(&handle.digest()),
                 _ => 0,
             },
-            LayoutKind::Place => {
+            LayoutKind::Device => {
                 let first = operation
                     .inputs
                     .iter()
                     .position(|input| input.kind == Kind::Tensor && input.optional.is_none());
-                let place =
-                    first.and_then(|input| args[input].tensor()).map_or(Place::HOST, |view| view.place());
-                context::place_bits(place)
+                let device =
+                    first.and_then(|input| args[input].tensor()).map_or(Device::HOST, |view| view.device());
+                context::device_bits(device)
             }
         };
         context.set(store(field.store), bits);

@@ -9,7 +9,7 @@ use lz_schema::expr::{Scope, Slots, Type, Value, Variable};
 
 use crate::context::{Context, Field, FieldKind};
 use crate::device::{CudaSpec, DeviceSpec, Platform, Vendor};
-use crate::mode::{Ask, Mode};
+use crate::mode::{Mode, ModeFlag};
 use crate::operation::OperationInfo;
 use crate::spec::KernelSpec;
 
@@ -42,9 +42,9 @@ const DEVICE: [(&str, Read); 10] = [
         Value::Int(bytes.map_or(-1, |bytes| (bytes >> 30) as i64))
     }),
     ("device_index", |call| int(call.device.map(|device| device.index))),
-    ("deterministic", |call| Value::Bool(call.mode.has(Ask::Deterministic))),
-    ("capturing", |call| Value::Bool(call.mode.has(Ask::Capturing))),
-    ("tp_invariant", |call| Value::Bool(call.mode.has(Ask::TensorParallelInvariant))),
+    ("deterministic", |call| Value::Bool(call.mode.has(ModeFlag::Deterministic))),
+    ("capturing", |call| Value::Bool(call.mode.has(ModeFlag::Capturing))),
+    ("tp_invariant", |call| Value::Bool(call.mode.has(ModeFlag::TensorParallelInvariant))),
 ];
 
 type Read = fn(&Values<'_>) -> Value;
@@ -106,7 +106,7 @@ impl Names {
                     }
                     continue;
                 }
-                FieldKind::Strides | FieldKind::Place | FieldKind::Digest => continue,
+                FieldKind::Strides | FieldKind::Device | FieldKind::Digest => continue,
             };
             names.variables.insert(field.name.to_string(), Variable { index, ty });
         }

@@ -37,7 +37,7 @@ pub use error::Error;
 pub use failure::{Cause, Severity};
 pub use generated::contracts;
 pub use kernel::run::{self, Run};
-pub use kernel::{FusedKernel, FusedPart, Judge, Kernel, KernelEntry, KernelError};
+pub use kernel::{FusedKernel, FusedPart, HandlePredicate, Kernel, KernelEntry, KernelError};
 pub use operation::OperationInfo;
 pub use plan::Plan;
 pub use reason::{Reason, ReasonCode};

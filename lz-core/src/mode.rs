@@ -8,7 +8,7 @@ use std::fmt;
 /// A requirement or permission of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Ask {
+pub enum ModeFlag {
     /// The same inputs must give the same bits.
     Deterministic = 0,
     /// The call is being captured into a graph.
@@ -27,7 +27,7 @@ pub enum Ask {
     NotAdapting = 7,
 }
 
-impl Ask {
+impl ModeFlag {
     const fn bit(self) -> u64 {
         1 << self as u8
     }
@@ -118,7 +118,7 @@ impl Mode {
 
     /// Sets or clears a flag.
     #[must_use]
-    pub const fn set(self, ask: Ask, on: bool) -> Mode {
+    pub const fn set(self, ask: ModeFlag, on: bool) -> Mode {
         if on { Mode(self.0 | ask.bit()) } else { Mode(self.0 & !ask.bit()) }
     }
 
@@ -146,7 +146,7 @@ impl Mode {
 
     /// Whether a flag is set.
     #[inline]
-    pub const fn has(self, ask: Ask) -> bool {
+    pub const fn has(self, ask: ModeFlag) -> bool {
         self.0 & ask.bit() != 0
     }
 
@@ -186,14 +186,14 @@ impl fmt::Debug for Mode {
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = [
-            (Ask::Deterministic, "deterministic"),
-            (Ask::Capturing, "capturing"),
-            (Ask::TensorParallelInvariant, "tp-invariant"),
-            (Ask::Strict, "strict"),
-            (Ask::PackedWeights, "packed weights"),
-            (Ask::ReducedPrecision, "reduced precision"),
-            (Ask::Disabled, "disabled"),
-            (Ask::NotAdapting, "not adapting"),
+            (ModeFlag::Deterministic, "deterministic"),
+            (ModeFlag::Capturing, "capturing"),
+            (ModeFlag::TensorParallelInvariant, "tp-invariant"),
+            (ModeFlag::Strict, "strict"),
+            (ModeFlag::PackedWeights, "packed weights"),
+            (ModeFlag::ReducedPrecision, "reduced precision"),
+            (ModeFlag::Disabled, "disabled"),
+            (ModeFlag::NotAdapting, "not adapting"),
         ];
         let mut words: Vec<&str> =
             flags.into_iter().filter(|(ask, _)| self.has(*ask)).map(|(_, name)| name).collect();
@@ -208,41 +208,41 @@ impl fmt::Display for Mode {
 
 /// A thread's mode override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ModeChange {
+pub struct ModeOverride {
     on: u64,
     off: u64,
 }
 
-impl ModeChange {
+impl ModeOverride {
     /// No change.
-    pub const NONE: ModeChange = ModeChange { on: 0, off: 0 };
+    pub const NONE: ModeOverride = ModeOverride { on: 0, off: 0 };
 
     /// Sets or clears a flag, overriding policy.
     #[must_use]
-    pub const fn set(self, ask: Ask, on: bool) -> ModeChange {
+    pub const fn set(self, ask: ModeFlag, on: bool) -> ModeOverride {
         let bit = ask.bit();
         if on {
-            ModeChange { on: self.on | bit, off: self.off & !bit }
+            ModeOverride { on: self.on | bit, off: self.off & !bit }
         } else {
-            ModeChange { on: self.on & !bit, off: self.off | bit }
+            ModeOverride { on: self.on & !bit, off: self.off | bit }
         }
     }
 
     /// Sets the KV-cache strategy.
     #[must_use]
-    pub const fn kv(self, strategy: KvStrategy) -> ModeChange {
-        ModeChange { on: self.on & !KV_MASK | (strategy as u64) << KV_SHIFT, off: self.off | KV_MASK }
+    pub const fn kv(self, strategy: KvStrategy) -> ModeOverride {
+        ModeOverride { on: self.on & !KV_MASK | (strategy as u64) << KV_SHIFT, off: self.off | KV_MASK }
     }
 
     /// Sets the tensor-parallel size.
     #[must_use]
-    pub const fn tp(self, size: u32) -> ModeChange {
-        ModeChange { on: self.on & !TP_MASK | tp_bits(size), off: self.off | TP_MASK }
+    pub const fn tp(self, size: u32) -> ModeOverride {
+        ModeOverride { on: self.on & !TP_MASK | tp_bits(size), off: self.off | TP_MASK }
     }
 
     /// Sets the id of the thread's policy overlay.
-    pub const fn with_overlay(self, number: u32) -> ModeChange {
-        ModeChange {
+    pub const fn with_overlay(self, number: u32) -> ModeOverride {
+        ModeOverride {
             on: self.on & !OVERLAY_MASK | (number as u64) << OVERLAY_SHIFT,
             off: self.off | OVERLAY_MASK,
         }
@@ -255,7 +255,7 @@ impl ModeChange {
     }
 
     /// This change and a later one as one change.
-    pub const fn then(self, later: ModeChange) -> ModeChange {
-        ModeChange { on: self.on & !later.off | later.on, off: self.off & !later.on | later.off }
+    pub const fn then(self, later: ModeOverride) -> ModeOverride {
+        ModeOverride { on: self.on & !later.off | later.on, off: self.off & !later.on | later.off }
     }
 }

@@ -28,7 +28,7 @@ impl<'a> BucketForm<'a> {
         let mut form = BucketForm { mask: [0; FLAG_WORDS], axes: Vec::new(), length: FLAG_WORDS };
         for field in operation.fields.iter() {
             match (field.store, &field.kind) {
-                (Store::Flag { .. }, FieldKind::Place | FieldKind::Digest) => {}
+                (Store::Flag { .. }, FieldKind::Device | FieldKind::Digest) => {}
                 (Store::Flag { word, shift, bits }, kind) => {
                     let mut field_mask = (1u64 << bits) - 1;
                     if *kind == FieldKind::Strides {

@@ -30,7 +30,7 @@ pub mod telemetry;
 pub mod tune;
 
 pub use dynamic::split;
-pub use engine::{Engine, EngineBuilder, Moment, Pinned};
+pub use engine::{Engine, EngineBuilder, HeldSnapshot, Pinned};
 pub use explain::Explanation;
 pub use policy::Policy;
 pub use selection::loaded_tables::TableState;

@@ -11,20 +11,20 @@ mod tests {
 
     #[test]
     fn scopes_nest_and_end() {
-        let base = Mode::PLAIN.set(Ask::Strict, true);
-        let outer = scope(ModeChange::NONE.set(Ask::Deterministic, true).kv(KvStrategy::Paged));
-        assert!(of_thread().apply(base).has(Ask::Deterministic));
+        let base = Mode::PLAIN.set(ModeFlag::Strict, true);
+        let outer = scope(ModeOverride::NONE.set(ModeFlag::Deterministic, true).kv(KvStrategy::Paged));
+        assert!(of_thread().apply(base).has(ModeFlag::Deterministic));
         {
             let _inner = scope(
-                ModeChange::NONE
-                    .set(Ask::Deterministic, false)
-                    .set(Ask::Strict, false)
+                ModeOverride::NONE
+                    .set(ModeFlag::Deterministic, false)
+                    .set(ModeFlag::Strict, false)
                     .kv(KvStrategy::Virtual)
                     .tp(8),
             );
             let mode = of_thread().apply(base);
             assert_eq!((mode.tp_size(), mode.to_string().as_str()), (8, "virtual, 8 ranks"));
-            assert!(!mode.has(Ask::Deterministic) && !mode.has(Ask::Strict));
+            assert!(!mode.has(ModeFlag::Deterministic) && !mode.has(ModeFlag::Strict));
             assert_eq!(mode.kv_strategy(), Some(KvStrategy::Virtual));
         }
         let mode = of_thread().apply(base);

@@ -23,7 +23,7 @@ const PERCENT_PER_RANK: f64 = 0.6;
 
 /// The weighting of accuracy and speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weighing {
+pub enum AccuracyWeighting {
     /// Accuracy.
     High,
     /// Both.
@@ -36,7 +36,7 @@ pub enum Weighing {
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantConfig {
     /// The weighting of accuracy and speed.
-    pub weighing: Weighing,
+    pub weighing: AccuracyWeighting,
     /// Whether a format other than the first may be selected.
     pub allow_fallback: bool,
     /// Maximum loss of accuracy in percent.
@@ -50,7 +50,7 @@ pub struct QuantConfig {
 impl Default for QuantConfig {
     fn default() -> Self {
         QuantConfig {
-            weighing: Weighing::Balanced,
+            weighing: AccuracyWeighting::Balanced,
             allow_fallback: true,
             max_drop_percent: 3.0,
             requantization: false,
@@ -66,9 +66,9 @@ impl QuantConfig {
         let value = |key: &str| engine.setting(&format!("quant_formats.{key}")).map(|one| one.value);
         if let Some(SettingValue::Text(word)) = value("accuracy_priority") {
             config.weighing = match word.as_str() {
-                "high" => Weighing::High,
-                "performance" => Weighing::Performance,
-                _ => Weighing::Balanced,
+                "high" => AccuracyWeighting::High,
+                "performance" => AccuracyWeighting::Performance,
+                _ => AccuracyWeighting::Balanced,
             };
         }
         if let Some(SettingValue::Bool(allowed)) = value("allow_format_fallback") {
@@ -100,9 +100,9 @@ impl QuantConfig {
 
     fn points(&self, format: &str, kernel_score: f64) -> f64 {
         let (accuracy, speed) = match self.weighing {
-            Weighing::High => (10.0, 0.1),
-            Weighing::Balanced => (3.0, 1.0),
-            Weighing::Performance => (0.5, 1.0),
+            AccuracyWeighting::High => (10.0, 0.1),
+            AccuracyWeighting::Balanced => (3.0, 1.0),
+            AccuracyWeighting::Performance => (0.5, 1.0),
         };
         self.rank(format) as f64 * accuracy + kernel_score * speed
     }

@@ -134,7 +134,7 @@ impl SpeculativeConfig {
 
 /// The call of one of the two models.
 #[derive(Debug, Clone, Copy)]
-pub struct Side<'a> {
+pub struct ModelCall<'a> {
     /// The operation.
     pub operation: &'static OperationInfo,
     /// The call.
@@ -171,10 +171,10 @@ impl PairCache {
         &self,
         engine: &Engine,
         config: &SpeculativeConfig,
-        draft: Side<'_>,
-        target: Side<'_>,
+        draft: ModelCall<'_>,
+        target: ModelCall<'_>,
     ) -> Result<Pair, Error> {
-        let words = |side: &Side<'_>| Bucket::of(side.operation, side.context).words().to_vec();
+        let words = |side: &ModelCall<'_>| Bucket::of(side.operation, side.context).words().to_vec();
         let key = (
             draft.operation.slot(),
             words(&draft),
@@ -188,7 +188,7 @@ impl PairCache {
             let pairs = self.pairs.lock().unwrap_or_else(PoisonError::into_inner);
             if let (true, Some(pair)) = (pairs.0 == generation, pairs.1.get(&key)) {
                 // A bucket may contain calls for which the cached pair is not eligible, so it is checked for this one.
-                let fits = |side: &Side<'_>, kernel: &str| {
+                let fits = |side: &ModelCall<'_>, kernel: &str| {
                     engine
                         .explain(side.operation, side.context)
                         .candidate(kernel)
@@ -216,7 +216,12 @@ impl PairCache {
 
 impl Engine {
     /// The best pair of kernels for a draft model's call and its target's.
-    pub fn pair(&self, config: &SpeculativeConfig, draft: Side<'_>, target: Side<'_>) -> Result<Pair, Error> {
+    pub fn pair(
+        &self,
+        config: &SpeculativeConfig,
+        draft: ModelCall<'_>,
+        target: ModelCall<'_>,
+    ) -> Result<Pair, Error> {
         let reasons = refusals(config, &draft, &target);
         if !reasons.is_empty() {
             return Err(Error::Validation { operation: target.operation.name.to_string(), reasons });
@@ -251,7 +256,7 @@ impl Engine {
     /// The kernels that can run one side, with their scores.
     fn able(
         &self,
-        side: &Side<'_>,
+        side: &ModelCall<'_>,
         config: &SpeculativeConfig,
     ) -> Result<Vec<(std::sync::Arc<KernelSpec>, f64)>, Error> {
         let registry = self.registry();
@@ -291,7 +296,7 @@ impl Engine {
 }
 
 /// Reasons that no choice of kernels can resolve.
-fn refusals(config: &SpeculativeConfig, draft: &Side<'_>, target: &Side<'_>) -> Vec<Reason> {
+fn refusals(config: &SpeculativeConfig, draft: &ModelCall<'_>, target: &ModelCall<'_>) -> Vec<Reason> {
     let mut reasons = Vec::new();
     for (who, side) in [("draft", draft), ("target", target)] {
         if side.pipeline_stages > 1 {
@@ -317,8 +322,8 @@ fn kv_incompatibility(
     config: &SpeculativeConfig,
     draft: &KernelSpec,
     target: &KernelSpec,
-    draft_side: &Side<'_>,
-    target_side: &Side<'_>,
+    draft_side: &ModelCall<'_>,
+    target_side: &ModelCall<'_>,
 ) -> Option<Reason> {
     if !config.share_kv_cache {
         return None;
@@ -336,7 +341,7 @@ fn kv_incompatibility(
     {
         return incompatible(format!("layout {}", target.layouts.join(" or ")), draft.layouts.join(" or "));
     }
-    let dtypes = |side: &Side<'_>| crate::evidence::dtypes_text(side.operation, side.context);
+    let dtypes = |side: &ModelCall<'_>| crate::evidence::dtypes_text(side.operation, side.context);
     let (ours, theirs) = (dtypes(draft_side), dtypes(target_side));
     if ours != theirs {
         return incompatible(format!("the target's dtypes, {theirs}"), ours);

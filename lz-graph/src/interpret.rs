@@ -179,7 +179,7 @@ impl Interpreter<'_> {
     fn call(&self, node: &Node) -> Result<Vec<Option<Computed>>, GraphError> {
         let NodeKind::Call(call) = &node.kind else { return Ok(Vec::new()) };
         let schema = call.operation.schema();
-        let failed = |error| GraphError::Run { origin: node.origin.as_ref().clone(), error };
+        let failed = |error| GraphError::run(&node.origin, error);
         let mut written: Vec<Option<Tensor>> = Vec::new();
         for (index, about) in schema.inputs.iter().enumerate() {
             written.push(match node.input(index).filter(|_| about.read_write) {
@@ -198,12 +198,12 @@ impl Interpreter<'_> {
                 });
             }
             for param in &call.params {
-                args.push(argument(param.as_ref(), &self.values)?);
+                args.push(param_value(param.as_ref(), &self.values)?.map_or(Arg::Absent, Arg::Value));
             }
             let bound = check::check_call(schema, &args, None).map_err(failed)?;
             let specs = check::infer_outputs(schema, &bound).map_err(|reason| GraphError::Call {
                 operation: schema.name.clone(),
-                origin: node.origin.as_ref().clone(),
+                origin: node.origin.clone(),
                 reasons: vec![reason],
             })?;
             let mut outputs = Vec::new();
@@ -238,14 +238,14 @@ impl Interpreter<'_> {
     }
 }
 
-/// A param for these symbol values.
-pub(crate) fn argument<'a>(param: Option<&Param>, values: &[i64]) -> Result<Arg<'a>, GraphError> {
+/// A param for these symbol values; `None` for its default.
+pub(crate) fn param_value(param: Option<&Param>, values: &[i64]) -> Result<Option<Value>, GraphError> {
     Ok(match param {
-        None => Arg::Absent,
-        Some(Param::Int(dim)) => Arg::Value(Value::Int(sizes::evaluate(dim, values)?)),
-        Some(Param::Float(value)) => Arg::Value(Value::Float(*value)),
-        Some(Param::Bool(value)) => Arg::Value(Value::Bool(*value)),
-        Some(Param::Enum(case)) => Arg::Value(Value::Enum(*case)),
+        None => None,
+        Some(Param::Int(dim)) => Some(Value::Int(sizes::evaluate(dim, values)?)),
+        Some(Param::Float(value)) => Some(Value::Float(*value)),
+        Some(Param::Bool(value)) => Some(Value::Bool(*value)),
+        Some(Param::Enum(case)) => Some(Value::Enum(*case)),
     })
 }
 

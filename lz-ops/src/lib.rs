@@ -21,17 +21,17 @@
 //!
 //! ```
 //! use lz_engine::Engine;
-//! use lz_engine::policy::layer::Given;
+//! use lz_engine::policy::layer::SettingInput;
 //!
 //! let engine = Engine::builder()
 //!     .operations(lz_ops::OPERATIONS)
-//!     .set("deterministic", Given::Bool(true))
-//!     .set("perfdb.enabled", Given::Bool(false))
+//!     .set("deterministic", SettingInput::Bool(true))
+//!     .set("perfdb.enabled", SettingInput::Bool(false))
 //!     .open()?;
 //! engine.register(lz_ops::reference_kernels::kernels())?;
 //! assert!(engine.config().iter().any(|entry| entry.key == "deterministic" && entry.value == "true"));
 //!
-//! let error = Engine::builder().set("determinstic", Given::Bool(true)).open().unwrap_err();
+//! let error = Engine::builder().set("determinstic", SettingInput::Bool(true)).open().unwrap_err();
 //! assert!(error.to_string().contains("did you mean `deterministic`?"));
 //! # Ok::<(), lz_core::Error>(())
 //! ```

@@ -10,7 +10,7 @@ use lz_core::{
 use lz_engine::Engine;
 use lz_engine::dynamic::{self, Output};
 use lz_engine::planner::BlockCall;
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
 
 /// Wraps a reference kernel under another spec; it fails on request.
@@ -58,7 +58,9 @@ fn wrapped_reference(
 fn engine(entries: impl IntoIterator<Item = KernelEntry>) -> Engine {
     let engine = reference_engine();
     engine.register(entries).unwrap_or_else(|error| panic!("{error}"));
-    engine.configure([("plan_mode".to_owned(), Given::Bool(true))]).unwrap_or_else(|error| panic!("{error}"));
+    engine
+        .configure([("plan_mode".to_owned(), SettingInput::Bool(true))])
+        .unwrap_or_else(|error| panic!("{error}"));
     engine
 }
 
@@ -134,7 +136,7 @@ fn planned_block_matches_separate_calls() {
         assert!(kernels.iter().all(Option::is_some), "{kernels:?}");
     }
     // Without `plan_mode` each operation is a separate call.
-    engine.configure([("plan_mode".to_owned(), Given::Bool(false))]).unwrap();
+    engine.configure([("plan_mode".to_owned(), SettingInput::Bool(false))]).unwrap();
     let (output, kernels) = run(&engine, &steps);
     assert_eq!((output.bytes(), kernels), (expected.bytes(), vec![None; 4]));
 }
@@ -230,7 +232,7 @@ fn shape_mismatch_is_reported_for_its_operation() {
     let steps: Steps<'_> =
         vec![(&NORM_RMS, vec![("x", x.view())]), (&MLP_LINEAR, vec![("weight", weight.view())])];
     for plan_mode in [true, false] {
-        engine.configure([("plan_mode".to_owned(), Given::Bool(plan_mode))]).unwrap();
+        engine.configure([("plan_mode".to_owned(), SettingInput::Bool(plan_mode))]).unwrap();
         let error = engine.run_block(&mut calls(&steps)).unwrap_err();
         assert!(error.to_string().starts_with("mlp.linear"), "{error}");
     }

@@ -34,7 +34,7 @@ impl<'c, 'a> Call<'c, 'a> {
             Some(Arg::Absent) => return Ok(None),
             _ => return Err(unexpected(index, "a tensor")),
         };
-        if view.is_sound() && view.place().is_host() { Ok(Some(view)) } else { Err(unsound(index)) }
+        if view.is_sound() && view.device().is_host() { Ok(Some(view)) } else { Err(unsound(index)) }
     }
 
     /// A float param.
@@ -90,7 +90,7 @@ pub fn output<'o, 'a>(
     match outputs.get_mut(index) {
         Some(OutArg::Tensor(tensor))
             if tensor.is_sound()
-                && tensor.place().is_host()
+                && tensor.device().is_host()
                 && (tensor.is_contiguous() || !tensor.layout().overlaps_itself()) =>
         {
             Ok(tensor)

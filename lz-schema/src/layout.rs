@@ -50,7 +50,7 @@ pub enum FieldKind {
     /// Digest of a handle input, by index.
     Digest(usize),
     /// Device of the tensors.
-    Place,
+    Device,
 }
 
 /// The location of a field.
@@ -127,7 +127,7 @@ pub fn context_layout(operation: &Operation) -> Result<Vec<FieldLayout>, String>
     }
     fields.push(FieldLayout {
         name: "place".to_owned(),
-        kind: FieldKind::Place,
+        kind: FieldKind::Device,
         store: packer.take(PLACE_BITS)?,
     });
     if operation.axes.len() > MAX_AXES {

@@ -65,18 +65,18 @@ void Case::restore() {
     }
 }
 
-lz::Tensor Case::place(const std::string &name) {
+lz::Tensor Case::output_tensor(const std::string &name) {
     const Expected &result = expected.at(name);
     lz::Tensor tensor = lz::Tensor::empty(result.dtype, lz::Dims(result.shape));
     std::memset(tensor.view_mut().data(), 0x5a, result.bytes.size());
     return tensor;
 }
 
-std::optional<lz::Tensor> Case::optional_place(const std::string &name) {
+std::optional<lz::Tensor> Case::optional_output_tensor(const std::string &name) {
     if (expected.at(name).tag == 0) {
         return std::nullopt;
     }
-    return place(name);
+    return output_tensor(name);
 }
 
 void Case::compare(const std::string &name, const Expected &result, const std::uint8_t *actual, bool exact) {

@@ -99,8 +99,8 @@ class Case {
     /// Restores the buffers to their contents before the first run.
     void restore();
     /// A new output tensor, filled with arbitrary bytes.
-    [[nodiscard]] lz::Tensor place(const std::string &name);
-    [[nodiscard]] std::optional<lz::Tensor> optional_place(const std::string &name);
+    [[nodiscard]] lz::Tensor output_tensor(const std::string &name);
+    [[nodiscard]] std::optional<lz::Tensor> optional_output_tensor(const std::string &name);
     /// Compares an output with the reference, bitwise or with the tolerance of the schema.
     void expect(const std::string &name, const lz::Tensor &found, bool exact);
     void expect(const std::string &name, const std::optional<lz::Tensor> &found, bool exact);

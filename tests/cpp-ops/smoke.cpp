@@ -167,15 +167,15 @@ struct Counting final : lz::Allocator {
     int live = 0;
     int made = 0;
     bool refuse = false;
-    void *allocate(std::uint64_t bytes, std::uint64_t alignment, lz::Place place) noexcept override {
-        if (refuse || place != lz::Place{}) {
+    void *allocate(std::uint64_t bytes, std::uint64_t alignment, lz::Device device) noexcept override {
+        if (refuse || device != lz::Device{}) {
             return nullptr;
         }
         ++live;
         ++made;
         return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     }
-    void release(void *memory, lz::Place) noexcept override {
+    void release(void *memory, lz::Device) noexcept override {
         --live;
         std::free(memory);
     }

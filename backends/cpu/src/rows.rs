@@ -112,7 +112,7 @@ struct RowOffsets<'a> {
 impl<'a> RowOffsets<'a> {
     #[inline]
     fn new(layout: &'a Layout, shape: Shape) -> Option<RowOffsets<'a>> {
-        if !layout.place.is_host() {
+        if !layout.device.is_host() {
             return None;
         }
         match shape {

@@ -7,7 +7,8 @@ use lz_core::context::FieldKind;
 use lz_core::device::Platform;
 use lz_core::expr::Value;
 use lz_core::{
-    Context, Judge, KernelEntry, KernelError, KernelSpec, OperationInfo, Reason, ReasonCode, Run, Tensor,
+    Context, HandlePredicate, KernelEntry, KernelError, KernelSpec, OperationInfo, Reason, ReasonCode, Run,
+    Tensor,
 };
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{
@@ -52,7 +53,7 @@ pub fn of<C: Candidate>(name: &str, version: &str, priority: u8) -> Vec<KernelEn
     entries
 }
 
-impl<C: Candidate> Judge for VerifiedOnly<C> {
+impl<C: Candidate> HandlePredicate for VerifiedOnly<C> {
     fn objection(&self, operation: &OperationInfo, context: &Context) -> Option<Reason> {
         let field = operation.fields.iter().find(|field| field.kind == FieldKind::Digest)?;
         let Value::Int(bits) = context.value(field) else { return None };

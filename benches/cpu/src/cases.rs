@@ -83,7 +83,7 @@ pub fn of<'w>(
         spread_slots(operation, &mut call);
         keep_residual(operation, &mut call);
         fill_lengths(operation, &mut call);
-        let checked = call.lend(|args, outputs| subject.check(args, Some(outputs)));
+        let checked = call.with_args(|args, outputs| subject.check(args, Some(outputs)));
         let Some(Checked::Right { context, outputs: Some(Ok(())) }) = checked else { return None };
         let plan = engine.which(subject.info(), &context).ok()?;
         let kernel = lz_test_kernels::runnable().iter().find(|entry| entry.spec.id == plan.kernel)?;

@@ -140,8 +140,9 @@ fn measure(
 
 fn run(case: &mut Case) -> Result<(), String> {
     let (kernel, workspace, scratch) = (&case.kernel, case.workspace, &mut case.scratch);
-    let outcome =
-        case.call.lend(|args, outputs| kernel.kernel.run(args, outputs, &mut Run::new(scratch, workspace)));
+    let outcome = case
+        .call
+        .with_args(|args, outputs| kernel.kernel.run(args, outputs, &mut Run::new(scratch, workspace)));
     outcome.map_err(|error| format!("{}: {error}", kernel.spec.id))
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use lz_core::{Arg, DType, Error, Kernel, KernelEntry, KernelError, OutArg, Run, Tensor, TensorView};
 use lz_engine::Engine;
 use lz_ops::{NORM_RMS, NormRms, norm_rms_into};
-use lz_worker::serve::{Offer, serve};
+use lz_worker::serve::{WorkerKernels, serve};
 use lz_worker::{Worker, WorkerOptions};
 
 const DESCRIPTOR: &str = r#"{"schema_version": "1.0", "backend": "far", "backend_version": "1", "platform": "cpu", "ops":
@@ -36,7 +36,7 @@ impl Kernel for Touch {
     }
 }
 
-fn offer() -> Result<Offer, String> {
+fn offer() -> Result<WorkerKernels, String> {
     let engine = lz_ops::reference_engine();
     let registry = engine.registry();
     let catalogue =
@@ -44,7 +44,7 @@ fn offer() -> Result<Offer, String> {
     let read =
         lz_core::descriptor::read("bench", DESCRIPTOR, &catalogue).map_err(|error| error.to_string())?;
     let kernels = read.kernels.into_iter().map(|spec| KernelEntry::new(spec, Touch).of(&NORM_RMS)).collect();
-    Ok(Offer { descriptor: DESCRIPTOR.to_owned(), kernels })
+    Ok(WorkerKernels { descriptor: DESCRIPTOR.to_owned(), kernels })
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use lz_core::run::Scratch;
 use lz_core::{Error, Run, TensorMut};
 use lz_engine::Engine;
-use lz_engine::policy::{CacheConfig, Policy, Sourced};
+use lz_engine::policy::{CacheConfig, Policy, WithSource};
 use lz_ops::{NormRms, NormRmsCall, NormRmsKernel};
 
 use crate::{decide, whole_call};
@@ -81,6 +81,6 @@ pub fn shared_hits(engine: &Engine, calls: &[NormRmsCall<'_>]) -> Result<(), Err
 pub fn cache(engine: &Engine, enabled: bool) -> Policy {
     let before = Policy::clone(&engine.policy());
     let config = CacheConfig { enabled, ..before.cache.value };
-    engine.set_policy(Policy { cache: Sourced::new(config, "benchmark"), ..before.clone() });
+    engine.set_policy(Policy { cache: WithSource::new(config, "benchmark"), ..before.clone() });
     before
 }

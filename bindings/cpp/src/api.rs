@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lz_core::{Error, Reason, ReasonCode};
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_ops::tokenizer;
 use lz_plugin::abi::{ABI_MAJOR, ABI_MINOR, Tokenizer};
 
@@ -103,7 +103,7 @@ pub fn engine_config(engine: &Engine) -> Vec<data::ConfigEntry> {
         .collect()
 }
 
-fn configure(engine: &Engine, key: &str, value: Given) -> Result<(), Error> {
+fn configure(engine: &Engine, key: &str, value: SettingInput) -> Result<(), Error> {
     engine.inner.configure([(key.to_owned(), value)])
 }
 
@@ -111,12 +111,12 @@ fn configure(engine: &Engine, key: &str, value: Given) -> Result<(), Error> {
 pub fn engine_configure(engine: &Engine, key: &str, value: &str) -> *mut Failure {
     guarded(|| {
         let given = match value {
-            "true" => Given::Bool(true),
-            "false" => Given::Bool(false),
+            "true" => SettingInput::Bool(true),
+            "false" => SettingInput::Bool(false),
             text => match (text.parse::<i64>(), text.parse::<f64>()) {
-                (Ok(number), _) => Given::Int(number),
-                (_, Ok(number)) => Given::Float(number),
-                _ => Given::Text(text.to_owned()),
+                (Ok(number), _) => SettingInput::Int(number),
+                (_, Ok(number)) => SettingInput::Float(number),
+                _ => SettingInput::Text(text.to_owned()),
             },
         };
         configure(engine, key, given)
@@ -127,7 +127,7 @@ pub fn engine_configure(engine: &Engine, key: &str, value: &str) -> *mut Failure
 pub fn engine_configure_list(engine: &Engine, key: &str, values: &[&str]) -> *mut Failure {
     guarded(|| {
         let values = values.iter().map(|&value| value.to_owned()).collect();
-        configure(engine, key, Given::Texts(values))
+        configure(engine, key, SettingInput::Texts(values))
     })
 }
 

@@ -3,8 +3,8 @@
 /// Kinds of outputs: `tensor`, `dynamic` and `texts`, each also `optional_…`. Each names its number, the method of the call
 /// that states its shape and dtype, or whether it is produced, and two locals.
 macro_rules! cpp_entries {
-    (@device $call:ident) => { lz_core::tensor::Place::HOST };
-    (@device $call:ident $input:ident) => { $call.$input.place() };
+    (@device $call:ident) => { lz_core::tensor::Device::HOST };
+    (@device $call:ident $input:ident) => { $call.$input.device() };
     (@allocate $find:ident $info:ident $output:ident $method:ident $slot:ident $present:ident $call:ident $options:ident $device:ident) => {
         let mut $output = lz_core::TensorMut::empty();
         let $present = crate::output::$find(
@@ -81,7 +81,7 @@ macro_rules! cpp_entries {
                 let outputs = &mut outputs;
                 // SAFETY: as above.
                 let outcome = unsafe {
-                    args.lend(|args| -> crate::call::Outcome {
+                    args.with_views(|args| -> crate::call::Outcome {
                         let mut checked = None;
                         let call = args.check_in(&mut checked)?;
                         let device = crate::operation::cpp_entries!(@device call $($followed)?);
@@ -128,7 +128,7 @@ macro_rules! cpp_entries {
                 let args = unsafe { crate::call::arguments(&lz_ops::$info, args, &mut buffer) }?;
                 // SAFETY: as above.
                 let outcome = unsafe {
-                    args.lend(|args| -> crate::call::Outcome {
+                    args.with_views(|args| -> crate::call::Outcome {
                         let context = args.check()?.context();
                         Ok(crate::inspect::explain(&engine.inner, &lz_ops::$info, &context, explanation)?)
                     })

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use lz_core::tensor::{BUFFER_ALIGNMENT, Dims, Layout, Place};
+use lz_core::tensor::{BUFFER_ALIGNMENT, Device, Dims, Layout};
 use lz_core::{DType, Error, OperationInfo, Reason, ReasonCode, Tensor, TensorMut};
 use lz_plugin::abi::{self, Output, Text, Texts};
 
@@ -21,7 +21,7 @@ pub unsafe fn prepare(
     spec: impl FnOnce() -> Spec,
     slot: &mut Output,
     options: &CallSettings<'_>,
-    follow: Place,
+    follow: Device,
     view: &mut TensorMut<'_>,
 ) -> Result<(), Error> {
     if slot.state == abi::OUTPUT_GIVEN {
@@ -45,7 +45,7 @@ pub unsafe fn prepare_optional(
     spec: impl FnOnce() -> Spec,
     slot: &mut Output,
     options: &CallSettings<'_>,
-    follow: Place,
+    follow: Device,
     view: &mut TensorMut<'_>,
 ) -> Result<bool, Error> {
     let spec = if slot.state == abi::OUTPUT_GIVEN { None } else { spec() };
@@ -71,10 +71,10 @@ unsafe fn allocate(
     (shape, dtype): (Dims, DType),
     slot: &mut Output,
     options: &CallSettings<'_>,
-    follow: Place,
+    follow: Device,
     view: &mut TensorMut<'_>,
 ) -> Result<(), Error> {
-    let layout = Layout { shape, strides: shape.contiguous_strides(), dtype, place: follow };
+    let layout = Layout { shape, strides: shape.contiguous_strides(), dtype, device: follow };
     let bytes = layout.elements().and_then(|elements| elements.checked_mul(dtype.size() as i64));
     let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
     let memory = match (bytes, options.given.allocate) {

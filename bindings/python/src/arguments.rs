@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::call::Frame;
 use crate::error::validation_error;
-use crate::tensor::Import;
+use crate::tensor::BorrowedTensor;
 use crate::text;
 
 /// An argument borrowed from Python for the duration of a call.
@@ -18,7 +18,7 @@ pub enum BorrowedArgument<'py> {
     /// Not given.
     Absent,
     /// A tensor.
-    Tensor(Import),
+    Tensor(BorrowedTensor),
     /// Strings.
     Texts(text::Texts<'py>),
     /// A tokenizer.
@@ -95,11 +95,11 @@ pub fn borrow_arguments<'a, 'py>(
             match (schema.inputs.get(at), schema.params.get(at.wrapping_sub(schema.inputs.len()))) {
                 (Some(input), _) => match input.kind {
                     Kind::Tensor => {
-                        let mut import = Import::EMPTY;
-                        let (tensor, hold) = import.parts();
+                        let mut import = BorrowedTensor::EMPTY;
+                        let (tensor, guard) = import.parts();
                         // SAFETY: the view describes the object's own memory; code that writes checks for
                         // read-only tensors first.
-                        frame.tensor(&input.name, given, unsafe { tensor.description() }, hold)?;
+                        frame.tensor(&input.name, given, unsafe { tensor.description() }, guard)?;
                         BorrowedArgument::Tensor(import)
                     }
                     Kind::Text => BorrowedArgument::Texts(frame.texts(&input.name, given)?),
@@ -161,7 +161,7 @@ pub fn as_args<'l>(
             BorrowedArgument::Tensor(import)
                 if schema.inputs.get(at).is_some_and(|input| input.read_write) =>
             {
-                Arg::TensorMut(import.lend())
+                Arg::TensorMut(import.duplicate())
             }
             BorrowedArgument::Tensor(import) => Arg::Tensor(import.view()),
             BorrowedArgument::Texts(_) => Arg::Text(texts),

@@ -1,12 +1,12 @@
 //! One call from Python: the steps that every generated function shares. A frame lives as long as the call.
 
 use lz_core::run::{CallStream, Scratch};
-use lz_core::tensor::Place as Device;
+use lz_core::tensor::Device;
 use lz_core::{
     Cause, Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, TensorMut,
     TensorView,
 };
-use lz_engine::Moment;
+use lz_engine::HeldSnapshot;
 use pyo3::Borrowed;
 use pyo3::exceptions::{PyException, PyMemoryError, PyNotImplementedError, PyRuntimeError};
 use pyo3::ffi;
@@ -17,7 +17,7 @@ use crate::engine::engine;
 use crate::error::{raise, validation_error};
 use crate::python_kernel::PythonKernel;
 use crate::selection::{PlannedKernel, Selection};
-use crate::tensor::{Hold, Kind, Problem, torch};
+use crate::tensor::{BorrowGuard, Kind, Problem, torch};
 use crate::text;
 use crate::vectorcall::Argument;
 
@@ -65,7 +65,7 @@ pub struct DeviceScope {
 impl DeviceScope {
     /// The moment under which the kernel is selected, if it is not the present one.
     #[inline]
-    fn moment(&self) -> Option<&Moment> {
+    fn moment(&self) -> Option<&HeldSnapshot> {
         self.capture.as_ref().and_then(|capture| capture.moment.as_ref())
     }
 }
@@ -119,19 +119,19 @@ impl<'a, 'py> Frame<'a, 'py> {
         name: &'static str,
         object: Argument<'a, 'py>,
         view: &mut TensorView<'_>,
-        hold: &mut Hold,
+        guard: &mut BorrowGuard,
     ) -> PyResult<()> {
         let Some(object) = object else { return Err(self.refuse_missing(name)) };
-        if let Err(problem) = hold.fill(object, view) {
+        if let Err(problem) = guard.fill(object, view) {
             return Err(self.refuse_problem(name, problem));
         }
         if self.like.is_none() {
             self.like = Some(object);
             self.like_name = name;
-            self.kind = hold.kind;
-            self.device = view.place();
-        } else if self.kind != hold.kind {
-            return Err(self.refuse_kind(name, hold.kind));
+            self.kind = guard.kind;
+            self.device = view.device();
+        } else if self.kind != guard.kind {
+            return Err(self.refuse_kind(name, guard.kind));
         }
         self.elements = self.elements.saturating_add(view.elements());
         Ok(())
@@ -144,12 +144,12 @@ impl<'a, 'py> Frame<'a, 'py> {
         name: &'static str,
         object: Argument<'a, 'py>,
         view: &mut Option<TensorView<'_>>,
-        hold: &mut Hold,
+        guard: &mut BorrowGuard,
     ) -> PyResult<()> {
         if object.is_none() {
             return Ok(());
         }
-        self.tensor(name, object, view.insert(TensorView::empty()), hold)
+        self.tensor(name, object, view.insert(TensorView::empty()), guard)
     }
 
     /// Borrows a tensor that is written in place.
@@ -159,11 +159,11 @@ impl<'a, 'py> Frame<'a, 'py> {
         name: &'static str,
         object: Argument<'a, 'py>,
         tensor: &mut TensorMut<'_>,
-        hold: &mut Hold,
+        guard: &mut BorrowGuard,
     ) -> PyResult<()> {
         // SAFETY: the view describes the object's own memory; read-only memory is refused.
-        self.tensor(name, object, unsafe { tensor.description() }, hold)?;
-        if hold.is_read_only() {
+        self.tensor(name, object, unsafe { tensor.description() }, guard)?;
+        if guard.is_read_only() {
             return Err(self.refuse_read_only(name));
         }
         Ok(())
@@ -176,16 +176,16 @@ impl<'a, 'py> Frame<'a, 'py> {
         name: &'static str,
         object: Borrowed<'_, 'py, PyAny>,
         tensor: &mut TensorMut<'_>,
-        hold: &mut Hold,
+        guard: &mut BorrowGuard,
     ) -> PyResult<()> {
         // SAFETY: as in `writable`.
-        if let Err(problem) = hold.fill(object, unsafe { tensor.description() }) {
+        if let Err(problem) = guard.fill(object, unsafe { tensor.description() }) {
             return Err(self.refuse_problem(name, problem));
         }
-        if self.kind != hold.kind && self.like.is_some() {
-            return Err(self.refuse_kind(name, hold.kind));
+        if self.kind != guard.kind && self.like.is_some() {
+            return Err(self.refuse_kind(name, guard.kind));
         }
-        if hold.is_read_only() {
+        if guard.is_read_only() {
             return Err(self.refuse_read_only(name));
         }
         self.elements = self.elements.saturating_add(tensor.elements());
@@ -199,12 +199,12 @@ impl<'a, 'py> Frame<'a, 'py> {
         name: &'static str,
         object: Argument<'a, 'py>,
         tensor: &mut Option<TensorMut<'_>>,
-        hold: &mut Hold,
+        guard: &mut BorrowGuard,
     ) -> PyResult<()> {
         if object.is_none() {
             return Ok(());
         }
-        self.writable(name, object, tensor.insert(TensorMut::empty()), hold)
+        self.writable(name, object, tensor.insert(TensorMut::empty()), guard)
     }
 
     /// Strings.
@@ -318,7 +318,9 @@ impl<'a, 'py> Frame<'a, 'py> {
         };
         let outcome = match (selection, device.as_ref().and_then(DeviceScope::moment)) {
             (Selection::Select, None) => engine.dispatch(operation, context, &mut one),
-            (Selection::Select, Some(moment)) => engine.dispatch_at(moment, operation, context, &mut one),
+            (Selection::Select, Some(moment)) => {
+                engine.dispatch_with_snapshot(moment, operation, context, &mut one)
+            }
             (Selection::Planned(planned), _) => engine.run_pinned(&planned.pinned, context, &mut one),
             (Selection::Plan(planned), _) => engine
                 .pin(operation, context, &mut |entry| match PythonKernel::of(entry) {

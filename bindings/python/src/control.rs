@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_engine::policy::overlay::Overlay;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -11,20 +11,20 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 use crate::engine::{engine, warn_about_perfdb};
 use crate::error::raise;
 
-fn given(key: &str, value: &Bound<'_, PyAny>) -> PyResult<Given> {
+fn given(key: &str, value: &Bound<'_, PyAny>) -> PyResult<SettingInput> {
     if value.is_instance_of::<PyBool>() {
-        return Ok(Given::Bool(value.extract()?));
+        return Ok(SettingInput::Bool(value.extract()?));
     }
     if value.is_instance_of::<PyInt>() {
-        return Ok(Given::Int(value.extract()?));
+        return Ok(SettingInput::Int(value.extract()?));
     }
     if value.is_instance_of::<PyFloat>() {
-        return Ok(Given::Float(value.extract()?));
+        return Ok(SettingInput::Float(value.extract()?));
     }
     if value.is_instance_of::<PyString>() {
-        return Ok(Given::Text(value.extract()?));
+        return Ok(SettingInput::Text(value.extract()?));
     }
-    value.extract::<Vec<String>>().map(Given::Texts).map_err(|_| {
+    value.extract::<Vec<String>>().map(SettingInput::Texts).map_err(|_| {
         let text = format!("{key} must be a bool, a number, a string or a list of strings, not {value}");
         PyTypeError::new_err(text)
     })
@@ -98,7 +98,7 @@ impl PyScope {
             overlay = overlay.disabled();
         }
         if let Some(strategy) = &slf.kv_strategy {
-            let set = overlay.set("kv_cache.strategy", Given::Text(strategy.clone()));
+            let set = overlay.set("kv_cache.strategy", SettingInput::Text(strategy.clone()));
             overlay = set.map_err(|error| raise(slf.py(), &error.into()))?;
         }
         let scope = engine()?.scope(overlay).map_err(|error| raise(slf.py(), &error))?;

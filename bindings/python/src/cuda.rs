@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use libloading::Library;
 use lz_core::KernelError;
 use lz_core::device::{DeviceSpec, Platform};
-use lz_core::tensor::Place;
-use lz_engine::Moment;
+use lz_core::tensor::Device;
+use lz_engine::HeldSnapshot;
 use lz_engine::evidence::MemoryProbe;
-use lz_engine::mode::{self, Ask, ModeChange, ModeScope};
+use lz_engine::mode::{self, ModeFlag, ModeOverride, ModeScope};
 use lz_engine::telemetry::Synchronize;
 use lz_schema::policy::SettingValue;
 use pyo3::prelude::*;
@@ -63,7 +63,7 @@ pub struct Capture {
     /// Sets the capturing mode for the call.
     _mode: ModeScope,
     /// The moment under which every call of the capture selects its kernel.
-    pub moment: Option<Moment>,
+    pub moment: Option<HeldSnapshot>,
 }
 
 /// The capture that calls on a stream are part of, if there is one.
@@ -89,7 +89,7 @@ impl Driver {
                 && state == 1
         });
         Capture {
-            _mode: mode::scope(ModeChange::NONE.set(Ask::Capturing, true)),
+            _mode: mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true)),
             moment: known.then(|| moment_of_capture(number)).flatten(),
         }
     }
@@ -99,13 +99,13 @@ impl Driver {
 const MAX_CONCURRENT_CAPTURES: usize = 16;
 
 /// The moment at which the first call of a capture was made.
-fn moment_of_capture(number: u64) -> Option<Moment> {
-    static KNOWN: Mutex<VecDeque<(u64, Moment)>> = Mutex::new(VecDeque::new());
+fn moment_of_capture(number: u64) -> Option<HeldSnapshot> {
+    static KNOWN: Mutex<VecDeque<(u64, HeldSnapshot)>> = Mutex::new(VecDeque::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, moment)) = known.iter().find(|(one, _)| *one == number) {
         return Some(moment.clone());
     }
-    let moment = engine_if_open()?.moment();
+    let moment = engine_if_open()?.hold_snapshot();
     known.truncate(MAX_CONCURRENT_CAPTURES - 1);
     known.push_front((number, moment.clone()));
     Some(moment)
@@ -218,14 +218,14 @@ pub fn record_out_of_memory() {
 
 /// Ends the queries once there has been enough memory for a while. Checked by every call on a device.
 #[inline]
-pub fn refresh_memory_pressure(device: lz_core::tensor::Place) {
+pub fn refresh_memory_pressure(device: lz_core::tensor::Device) {
     if IS_MEMORY_SHORT.load(Ordering::Relaxed) {
         end_memory_pressure(device);
     }
 }
 
 #[cold]
-fn end_memory_pressure(device: lz_core::tensor::Place) {
+fn end_memory_pressure(device: lz_core::tensor::Device) {
     {
         let mut since = memory_shortage();
         match *since {
@@ -246,7 +246,7 @@ fn end_memory_pressure(device: lz_core::tensor::Place) {
 /// index.
 #[pyfunction]
 fn current_stream(py: Python<'_>, index: i64) -> usize {
-    u16::try_from(index).map_or(0, |index| torch::stream(py, Place { platform: Platform::Cuda, index }))
+    u16::try_from(index).map_or(0, |index| torch::stream(py, Device { platform: Platform::Cuda, index }))
 }
 
 /// Adds the functions.

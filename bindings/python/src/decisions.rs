@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use lz_core::tensor::Place;
+use lz_core::tensor::Device;
 use lz_core::{Context, OperationInfo};
 use lz_engine::solver::{Problem, SolveProgress, Work};
 use pyo3::exceptions::PyValueError;
@@ -46,7 +46,7 @@ fn solve<'py>(
     let mut works: Vec<Work> =
         contexts(py, calls)?.into_iter().map(|(info, context)| Work::new(info, context)).collect();
     for name in &workloads {
-        let found = Work::of_workloads(operation(name)?, Place::HOST).map_err(|error| raise(py, &error))?;
+        let found = Work::of_workloads(operation(name)?, Device::HOST).map_err(|error| raise(py, &error))?;
         works.extend(found);
     }
     for (axis, first, last) in &ranges {

@@ -11,9 +11,9 @@ use crate::arguments::{
 };
 use crate::call::Frame;
 use crate::error::validation_error;
-use crate::output::{Out, Place, dynamic as dynamic_result, nibbles, returned};
+use crate::output::{Out, OutputSlot, dynamic as dynamic_result, nibbles, returned};
 use crate::python_kernel::{Param, PythonKernel};
-use crate::results::Wanted;
+use crate::results::ExpectedOutput;
 use crate::selection::Selection;
 use crate::vectorcall::Argument;
 
@@ -62,7 +62,7 @@ pub fn perform<'py, R>(
     let specs =
         check::infer_outputs(schema, &bound).map_err(|reason| validation_error(py, &info.name, reason))?;
     let mut slots: Vec<OutputSlotView<'py>> =
-        specs.iter().map(|_| (Place::EMPTY, TensorMut::empty())).collect();
+        specs.iter().map(|_| (OutputSlot::EMPTY, TensorMut::empty())).collect();
     let mut given = Out::new(out.as_ref().map(Bound::as_borrowed));
     if given.is_given() {
         for ((spec, (slot, tensor)), output) in specs.iter().zip(&mut slots).zip(&schema.outputs) {
@@ -101,7 +101,7 @@ pub fn perform<'py, R>(
             (object.map(Bound::as_borrowed), hosted_param(&param.ty, *value))
         })
         .collect();
-    let wanted: Vec<Wanted> = specs.iter().map(Wanted::from).collect();
+    let expected: Vec<ExpectedOutput> = specs.iter().map(ExpectedOutput::from).collect();
     let allocates_outputs = !given.is_given();
     let answer = act(&mut frame, &context, &mut |frame, entry, run| {
         // Every run allocates its outputs, as every call does, so that the cost is part of the measurement.
@@ -112,10 +112,10 @@ pub fn perform<'py, R>(
             }
         }
         if let Some(hosted) = PythonKernel::of(entry) {
-            return hosted.run(frame, &inputs, &params, &wanted, out.as_ref().map(Bound::as_borrowed));
+            return hosted.run(frame, &inputs, &params, &expected, out.as_ref().map(Bound::as_borrowed));
         }
         for (spec, (slot, tensor)) in specs.iter().zip(&mut slots) {
-            if let (check::OutputSpec::Tensor(sizes, dtype), false) = (spec, slot.is_there()) {
+            if let (check::OutputSpec::Tensor(sizes, dtype), false) = (spec, slot.is_present()) {
                 slot.allocate(frame, Some((*sizes, *dtype)), tensor)?;
             }
         }
@@ -139,7 +139,7 @@ pub fn perform<'py, R>(
 }
 
 /// An output slot and the view of its memory.
-type OutputSlotView<'py> = (Place<'py>, TensorMut<'static>);
+type OutputSlotView<'py> = (OutputSlot<'py>, TensorMut<'static>);
 
 fn out_args<'o>(
     specs: &[check::OutputSpec],
@@ -151,11 +151,11 @@ fn out_args<'o>(
     specs
         .iter()
         .zip(results)
-        .map(|(spec, ((slot, memory), (tensor, text)))| match (spec, slot.is_there()) {
+        .map(|(spec, ((slot, memory), (tensor, text)))| match (spec, slot.is_present()) {
             (check::OutputSpec::Absent, _) => OutArg::Absent,
             (check::OutputSpec::Text, _) => OutArg::Text(text),
             // SAFETY: one run at a time writes this memory, and only through this view.
-            (check::OutputSpec::Tensor(..), true) => OutArg::Tensor(unsafe { memory.lend() }),
+            (check::OutputSpec::Tensor(..), true) => OutArg::Tensor(unsafe { memory.duplicate() }),
             _ => OutArg::Dynamic(tensor),
         })
         .collect()

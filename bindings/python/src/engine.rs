@@ -78,6 +78,7 @@ fn open(py: Python<'_>) -> Result<Engine, Error> {
     // Tests check that the built-in backends register; should one fail, the others remain usable.
     for (backend, kernels) in [
         ("reference", lz_ops::reference_kernels::kernels()),
+        ("reference", lz_primitives::reference_kernels()),
         ("cpu", lz_cpu::kernels()),
         ("tokenize", lz_tokenize::kernels()),
     ] {

@@ -46,6 +46,7 @@ struct Exceptions {
     graph: Py<PyType>,
     execution: Py<PyType>,
     configuration: Py<PyType>,
+    import: Py<PyType>,
 }
 
 static EXCEPTIONS: PyOnceLock<Exceptions> = PyOnceLock::new();
@@ -91,6 +92,11 @@ fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
             configuration: make(
                 "ConfigurationError",
                 "A schema, policy or descriptor is invalid.",
+                PyTuple::new(py, [bound.clone(), value_error.clone()])?,
+            )?,
+            import: make(
+                "GraphImportError",
+                "A model cannot be imported as a graph.",
                 PyTuple::new(py, [bound, value_error])?,
             )?,
             base,
@@ -108,6 +114,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CudaGraphUnsafeError", &all.graph)?;
     module.add("KernelExecutionError", &all.execution)?;
     module.add("ConfigurationError", &all.configuration)?;
+    module.add("GraphImportError", &all.import)?;
     module.add_class::<PyReason>()
 }
 
@@ -130,6 +137,17 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
         let value = class.bind(py).call1((error.to_string(),))?;
         let reasons: Vec<PyReason> = error.reasons().into_iter().map(PyReason::from).collect();
         value.setattr("reasons", reasons)?;
+        Ok(PyErr::from_value(value))
+    };
+    build().unwrap_or_else(|error| error)
+}
+
+/// The error of a model that cannot be imported.
+#[cold]
+pub fn graph_import_error(py: Python<'_>, message: &str) -> PyErr {
+    let build = || -> PyResult<PyErr> {
+        let value = exceptions(py)?.import.bind(py).call1((message,))?;
+        value.setattr("reasons", Vec::<PyReason>::new())?;
         Ok(PyErr::from_value(value))
     };
     build().unwrap_or_else(|error| error)

@@ -16,7 +16,7 @@ struct Function {
     object: ffi::PyObject,
     vectorcall: ffi::vectorcallfunc,
     entry: &'static Entry,
-    /// Weak references to it, which Dynamo's guards hold.
+    /// Weak references to it, which Dynamo's guards guard.
     weak: *mut ffi::PyObject,
 }
 

@@ -14,6 +14,7 @@ mod fastcall;
 mod function;
 #[rustfmt::skip]
 mod generated;
+mod graph;
 mod health;
 mod inspect;
 mod interrupt;
@@ -75,6 +76,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     worker::add(module)?;
     jit::add(module)?;
     cuda::add(module)?;
+    graph::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     tokenizers::add(module)?;
     let ops = PyModule::new(module.py(), "ops")?;

@@ -24,8 +24,8 @@ macro_rules! python_function {
     (@describe texts $object:ident $frame:ident $args:ident) => {};
     (@describe tokenizer $object:ident $frame:ident $args:ident) => {};
     (@describe $kind:ident $object:ident $frame:ident $args:ident) => {
-        let mut hold = crate::tensor::Hold::NOTHING;
-        $frame.$kind(stringify!($object), $object, &mut $args.$object, &mut hold)?;
+        let mut guard = crate::tensor::BorrowGuard::EMPTY;
+        $frame.$kind(stringify!($object), $object, &mut $args.$object, &mut guard)?;
     };
     (@view tensor $view:expr) => { Some(&mut $view) };
     (@view optional $view:expr) => { $view.as_mut() };
@@ -47,8 +47,8 @@ macro_rules! python_function {
         crate::python_kernel::Param::Text(lz_ops::$ty::NAMES.get($value as usize).copied().unwrap_or_default())
     };
     // Outputs.
-    (@storage tensor) => { crate::output::Place::EMPTY };
-    (@storage optional_tensor) => { crate::output::Place::EMPTY };
+    (@storage tensor) => { crate::output::OutputSlot::EMPTY };
+    (@storage optional_tensor) => { crate::output::OutputSlot::EMPTY };
     (@storage $kind:ident) => { None };
     (@new_view tensor $view:ident) => { let mut $view = lz_core::TensorMut::empty(); };
     (@new_view optional_tensor $view:ident) => { let mut $view = lz_core::TensorMut::empty(); };
@@ -69,15 +69,15 @@ macro_rules! python_function {
     };
     (@allocate $kind:ident $method:ident $storage:ident $view:ident $call:ident $frame:expr) => {};
     (@pass tensor $method:ident $storage:ident $view:ident $call:ident) => { &$view };
-    (@pass optional_tensor $method:ident $storage:ident $view:ident $call:ident) => { $storage.is_there().then_some(&$view) };
+    (@pass optional_tensor $method:ident $storage:ident $view:ident $call:ident) => { $storage.is_present().then_some(&$view) };
     (@pass dynamic $method:ident $storage:ident $view:ident $call:ident) => { &mut $storage };
     (@pass texts $method:ident $storage:ident $view:ident $call:ident) => { &mut $storage };
     (@pass $kind:ident $method:ident $storage:ident $view:ident $call:ident) => { $call.$method().then_some(&mut $storage) };
-    (@wanted tensor $method:ident $call:ident) => { crate::results::Wanted::from($call.$method()) };
-    (@wanted optional_tensor $method:ident $call:ident) => { crate::results::Wanted::from($call.$method()) };
-    (@wanted dynamic $method:ident $call:ident) => { crate::results::Wanted::dynamic(true) };
-    (@wanted texts $method:ident $call:ident) => { crate::results::Wanted::dynamic(true) };
-    (@wanted $kind:ident $method:ident $call:ident) => { crate::results::Wanted::dynamic($call.$method()) };
+    (@expected tensor $method:ident $call:ident) => { crate::results::ExpectedOutput::from($call.$method()) };
+    (@expected optional_tensor $method:ident $call:ident) => { crate::results::ExpectedOutput::from($call.$method()) };
+    (@expected dynamic $method:ident $call:ident) => { crate::results::ExpectedOutput::dynamic(true) };
+    (@expected texts $method:ident $call:ident) => { crate::results::ExpectedOutput::dynamic(true) };
+    (@expected $kind:ident $method:ident $call:ident) => { crate::results::ExpectedOutput::dynamic($call.$method()) };
     (@object tensor $storage:ident $py:ident) => { $storage.into_object() };
     (@object optional_tensor $storage:ident $py:ident) => { $storage.into_object() };
     (@object dynamic $storage:ident $py:ident) => {
@@ -171,7 +171,7 @@ macro_rules! python_function {
             $frame,
             &[$($input),*],
             &[$(($param, crate::operation::python_function!(@hosted $param_kind $(($ty))? $call.$param))),*],
-            &[$(crate::operation::python_function!(@wanted $kind $method $call)),*],
+            &[$(crate::operation::python_function!(@expected $kind $method $call)),*],
             $out,
         )
     };

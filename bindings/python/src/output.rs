@@ -1,7 +1,7 @@
 //! Output allocation: outputs are the caller's `out=`, or are allocated by the caller's own library (torch,
 //! numpy, …).
 
-use lz_core::tensor::{Dims, Place as Device};
+use lz_core::tensor::{Device, Dims};
 use lz_core::{Cause, DType, KernelError, Reason, ReasonCode, Tensor, TensorMut};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
@@ -10,7 +10,9 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::call::Frame;
 use crate::error::validation_error;
-use crate::tensor::{Hold, Kind, Problem, buffer, describe_contiguous, is_common_tensor, numpy, torch};
+use crate::tensor::{
+    BorrowGuard, Kind, Problem, buffer, describe_contiguous, is_common_tensor, numpy, torch,
+};
 use crate::vectorcall::Argument;
 
 /// The tensors of `out=`, one per output that the caller passed.
@@ -87,14 +89,14 @@ impl<'a, 'py> Out<'a, 'py> {
 
 /// The output slot of one output: the object that is returned, and its borrow. The caller of the methods
 /// holds the view of its memory.
-pub struct Place<'py> {
+pub struct OutputSlot<'py> {
     object: Option<Bound<'py, PyAny>>,
-    hold: Hold,
+    guard: BorrowGuard,
 }
 
-impl<'py> Place<'py> {
+impl<'py> OutputSlot<'py> {
     /// Not allocated yet.
-    pub const EMPTY: Place<'py> = Place { object: None, hold: Hold::NOTHING };
+    pub const EMPTY: OutputSlot<'py> = OutputSlot { object: None, guard: BorrowGuard::EMPTY };
 
     /// Takes the caller's `out=` tensor for this output.
     #[inline]
@@ -106,7 +108,7 @@ impl<'py> Place<'py> {
         tensor: &mut TensorMut<'_>,
     ) -> PyResult<()> {
         let Some(object) = out.take() else { return Err(missing(frame, name)) };
-        frame.output(name, object.as_borrowed(), tensor, &mut self.hold)?;
+        frame.output(name, object.as_borrowed(), tensor, &mut self.guard)?;
         self.object = Some(object);
         Ok(())
     }
@@ -120,7 +122,7 @@ impl<'py> Place<'py> {
         tensor: &mut TensorMut<'_>,
     ) -> Result<(), KernelError> {
         let Some((sizes, dtype)) = spec else { return Ok(()) };
-        match allocate(frame, &sizes, dtype, tensor, &mut self.hold) {
+        match allocate(frame, &sizes, dtype, tensor, &mut self.guard) {
             Ok(object) => {
                 frame.count(tensor.elements());
                 self.object = Some(object);
@@ -135,15 +137,15 @@ impl<'py> Place<'py> {
 
     /// Releases the output of an earlier run of the same call.
     pub fn release(&mut self, frame: &mut Frame<'_, 'py>, tensor: &TensorMut<'_>) {
-        if self.is_there() {
+        if self.is_present() {
             frame.count(-tensor.elements());
-            *self = Place::EMPTY;
+            *self = OutputSlot::EMPTY;
         }
     }
 
     /// Whether the output exists: some calls do not produce it.
     #[inline]
-    pub fn is_there(&self) -> bool {
+    pub fn is_present(&self) -> bool {
         self.object.is_some()
     }
 
@@ -175,14 +177,14 @@ fn allocate<'py>(
     sizes: &Dims,
     dtype: DType,
     tensor: &mut TensorMut<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<Bound<'py, PyAny>, Problem> {
     let (like, kind, device) = frame.like();
     // SAFETY: the view describes newly allocated memory, which nothing else uses.
     let view = unsafe { tensor.description() };
     let object = match (kind, like) {
         (Kind::Torch, Some(like)) => {
-            return torch::allocate(frame.py, sizes, dtype, like, device, view, hold);
+            return torch::allocate(frame.py, sizes, dtype, like, device, view, guard);
         }
         (Kind::Buffer, _) => buffer::allocate(frame.py, sizes, dtype)?,
         (Kind::Other, Some(like)) => allocate_other(frame.py, sizes, dtype, like, device)?,
@@ -192,7 +194,7 @@ fn allocate<'py>(
             return Ok(object);
         }
     };
-    hold.fill(object.as_borrowed(), view)?;
+    guard.fill(object.as_borrowed(), view)?;
     if dtype == DType::F4E2M1x2 {
         view.take_bytes_for_nibbles();
     }

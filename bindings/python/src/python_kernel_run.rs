@@ -9,7 +9,7 @@ use pyo3::types::PyTuple;
 use crate::call::Frame;
 use crate::output::Out;
 use crate::python_kernel::{Param, PythonKernel};
-use crate::results::{Wanted, check_results};
+use crate::results::{ExpectedOutput, check_results};
 use crate::selection::Selection;
 use crate::vectorcall::Argument;
 
@@ -22,7 +22,7 @@ impl PythonKernel {
         frame: &mut Frame<'_, 'py>,
         inputs: &[Argument<'_, 'py>],
         params: &[(Argument<'_, 'py>, Param)],
-        wanted: &[Wanted],
+        expected: &[ExpectedOutput],
         out: Argument<'_, 'py>,
     ) -> Result<(), KernelError> {
         let planned = match frame.selection {
@@ -33,7 +33,7 @@ impl PythonKernel {
         match self.call(frame.py, planned, inputs, params, out) {
             Ok(_) if out.is_some() && self.takes_out() => Ok(()),
             Ok(result) => {
-                let result = check_results(frame, wanted, result)?;
+                let result = check_results(frame, expected, result)?;
                 match out {
                     None => frame.keep_result(result),
                     Some(out) => copy_into(out, &result).map_err(|error| frame.failed(error))?,

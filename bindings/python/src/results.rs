@@ -11,11 +11,11 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::call::Frame;
 use crate::output::returned;
-use crate::tensor::{Hold, Import, Kind, Problem};
+use crate::tensor::{BorrowGuard, BorrowedTensor, Kind, Problem};
 
 /// The expected value of one output.
 #[derive(Clone, Copy)]
-pub enum Wanted {
+pub enum ExpectedOutput {
     /// This call does not produce it.
     Absent,
     /// A tensor of these sizes.
@@ -24,25 +24,25 @@ pub enum Wanted {
     Dynamic,
 }
 
-impl Wanted {
+impl ExpectedOutput {
     /// An output whose size the kernel determines, if the call produces it.
-    pub fn dynamic(produced: bool) -> Wanted {
-        if produced { Wanted::Dynamic } else { Wanted::Absent }
+    pub fn dynamic(produced: bool) -> ExpectedOutput {
+        if produced { ExpectedOutput::Dynamic } else { ExpectedOutput::Absent }
     }
 }
 
-impl From<Option<(Dims, DType)>> for Wanted {
-    fn from(spec: Option<(Dims, DType)>) -> Wanted {
-        spec.map_or(Wanted::Absent, |(sizes, dtype)| Wanted::Tensor(sizes, dtype))
+impl From<Option<(Dims, DType)>> for ExpectedOutput {
+    fn from(spec: Option<(Dims, DType)>) -> ExpectedOutput {
+        spec.map_or(ExpectedOutput::Absent, |(sizes, dtype)| ExpectedOutput::Tensor(sizes, dtype))
     }
 }
 
-impl From<&OutputSpec> for Wanted {
-    fn from(spec: &OutputSpec) -> Wanted {
+impl From<&OutputSpec> for ExpectedOutput {
+    fn from(spec: &OutputSpec) -> ExpectedOutput {
         match spec {
-            OutputSpec::Absent => Wanted::Absent,
-            OutputSpec::Tensor(sizes, dtype) => Wanted::Tensor(*sizes, *dtype),
-            OutputSpec::Dynamic(_) | OutputSpec::Text => Wanted::Dynamic,
+            OutputSpec::Absent => ExpectedOutput::Absent,
+            OutputSpec::Tensor(sizes, dtype) => ExpectedOutput::Tensor(*sizes, *dtype),
+            OutputSpec::Dynamic(_) | OutputSpec::Text => ExpectedOutput::Dynamic,
         }
     }
 }
@@ -51,11 +51,11 @@ impl From<&OutputSpec> for Wanted {
 /// tuple.
 pub fn check_results<'py>(
     frame: &Frame<'_, 'py>,
-    wanted: &[Wanted],
+    expected: &[ExpectedOutput],
     result: Bound<'py, PyAny>,
 ) -> Result<Bound<'py, PyAny>, KernelError> {
-    let outputs = frame.operation.schema().outputs.iter().zip(wanted);
-    let mut produced = outputs.filter(|(_, wanted)| !matches!(wanted, Wanted::Absent));
+    let outputs = frame.operation.schema().outputs.iter().zip(expected);
+    let mut produced = outputs.filter(|(_, expected)| !matches!(expected, ExpectedOutput::Absent));
     let Some(first) = produced.next() else {
         // An operation without outputs returns `None`, whatever its kernel returns.
         return Ok(frame.py.None().into_bound(frame.py));
@@ -91,7 +91,7 @@ pub fn check_results<'py>(
 
 fn check(
     frame: &Frame<'_, '_>,
-    (output, wanted): (&Output, &Wanted),
+    (output, expected): (&Output, &ExpectedOutput),
     result: &Bound<'_, PyAny>,
 ) -> Result<(), KernelError> {
     let mismatch = |required: String, found: String| {
@@ -109,9 +109,9 @@ fn check(
     }
     let (like, kind, device) = frame.like();
     let mut described = Described::of(result);
-    match wanted {
-        Wanted::Absent => Ok(()),
-        Wanted::Dynamic => {
+    match expected {
+        ExpectedOutput::Absent => Ok(()),
+        ExpectedOutput::Dynamic => {
             let rank = output.shape.all().first().map_or(0, Vec::len);
             let dtype = output.dtype.all().iter().find_map(|one| match one {
                 DTypeRef::Fixed(dtype) => Some(*dtype),
@@ -132,7 +132,7 @@ fn check(
                 }
             }
         }
-        Wanted::Tensor(sizes, dtype) => {
+        ExpectedOutput::Tensor(sizes, dtype) => {
             if let Ok(found) = &mut described {
                 found.import.nibbles(*dtype == DType::F4E2M1x2);
             }
@@ -140,7 +140,7 @@ fn check(
                 let view = found.import.view();
                 view.dtype() == *dtype
                     && view.shape() == &**sizes
-                    && view.place() == device
+                    && view.device() == device
                     && (like.is_none() || found.kind == kind)
             };
             match &described {
@@ -157,28 +157,28 @@ fn check(
 
 /// A result as a tensor.
 struct Described {
-    import: Import,
+    import: BorrowedTensor,
     kind: Kind,
 }
 
 impl Described {
     fn of(result: &Bound<'_, PyAny>) -> Result<Described, Problem> {
-        let mut import = Import::EMPTY;
-        let (tensor, hold) = import.parts();
+        let mut import = BorrowedTensor::EMPTY;
+        let (tensor, guard) = import.parts();
         // SAFETY: the view describes the object's own memory, which is only read.
         let view = unsafe { tensor.description() };
-        match hold.fill(result.as_borrowed(), view) {
+        match guard.fill(result.as_borrowed(), view) {
             Ok(()) => {
-                let kind = hold.kind;
+                let kind = guard.kind;
                 Ok(Described { import, kind })
             }
             // A kernel may capture tensors that require a gradient; its result may require one then.
             Err(problem) => match result.getattr("requires_grad").and_then(|grad| grad.extract::<bool>()) {
                 Ok(true) => {
                     let detached = result.call_method0("detach")?;
-                    *hold = Hold::NOTHING;
-                    hold.fill(detached.as_borrowed(), view)?;
-                    let kind = hold.kind;
+                    *guard = BorrowGuard::EMPTY;
+                    guard.fill(detached.as_borrowed(), view)?;
+                    let kind = guard.kind;
                     Ok(Described { import, kind })
                 }
                 _ => Err(problem),
@@ -192,7 +192,7 @@ fn text(found: &Result<Described, Problem>, result: &Bound<'_, PyAny>) -> String
         Ok(found) => {
             let view = found.import.view();
             let (kind, dtype) = (found.kind.name(), view.dtype().long_name());
-            format!("{kind} of {dtype} {:?} on {}", view.shape(), view.place())
+            format!("{kind} of {dtype} {:?} on {}", view.shape(), view.device())
         }
         Err(Problem::Reason(reason)) => format!("{} ({})", type_of(result), reason.sentence()),
         Err(Problem::Python(error)) => format!("{} ({error})", type_of(result)),
@@ -216,7 +216,7 @@ fn check_result(name: &str, result: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>
         if found.kind == expected.kind
             && a.dtype() == b.dtype()
             && a.shape() == b.shape()
-            && a.place() == b.place()
+            && a.device() == b.device()
         {
             return Ok(());
         }

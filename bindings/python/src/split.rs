@@ -13,7 +13,7 @@ use crate::arguments::{as_args, borrow_arguments, match_arguments, names, signat
 use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::raise_kernel;
-use crate::output::{Out, Place, returned};
+use crate::output::{Out, OutputSlot, returned};
 use crate::selection::Selection;
 use crate::tensor::Kind;
 
@@ -50,7 +50,7 @@ pub fn call<'py>(
             outputs.push(output);
             continue;
         }
-        let (mut slot, mut memory) = (Place::EMPTY, TensorMut::empty());
+        let (mut slot, mut memory) = (OutputSlot::EMPTY, TensorMut::empty());
         slot.allocate(&mut frame, Some((sizes, dtype)), &mut memory)
             .map_err(|error| raise_kernel(py, info, error))?;
         outputs.extend(slot.into_object());

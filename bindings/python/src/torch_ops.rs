@@ -22,7 +22,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::private;
-use crate::tensor::{Hold, torch};
+use crate::tensor::{BorrowGuard, torch};
 use crate::vectorcall::{MAX_ARGUMENTS, PyObject_Vectorcall, TemporaryObjects};
 
 type Handle = *mut c_void;
@@ -305,8 +305,8 @@ impl Interface {
     /// Converts a result for torch. The fake kernel promises contiguous results, and a Python kernel may
     /// return others.
     fn result_handle(&self, result: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let (mut view, mut hold) = (TensorView::empty(), Hold::NOTHING);
-        let dense = hold.fill(result.as_borrowed(), &mut view).is_ok() && view.is_contiguous();
+        let (mut view, mut guard) = (TensorView::empty(), BorrowGuard::EMPTY);
+        let dense = guard.fill(result.as_borrowed(), &mut view).is_ok() && view.is_contiguous();
         let contiguous = if dense { None } else { Some(result.call_method0("contiguous")?) };
         let object = contiguous.as_ref().unwrap_or(result);
         let mut handle = ptr::null_mut();

@@ -16,7 +16,7 @@ use lz_core::{
 use lz_ops::tokenizer::Tokenizer;
 use lz_schema::model::{DTypeRef, Output, ParamType};
 use lz_worker::Worker;
-use lz_worker::serve::{Offer, serve};
+use lz_worker::serve::{WorkerKernels, serve};
 use lz_worker::settings::{self, Isolation, Origin};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::ffi;
@@ -29,7 +29,7 @@ use crate::engine::{engine, warn};
 use crate::error::raise;
 use crate::interrupt;
 use crate::python_kernel::PythonKernel;
-use crate::tensor::{Import, Problem};
+use crate::tensor::{BorrowedTensor, Problem};
 use crate::text::PyTokenizer;
 
 /// A worker configured in this process.
@@ -217,7 +217,7 @@ fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<
                 };
                 kernels.push(KernelEntry::new((*entry.spec).clone(), kernel).of(info));
             }
-            Ok(Offer { descriptor: String::new(), kernels })
+            Ok(WorkerKernels { descriptor: String::new(), kernels })
         })
     };
     py.detach(|| serve(offer)).map_err(PyErr::from)
@@ -287,11 +287,11 @@ impl Served {
             }
         }
         let named = schema.outputs.iter().zip(outputs.iter());
-        let wanted: Vec<Option<&str>> = named
+        let expected: Vec<Option<&str>> = named
             .map(|(output, slot)| (!matches!(slot, OutArg::Absent)).then_some(output.name.as_str()))
             .collect();
         let results =
-            self.invoke.bind(py).call1((&self.function, inputs, params, out, wanted, self.takes_out))?;
+            self.invoke.bind(py).call1((&self.function, inputs, params, out, expected, self.takes_out))?;
         for ((output, result), stated) in outputs.iter_mut().zip(results.try_iter()?).zip(&schema.outputs) {
             let result = result?;
             match output {
@@ -358,7 +358,7 @@ fn tensor_description<'py>(py: Python<'py>, view: &TensorView<'_>) -> PyResult<B
 /// Copies a function's result to an owned tensor. Its dtype and rank must be those of the schema.
 fn to_owned_tensor(object: &Bound<'_, PyAny>, stated: &Output) -> PyResult<Tensor> {
     let wrong = |text: String| PyRuntimeError::new_err(text);
-    let import = Import::new(object.as_borrowed()).map_err(|problem| match problem {
+    let import = BorrowedTensor::new(object.as_borrowed()).map_err(|problem| match problem {
         Problem::Python(error) => error,
         Problem::Reason(reason) => wrong(reason.to_string()),
     })?;

@@ -113,7 +113,7 @@ fn field_kind(operation: &Operation, kind: &FieldKind) -> Ident {
         FieldKind::DType(_) => "DType",
         FieldKind::Strides(_) | FieldKind::OutputStrides(_) => "Strides",
         FieldKind::Digest(_) => "Digest",
-        FieldKind::Place => "Place",
+        FieldKind::Device => "Device",
     })
 }
 
@@ -155,14 +155,14 @@ fn raw_value(operation: &Operation, kind: &FieldKind) -> TokenStream {
             let field = ident(&operation.inputs[*input].name);
             quote! { lz::digest_bits(&self.args.#field.digest()) }
         }
-        FieldKind::Place => {
+        FieldKind::Device => {
             let mut inputs = operation.inputs.iter();
             match inputs.find(|input| input.kind == Kind::Tensor && input.optional.is_none()) {
                 Some(input) => {
                     let field = ident(&input.name);
-                    quote! { lz::place_bits(self.args.#field.place()) }
+                    quote! { lz::device_bits(self.args.#field.device()) }
                 }
-                None => quote! { lz::place_bits(lz::Place::HOST) },
+                None => quote! { lz::device_bits(lz::Device::HOST) },
             }
         }
     }

@@ -26,7 +26,7 @@ pub fn data() -> String {
     )
 }
 
-/// The bridge of the functions. Written as text because formatters cannot parse the type aliases of a bridge.
+/// The bridge of the functions. AttributeValue as text because formatters cannot parse the type aliases of a bridge.
 pub fn file(operations: &[Operation]) -> String {
     let mut types = String::new();
     let mut entries = String::new();

@@ -126,13 +126,13 @@ fn anew(text: &mut String, operation: &Operation, engine: &str, exact: &str) {
 fn into(text: &mut String, operation: &Operation, engine: &str) {
     let flat = operation.flat_name();
     text.push_str("    {\n        drawn.restore();\n");
-    let mut places = Vec::new();
+    let mut outputs = Vec::new();
     for output in &operation.outputs {
-        let place = if output.when.is_some() { "optional_place" } else { "place" };
-        let _ = writeln!(text, "        auto place_{0} = drawn.{place}(\"{0}\");", output.name);
-        places.push(format!(".{0} = mutable_view(place_{0})", output.name));
+        let method = if output.when.is_some() { "optional_output_tensor" } else { "output_tensor" };
+        let _ = writeln!(text, "        auto output_{0} = drawn.{method}(\"{0}\");", output.name);
+        outputs.push(format!(".{0} = mutable_view(output_{0})", output.name));
     }
-    let _ = writeln!(text, "        lz::ops::{flat}_into({engine}, args, {{{}}});", places.join(", "));
+    let _ = writeln!(text, "        lz::ops::{flat}_into({engine}, args, {{{}}});", outputs.join(", "));
     for output in &operation.outputs {
         let _ = writeln!(text, "        drawn.expect(\"{0}\", place_{0}, true);", output.name);
     }

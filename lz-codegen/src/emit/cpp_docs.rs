@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use lz_schema::model::{Kind, Operation, ParamType};
 
-use super::cpp_header::{input_type, param_type, place_type, result_type};
+use super::cpp_header::{input_type, param_type, result_type, slot_type};
 use super::docs::{cell, dtype_cases, shape_cases};
 use super::plugin::{Field, fields};
 use super::python::takes_out;
@@ -112,7 +112,7 @@ fn results(text: &mut String, operation: &Operation) {
             "| `{}` | `{}` | `{}` | {} |",
             output.name,
             optional(result_type(output)),
-            optional(place_type(operation, output)),
+            optional(slot_type(operation, output)),
             cell(&format!("{what}. {}{}", output.doc.trim(), when.unwrap_or_default()))
         );
     }

@@ -164,7 +164,7 @@ pub(super) fn result_type(output: &Output) -> &'static str {
 }
 
 /// The output slot that a kernel in C++ gets.
-pub(super) fn place_type(operation: &Operation, output: &Output) -> &'static str {
+pub(super) fn slot_type(operation: &Operation, output: &Output) -> &'static str {
     match (output.kind, output.is_dynamic(operation)) {
         (Kind::Text, _) => "TextsOutput",
         (_, true) => "DynamicOutput",
@@ -177,7 +177,7 @@ fn results(text: &mut String, operation: &Operation) {
     for (suffix, about) in [("Output", "The results of a call"), ("Out", "The output slots of a call")] {
         let _ = writeln!(text, "/// {about}.\nstruct {stem}{suffix} {{");
         for output in &operation.outputs {
-            let ty = if suffix == "Output" { result_type(output) } else { place_type(operation, output) };
+            let ty = if suffix == "Output" { result_type(output) } else { slot_type(operation, output) };
             let shape = shape_cases(operation, &output.shape);
             let what = match output.kind {
                 Kind::Text => shape,
@@ -351,11 +351,11 @@ fn kernel(text: &mut String, operation: &Operation) {
         }
     }
     let _ = writeln!(text, "        return use({stem}{{{}}});\n    }}", initialisers.join(",\n            "));
-    let places: Vec<String> = operation
+    let slots: Vec<String> = operation
         .outputs
         .iter()
         .map(|output| {
-            let (name, ty) = (&output.name, place_type(operation, output));
+            let (name, ty) = (&output.name, slot_type(operation, output));
             if output.when.is_some() {
                 format!(".{name} = out.{name} ? std::optional<{ty}>({ty}::borrow(out.{name})) : std::nullopt")
             } else {
@@ -365,8 +365,8 @@ fn kernel(text: &mut String, operation: &Operation) {
         .collect();
     let _ = writeln!(
         text,
-        "    static {stem}Out places([[maybe_unused]] const Out &out) {{\n        return {{{}}};\n    }}\n}};\n\n}} // namespace detail\n",
-        places.join(",\n            ")
+        "    static {stem}Out output_slots([[maybe_unused]] const Out &out) {{\n        return {{{}}};\n    }}\n}};\n\n}} // namespace detail\n",
+        slots.join(",\n            ")
     );
     let _ = writeln!(
         text,

@@ -50,9 +50,9 @@ fn protocol(text: &mut String, operation: &Operation) {
         parameters.push(format!("{}: {ty}", param.name));
     }
     let result = if operation.outputs.is_empty() { "None" } else { "Any" };
-    let place = if takes_out(operation) { "A kernel may take `out=None` as well." } else { "" };
+    let out = if takes_out(operation) { "A kernel may take `out=None` as well." } else { "" };
     let _ = write!(text, "\n\nclass {}(Protocol):\n", camel(&operation.name));
-    let doc = format!("A kernel of `{}`: {} {place}", operation.name, operation.summary.trim());
+    let doc = format!("A kernel of `{}`: {} {out}", operation.name, operation.summary.trim());
     let _ = writeln!(text, "    r\"\"\"{}\"\"\"\n", doc.trim_end());
     let _ = writeln!(text, "    def __call__(");
     for parameter in parameters {

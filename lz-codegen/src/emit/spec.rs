@@ -11,7 +11,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{Error, Ident, ItemImpl, LitInt, LitStr};
 
-use crate::attribute::{Attribute, Entry, Written};
+use crate::attribute::{Attribute, AttributeValue, Entry};
 use crate::names::{OperationNames, camel};
 
 const PLATFORMS: [&str; 6] = ["cpu", "cuda", "rocm", "hpu", "xpu", "metal"];
@@ -46,9 +46,9 @@ pub fn tokens(
     let mut platform = format_ident!("Cpu");
     for entry in &attribute.entries {
         match (entry.key.to_string().as_str(), &entry.written) {
-            ("backend", Written::Text(text)) => backend = text.value(),
-            ("version", Written::Text(text)) => version = quote! { #text },
-            ("platform", Written::Word(word)) => match one_of(word, &PLATFORMS) {
+            ("backend", AttributeValue::Text(text)) => backend = text.value(),
+            ("version", AttributeValue::Text(text)) => version = quote! { #text },
+            ("platform", AttributeValue::Word(word)) => match one_of(word, &PLATFORMS) {
                 Ok(word) => platform = format_ident!("{}", camel(&word)),
                 Err(error) => errors.push(error),
             },
@@ -124,21 +124,21 @@ impl Checker<'_> {
         let key = &entry.key;
         let name = key.to_string();
         match &entry.written {
-            Written::Flag(value) => Ok(quote! { spec.#key = #value; }),
-            Written::Number(number) => self.number(key, number).map_err(|error| vec![error]),
-            Written::Limits(limits) => self.limits(limits),
-            Written::Dtypes(variables) => self.dtypes(variables),
-            Written::Word(word) if name == "reduction_order" => {
+            AttributeValue::Flag(value) => Ok(quote! { spec.#key = #value; }),
+            AttributeValue::Number(number) => self.number(key, number).map_err(|error| vec![error]),
+            AttributeValue::Limits(limits) => self.limits(limits),
+            AttributeValue::Dtypes(variables) => self.dtypes(variables),
+            AttributeValue::Word(word) if name == "reduction_order" => {
                 let case = one_of(word, &ORDERS).map_err(|error| vec![error])?;
                 let case = format_ident!("{}", camel(&case));
                 Ok(quote! { spec.reduction_order = Some(::lz_core::mode::ReductionOrder::#case); })
             }
-            Written::Word(word) => {
+            AttributeValue::Word(word) => {
                 let case = one_of(word, &STRIDES).map_err(|error| vec![error])?;
                 let case = format_ident!("{}", camel(&case));
                 Ok(quote! { spec.strides = ::lz_core::spec::StrideNeeds::#case; })
             }
-            Written::Text(text) => match name.as_str() {
+            AttributeValue::Text(text) => match name.as_str() {
                 "workspace" | "block" => {
                     self.expression(text, &name, &Type::Int)?;
                     Ok(quote! { spec.#key = Some(#text.to_owned()); })
@@ -149,7 +149,7 @@ impl Checker<'_> {
                     Ok(quote! { spec.produces_layout = Some(#text.to_owned()); })
                 }
             },
-            Written::Texts(texts) => match name.as_str() {
+            AttributeValue::Texts(texts) => match name.as_str() {
                 "grid" => self.grid(key, texts),
                 "isa" | "generations" => Ok(quote! { spec.device.#key = vec![#(#texts.to_owned()),*]; }),
                 "layouts" => {
@@ -319,13 +319,13 @@ fn words(texts: &[LitStr], known: &[&str]) -> Result<(), Vec<Error>> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-fn not_one_of(text: &str, known: &[&str], place: proc_macro2::Span) -> Error {
+fn not_one_of(text: &str, known: &[&str], span: proc_macro2::Span) -> Error {
     let message = format!(
         "`{text}` is not one of {}{}",
         listed(known.iter().copied()),
         hint(nearest(text, known.iter().copied()))
     );
-    Error::new(place, message)
+    Error::new(span, message)
 }
 
 fn hint(near: Option<&str>) -> String {

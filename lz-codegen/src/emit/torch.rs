@@ -22,7 +22,7 @@ pub fn file(operations: &[Operation]) -> String {
          function. `OVERLOADS` has the schemas; `layerzero._torch` defines them.\"\"\"\n\n\
          import math\n\n\
          import torch\n\n\
-         from layerzero._torch import Overload, places, refuse_gradients\n\n\
+         from layerzero._torch import Overload, out_tensors, refuse_gradients\n\n\
          _layerzero = torch.ops.layerzero\n\
          OVERLOADS = []\n",
     );
@@ -107,7 +107,7 @@ impl Writer<'_> {
     }
 
     /// Names of the output tensors of an overload that writes.
-    fn place_names(&self, conditional: bool) -> Vec<String> {
+    fn out_names(&self, conditional: bool) -> Vec<String> {
         let outputs: Vec<&Output> = self.outputs(conditional).collect();
         match outputs.as_slice() {
             [_] => vec!["out".to_owned()],
@@ -129,8 +129,8 @@ impl Writer<'_> {
         }
         let mut keywords: Vec<String> = self.params().map(schema_param).collect();
         if overload.writes {
-            let places = self.place_names(overload.conditional).into_iter().zip(letters);
-            keywords.extend(places.map(|(name, ty)| format!("{ty} {name}")));
+            let outs = self.out_names(overload.conditional).into_iter().zip(letters);
+            keywords.extend(outs.map(|(name, ty)| format!("{ty} {name}")));
         }
         if !keywords.is_empty() {
             parts.push("*".to_owned());
@@ -160,16 +160,16 @@ impl Writer<'_> {
                 let value = if overload.conditional { "True" } else { "False" };
                 format!("{{\"{}\": {value}}}", param.name)
             });
-            let places = if overload.writes { self.place_names(overload.conditional) } else { Vec::new() };
-            let places: Vec<String> = places.into_iter().map(|name| format!("\"{name}\"")).collect();
-            let comma = if places.len() == 1 { "," } else { "" };
+            let outs = if overload.writes { self.out_names(overload.conditional) } else { Vec::new() };
+            let outs: Vec<String> = outs.into_iter().map(|name| format!("\"{name}\"")).collect();
+            let comma = if outs.len() == 1 { "," } else { "" };
             let count = self.outputs(overload.conditional).count();
             let _ = writeln!(text, "    Overload(");
             let _ = writeln!(text, "        \"{}\",", self.schema(&overload));
             let _ = writeln!(
                 text,
                 "        \"{flat}\", _fake_{flat}, {fixed}, {count}, ({}{comma}),",
-                places.join(", ")
+                outs.join(", ")
             );
             let _ = writeln!(text, "    ),");
         }
@@ -217,10 +217,15 @@ impl Writer<'_> {
             }
             let _ = writeln!(text, "{indent}if out is None:");
             let _ = writeln!(text, "{indent}    return {}({})", call(false), passed.join(", "));
-            let names = self.place_names(conditional);
+            let names = self.out_names(conditional);
             let mut all = passed.clone();
             all.extend(names.iter().enumerate().map(|(number, name)| format!("{name}=out[{number}]")));
-            let _ = writeln!(text, "{indent}out = places(\"{}\", out, {})", self.operation.name, names.len());
+            let _ = writeln!(
+                text,
+                "{indent}out = out_tensors(\"{}\", out, {})",
+                self.operation.name,
+                names.len()
+            );
             let _ = writeln!(text, "{indent}{}({})", call(true), all.join(", "));
             let _ = writeln!(text, "{indent}return out{}", if names.len() == 1 { "[0]" } else { "" });
         };

@@ -111,7 +111,7 @@ impl ToArg for TensorMut<'_> {
     fn to_arg(&self) -> Arg<'_> {
         // SAFETY: the arguments of a call are not read while a kernel writes through this view of a tensor that is changed in
         // place: the kernel alone has it.
-        Arg::TensorMut(unsafe { self.lend() })
+        Arg::TensorMut(unsafe { self.duplicate() })
     }
 }
 

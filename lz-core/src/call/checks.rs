@@ -3,7 +3,7 @@
 use lz_schema::DType;
 
 use crate::check::fast;
-use crate::tensor::{Dims, Place, TensorMut, TensorView};
+use crate::tensor::{Device, Dims, TensorMut, TensorView};
 
 /// A tensor argument: required or optional, read or written.
 pub trait Input {
@@ -107,13 +107,13 @@ pub fn contiguous(input: &impl Input) -> Option<()> {
 /// The tensor is in host memory.
 #[inline(always)]
 pub fn on_host(input: &impl Input) -> Option<()> {
-    holds(input.given().is_none_or(|view| view.place().is_host()))
+    holds(input.given().is_none_or(|view| view.device().is_host()))
 }
 
 /// The tensor is on the device of the others; the first tensor determines it.
 #[inline(always)]
-pub fn on_same_device(device: &mut Option<Place>, input: &impl Input) -> Option<()> {
-    holds(input.given().is_none_or(|view| fast::same_place(device, view)))
+pub fn on_same_device(device: &mut Option<Device>, input: &impl Input) -> Option<()> {
+    holds(input.given().is_none_or(|view| fast::same_device(device, view)))
 }
 
 /// The tensor can be written element by element: no two indices share memory.

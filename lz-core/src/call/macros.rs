@@ -275,7 +275,7 @@ macro_rules! written_apart {
 macro_rules! value_rule {
     ($self:ident, $input:ident: $rule:ident($($bound:expr),*)) => {
         if let Some(view) = $crate::call::Input::given(&$self.$input)
-            && view.place().is_host()
+            && view.device().is_host()
             && !$crate::call::values::$rule(view $(, $bound)*)
         {
             return None;
@@ -390,15 +390,15 @@ macro_rules! slot {
     (@seen $slot:ident texts) => { true };
     (@seen $slot:ident $kind:ident) => { $slot.is_some() };
     // The slot for the kernel. Copied field by field, because the fields were just written.
-    (@lend $slot:ident tensor) => { unsafe { $slot.lend() } };
-    (@lend $slot:ident optional_tensor) => { $slot.map(|slot| unsafe { slot.lend() }) };
-    (@lend $slot:ident $kind:ident) => { $slot };
-    (@alias $input:expr, tensor) => { unsafe { $input.lend() } };
-    (@alias $input:expr, optional_tensor) => { $input.as_ref().map(|tensor| unsafe { tensor.lend() }) };
+    (@duplicate $slot:ident tensor) => { unsafe { $slot.duplicate() } };
+    (@duplicate $slot:ident optional_tensor) => { $slot.map(|slot| unsafe { slot.duplicate() }) };
+    (@duplicate $slot:ident $kind:ident) => { $slot };
+    (@alias $input:expr, tensor) => { unsafe { $input.duplicate() } };
+    (@alias $input:expr, optional_tensor) => { $input.as_ref().map(|tensor| unsafe { tensor.duplicate() }) };
     // The slot as a dynamic output.
-    (@problem $slot:ident tensor) => { $crate::call::OutArg::Tensor(unsafe { $slot.lend() }) };
+    (@problem $slot:ident tensor) => { $crate::call::OutArg::Tensor(unsafe { $slot.duplicate() }) };
     (@problem $slot:ident optional_tensor) => {
-        $slot.map_or($crate::call::OutArg::Absent, |slot| $crate::call::OutArg::Tensor(unsafe { slot.lend() }))
+        $slot.map_or($crate::call::OutArg::Absent, |slot| $crate::call::OutArg::Tensor(unsafe { slot.duplicate() }))
     };
     (@problem $slot:ident $kind:ident) => { $crate::slot!(@arg $slot, $kind) };
     (@arg $slot:expr, tensor) => { $crate::call::OutArg::Tensor($slot) };
@@ -456,7 +456,7 @@ macro_rules! output {
         shape_and_dtype() == Some(true)
             $(&& $crate::call::output_apart($slot, &$self.args.$same, true))*
             $(&& $crate::call::output_apart($slot, &$self.args.$any, false))*
-            $(&& ($slot.place().is_host() $(|| $self.args.$given.is_some())*))?
+            $(&& ($slot.device().is_host() $(|| $self.args.$given.is_some())*))?
     }};
     (
         $self:ident, $spec:ident, $fits:ident: $dtype:expr, $shape:tt,
@@ -594,7 +594,7 @@ macro_rules! output_slots {
                 if self.accepts($($crate::slot!(@seen $slot $kind)),*) {
                     // SAFETY: the caller does not use the slots as long as these exist.
                     Ok(slots.insert($out {
-                        $($slot: $crate::slot!(@lend $slot $kind),)*
+                        $($slot: $crate::slot!(@duplicate $slot $kind),)*
                         $($written: $crate::slot!(@alias self.args.$written, $written_kind),)*
                         checked: $crate::call::PhantomData,
                     }))

@@ -17,14 +17,14 @@ pub use std::ops::Deref;
 pub use crate::args::{Arg, Handle, OutArg};
 pub use crate::check::fast::{UNBOUND, bind, bind_pack, next_are, next_is, output_fits};
 pub use crate::check::{allocate, check_call, disagreement, produced, values};
-pub use crate::context::{Context, Extent, FRESH_OUTPUT, Field, FieldKind, digest_bits, place_bits};
+pub use crate::context::{Context, Extent, FRESH_OUTPUT, Field, FieldKind, device_bits, digest_bits};
 pub use crate::error::Error;
 pub use crate::expr::Value;
 pub use crate::kernel::{Kernel, KernelEntry, KernelError};
 pub use crate::operation::OperationInfo;
 pub use crate::run::{Run, Scratch};
 pub use crate::spec::KernelSpec;
-pub use crate::tensor::{Dims, Place, Tensor, TensorMut, TensorView};
+pub use crate::tensor::{Device, Dims, Tensor, TensorMut, TensorView};
 pub use crate::{
     arguments, axes, checked_call, enumeration, every, kernel_trait, output, output_slots, same_device,
     shape, sizes, slot, unbound, value_rule, written_apart,

@@ -2,7 +2,7 @@
 
 use lz_schema::DType;
 
-use crate::tensor::{Dims, Place, TensorMut, TensorView, may_overlap};
+use crate::tensor::{Device, Dims, TensorMut, TensorView, may_overlap};
 
 /// An axis that no input has bound yet.
 pub const UNBOUND: i64 = -1;
@@ -55,13 +55,13 @@ pub fn broadcasts(shape: &[i64], sizes: &[i64]) -> bool {
 /// Whether a tensor is on the same device as the others; the first one determines the device.
 #[inline(always)]
 #[must_use]
-pub fn same_place(place: &mut Option<Place>, view: &TensorView<'_>) -> bool {
-    match *place {
+pub fn same_device(device: &mut Option<Device>, view: &TensorView<'_>) -> bool {
+    match *device {
         None => {
-            *place = Some(view.place());
+            *device = Some(view.device());
             true
         }
-        Some(first) => first == view.place(),
+        Some(first) => first == view.device(),
     }
 }
 
@@ -102,6 +102,6 @@ pub fn apart(written: &TensorView<'_>, other: &TensorView<'_>) -> bool {
 /// Whether an output does not overlap an input and, if the schema requires it, is on the same device.
 #[inline(always)]
 #[must_use]
-pub fn output_apart(output: &TensorMut<'_>, input: &TensorView<'_>, same_place: bool) -> bool {
-    (!same_place || output.place() == input.place()) && apart(output.view(), input)
+pub fn output_apart(output: &TensorMut<'_>, input: &TensorView<'_>, same_device: bool) -> bool {
+    (!same_device || output.device() == input.device()) && apart(output.view(), input)
 }

@@ -6,7 +6,7 @@ use lz_schema::model::{Contiguous, DTypeRef, DeviceRule, Dim, Input, Kind, Value
 use super::{Checker, Origin, values};
 use crate::args::Arg;
 use crate::reason::{Reason, ReasonCode};
-use crate::tensor::{Dims, Place, TensorView, may_overlap};
+use crate::tensor::{Device, Dims, TensorView, may_overlap};
 
 impl<'c> Checker<'c, '_> {
     /// Inputs in binding order: required ones first.
@@ -320,7 +320,7 @@ impl<'c> Checker<'c, '_> {
 
     /// Strides, devices and overlap of inputs that are written in place.
     pub(super) fn check_memory(&mut self) {
-        let mut shared: Option<(usize, Place)> = None;
+        let mut shared: Option<(usize, Device)> = None;
         for (index, input) in self.operation.inputs.iter().enumerate() {
             let Some(view) = self.args[index].tensor() else { continue };
             match input.contiguous {
@@ -338,7 +338,7 @@ impl<'c> Checker<'c, '_> {
                 ),
                 _ => {}
             }
-            let device = view.place();
+            let device = view.device();
             match input.device {
                 DeviceRule::Any => {}
                 DeviceRule::Host if device.is_host() => {}
@@ -395,7 +395,7 @@ impl<'c> Checker<'c, '_> {
         let operation = self.operation;
         for (index, input) in operation.inputs.iter().enumerate() {
             let (Some(rule), Some(view)) = (&input.values, self.args[index].tensor()) else { continue };
-            if !view.place().is_host() {
+            if !view.device().is_host() {
                 continue;
             }
             let what = format!("the values of {}", input.name);

@@ -128,17 +128,17 @@ impl Checker<'_, '_> {
         for (input, arg) in self.operation.inputs.iter().zip(self.args) {
             let Some(other) = arg.tensor() else { continue };
             follows |= input.device == lz_schema::model::DeviceRule::Same;
-            if input.device == lz_schema::model::DeviceRule::Same && other.place() != view.place() {
+            if input.device == lz_schema::model::DeviceRule::Same && other.device() != view.device() {
                 self.problems.push(
                     Reason::new(ReasonCode::DeviceMismatch)
                         .argument(name)
-                        .required(other.place().to_string())
-                        .found(view.place().to_string())
+                        .required(other.device().to_string())
+                        .found(view.device().to_string())
                         .message(format!(
                             "{name} is on {}, but {} is on {}",
-                            view.place(),
+                            view.device(),
                             input.name,
-                            other.place()
+                            other.device()
                         )),
                 );
             }
@@ -146,13 +146,13 @@ impl Checker<'_, '_> {
                 self.problems.push(overlap(name, &input.name));
             }
         }
-        if !follows && !view.place().is_host() {
+        if !follows && !view.device().is_host() {
             self.problems.push(
                 Reason::new(ReasonCode::DeviceMismatch)
                     .argument(name)
                     .required("host memory")
-                    .found(view.place().to_string())
-                    .message(format!("{name} is on {}, but no input is on a device", view.place())),
+                    .found(view.device().to_string())
+                    .message(format!("{name} is on {}, but no input is on a device", view.device())),
             );
         }
     }

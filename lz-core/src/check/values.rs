@@ -36,7 +36,7 @@ fn all(view: &TensorView<'_>, right: impl Fn(i64) -> bool) -> bool {
 /// `0 <= v < end` for all.
 #[inline]
 pub fn index_ok(view: &TensorView<'_>, end: i64) -> bool {
-    !view.place().is_host() || all(view, |value| value >= 0 && value < end)
+    !view.device().is_host() || all(view, |value| value >= 0 && value < end)
 }
 
 /// Where an index is out of range.
@@ -89,7 +89,7 @@ impl Bound for f64 {
 /// `low <= v <= high` for all; a NaN is in no range.
 #[inline]
 pub fn range_ok<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> bool {
-    !view.place().is_host() || B::all(view, |value| (low..=high).contains(&value))
+    !view.device().is_host() || B::all(view, |value| (low..=high).contains(&value))
 }
 
 /// Where a value is out of range.
@@ -109,7 +109,7 @@ pub fn range_problem<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> Option
 /// Starts at 0, is non-decreasing, ends at `total`.
 #[inline]
 pub fn indptr_ok(view: &TensorView<'_>, total: i64) -> bool {
-    !view.place().is_host() || indptr_problem(view, total).is_none()
+    !view.device().is_host() || indptr_problem(view, total).is_none()
 }
 
 /// Where an indptr is wrong.
@@ -152,7 +152,7 @@ pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
 /// Non-negative; sums along the last dimension to `total`.
 #[inline]
 pub fn partition_ok(view: &TensorView<'_>, total: i64) -> bool {
-    !view.place().is_host() || partition_problem(view, total).is_none()
+    !view.device().is_host() || partition_problem(view, total).is_none()
 }
 
 /// Where a partition is wrong.

@@ -54,7 +54,7 @@ pub trait FusedKernel: Send + Sync + 'static {
 /// Accepts or rejects handles, which no expression over axes and params can express.
 ///
 /// For operations with such a kernel, digests of handles become part of the cache key; others do not pay for it.
-pub trait Judge: Send + Sync + 'static {
+pub trait HandlePredicate: Send + Sync + 'static {
     /// Why it cannot run this call; `None` if it can. Called on cache misses only.
     fn objection(&self, operation: &OperationInfo, context: &Context) -> Option<Reason>;
 }
@@ -154,7 +154,7 @@ pub struct KernelEntry {
     /// Runs it fused with neighboring operations; without it a plan may name the kernel for them, but a block is not run fused.
     pub fused: Option<Arc<dyn FusedKernel>>,
     /// Accepts or rejects handles.
-    pub judge: Option<Arc<dyn Judge>>,
+    pub judge: Option<Arc<dyn HandlePredicate>>,
     /// Its operation, if known; otherwise the registry looks it up by the spec's name.
     pub operation: Option<&'static OperationInfo>,
 }
@@ -189,7 +189,7 @@ impl KernelEntry {
 
     /// Sets the filter of handles.
     #[must_use]
-    pub fn judged_by(mut self, judge: impl Judge) -> KernelEntry {
+    pub fn judged_by(mut self, judge: impl HandlePredicate) -> KernelEntry {
         self.judge = Some(Arc::new(judge));
         self
     }

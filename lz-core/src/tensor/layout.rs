@@ -8,16 +8,16 @@ use crate::reason::{Reason, ReasonCode};
 
 /// The device of a memory: a platform and a device index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Device {
     /// The platform.
     pub platform: Platform,
     /// The device index.
     pub index: u16,
 }
 
-impl Place {
+impl Device {
     /// Host memory.
-    pub const HOST: Place = Place { platform: Platform::Cpu, index: 0 };
+    pub const HOST: Device = Device { platform: Platform::Cpu, index: 0 };
 
     /// Whether the host can access it directly.
     #[inline]
@@ -26,7 +26,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.platform, self.index)
     }
@@ -42,14 +42,14 @@ pub struct Layout {
     /// Element type.
     pub dtype: DType,
     /// The device of the memory.
-    pub place: Place,
+    pub device: Device,
 }
 
 impl Layout {
     /// An empty layout.
     #[inline(always)]
     pub(super) const fn empty() -> Layout {
-        Layout { shape: Dims::empty(), strides: Dims::empty(), dtype: DType::U8, place: Place::HOST }
+        Layout { shape: Dims::empty(), strides: Dims::empty(), dtype: DType::U8, device: Device::HOST }
     }
 
     /// Replaces sizes and strides, and computes their facts in the same pass.
@@ -84,7 +84,7 @@ impl Layout {
             shape: self.shape.twin(),
             strides: self.strides.twin(),
             dtype: self.dtype,
-            place: self.place,
+            device: self.device,
         }
     }
 
@@ -95,7 +95,7 @@ impl Layout {
                 .required(format!("at most {MAX_RANK} dimensions"))
                 .found(format!("{} dimensions", shape.len())));
         };
-        let layout = Layout { shape: dims, strides: dims.contiguous_strides(), dtype, place: Place::HOST };
+        let layout = Layout { shape: dims, strides: dims.contiguous_strides(), dtype, device: Device::HOST };
         match layout.problem() {
             Some(reason) => Err(reason),
             None => Ok(layout),

@@ -10,7 +10,7 @@ mod owned;
 mod view;
 
 pub use dims::{Dims, Indices, MAX_RANK};
-pub use layout::{Layout, Place};
+pub use layout::{Device, Layout};
 pub use overlap::may_overlap;
 pub use owned::{BUFFER_ALIGNMENT, Tensor};
 pub use view::{TensorMut, TensorView};
@@ -27,7 +27,7 @@ mod tests {
             shape: Dims::new(shape).unwrap(),
             strides: Dims::new(strides).unwrap(),
             dtype,
-            place: Place::HOST,
+            device: Device::HOST,
         }
     }
 

@@ -8,7 +8,7 @@ use super::view::TensorView;
 /// otherwise intersecting address ranges count as overlap.
 #[inline]
 pub fn may_overlap(a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
-    if a.place() != b.place() {
+    if a.device() != b.device() {
         return false;
     }
     // Nearly all tensors are dense: compare two intervals.

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use lz_schema::DType;
 
 use super::dims::Dims;
-use super::layout::{Facts, Layout, Place};
+use super::layout::{Device, Facts, Layout};
 use crate::element::Element;
 use crate::reason::{Reason, ReasonCode};
 
@@ -34,8 +34,8 @@ macro_rules! shared_by_views {
         }
         /// The device of the memory.
         #[inline]
-        pub fn place(&$self) -> Place {
-            $view.layout.place
+        pub fn device(&$self) -> Device {
+            $view.layout.device
         }
         /// Number of dimensions.
         #[inline]
@@ -132,10 +132,10 @@ impl<'a> TensorView<'a> {
         &mut self,
         data: *const u8,
         rank: usize,
-        (dtype, place): (DType, Place),
+        (dtype, device): (DType, Device),
         dimension: impl Fn(usize) -> (i64, i64),
     ) {
-        (self.layout.dtype, self.layout.place) = (dtype, place);
+        (self.layout.dtype, self.layout.device) = (dtype, device);
         (self.data, self.facts) = (data, self.layout.describe(data as usize, rank, dimension));
     }
 
@@ -200,7 +200,7 @@ impl<'a> TensorView<'a> {
     #[inline]
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
         if self.layout.dtype != T::DTYPE
-            || !self.layout.place.is_host()
+            || !self.layout.device.is_host()
             || !self.is_contiguous()
             || !self.is_sound()
         {
@@ -237,7 +237,7 @@ impl<'a> TensorView<'a> {
     #[inline]
     fn element(&self, index: &[i64]) -> Option<*const u8> {
         let offset = self.layout.offset(index)?;
-        if !self.layout.place.is_host() || self.data.is_null() {
+        if !self.layout.device.is_host() || self.data.is_null() {
             return None;
         }
         Some(self.data.wrapping_offset(offset.wrapping_mul(self.layout.dtype.size() as isize)))
@@ -266,7 +266,7 @@ impl<'a> TensorView<'a> {
     fn row_location<T: Element>(&self, leading: &[i64]) -> Option<(*const u8, usize)> {
         let (&width, _) = self.layout.shape.split_last()?;
         let usable = self.layout.dtype == T::DTYPE
-            && self.layout.place.is_host()
+            && self.layout.device.is_host()
             && self.last_is_dense()
             && self.is_sound();
         if !usable || width == 0 {
@@ -361,7 +361,7 @@ impl<'a> TensorMut<'a> {
     /// # Safety
     /// `self` must not be read through while the copy is written.
     #[inline(always)]
-    pub unsafe fn lend(&self) -> TensorMut<'a> {
+    pub unsafe fn duplicate(&self) -> TensorMut<'a> {
         TensorMut { view: self.view.twin(), memory: PhantomData }
     }
 

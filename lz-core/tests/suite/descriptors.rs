@@ -51,7 +51,7 @@ fn disabled_backend_has_reasons() {
 }
 
 #[test]
-fn the_example_of_the_seed_loads_as_it_stands() {
+fn the_example_descriptor_loads() {
     let descriptor = right("appendix_d.json");
     let shown: Vec<String> = descriptor
         .kernels

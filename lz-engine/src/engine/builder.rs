@@ -12,7 +12,7 @@ use super::settings::unreadable;
 use crate::health::{Clock, Health, HealthConfig, SystemClock};
 use crate::policy::env;
 use crate::policy::file::{Document, PolicyText, Vocabulary, wrong};
-use crate::policy::layer::Given;
+use crate::policy::layer::SettingInput;
 use crate::reload::{DEBOUNCE, Outcome, Reload, WatchError, watch};
 use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
@@ -27,7 +27,7 @@ pub struct EngineBuilder {
     config: Option<PathBuf>,
     variables: Vec<(OsString, OsString)>,
     use_default_file: bool,
-    calls: Vec<(String, Given)>,
+    calls: Vec<(String, SettingInput)>,
     operations: Vec<&'static OperationInfo>,
     clock: Arc<dyn Clock>,
     torch: String,
@@ -87,7 +87,7 @@ impl EngineBuilder {
 
     /// Sets a value, overriding file and environment.
     #[must_use]
-    pub fn set(mut self, key: &str, value: Given) -> EngineBuilder {
+    pub fn set(mut self, key: &str, value: SettingInput) -> EngineBuilder {
         self.calls.push((key.to_owned(), value));
         self
     }

@@ -15,25 +15,25 @@ use lz_core::operation::OperationInfo;
 
 /// A held snapshot of the engine's state.
 #[derive(Debug, Clone)]
-pub struct Moment(Arc<Snapshot>);
+pub struct HeldSnapshot(Arc<Snapshot>);
 
 impl Engine {
     /// Holds the current snapshot.
-    pub fn moment(&self) -> Moment {
-        Moment(self.shared.published.load())
+    pub fn hold_snapshot(&self) -> HeldSnapshot {
+        HeldSnapshot(self.shared.published.load())
     }
 
     /// Runs a call under a held snapshot. Fallbacks after a failure, and operations that the snapshot does not have, use the current
     /// one.
     #[cold]
-    pub fn dispatch_at(
+    pub fn dispatch_with_snapshot(
         &self,
-        moment: &Moment,
+        moment: &HeldSnapshot,
         operation: &'static OperationInfo,
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let Moment(snapshot) = moment;
+        let HeldSnapshot(snapshot) = moment;
         let mode = thread_scope::of_thread().apply(snapshot.mode);
         let scoped = snapshot.in_scope(mode);
         let snapshot = scoped.as_deref().unwrap_or(snapshot);

@@ -331,7 +331,7 @@ impl Shared {
     ) -> Result<Selected<'w>, Error> {
         let nested = thread::with(|thread| thread.deciding.replace(true));
         let _alone = (!nested).then(|| snapshot.decisions.decide_alone(key));
-        let _deciding = Deciding { nested };
+        let _deciding = DecisionScope { nested };
         if let Some(entry) = lookup() {
             return Ok(Selected::Cached(entry));
         }
@@ -543,11 +543,11 @@ impl Drop for TakenState {
     }
 }
 
-struct Deciding {
+struct DecisionScope {
     nested: bool,
 }
 
-impl Drop for Deciding {
+impl Drop for DecisionScope {
     fn drop(&mut self) {
         thread::with(|thread| thread.deciding.set(self.nested));
     }

@@ -32,7 +32,7 @@ use lz_core::run::Run;
 
 use crate::bucket::Bucket;
 use crate::evidence::{Evidence, MemoryProbe};
-use crate::health::{Health, Population};
+use crate::health::{Health, InstalledCounts};
 use crate::policy::Policy;
 use crate::policy::stack::PolicyStack;
 use crate::registry::{BackendState, Registry};
@@ -46,7 +46,7 @@ use crate::telemetry::Observation;
 
 pub use crate::selection::snapshot::JitRequests;
 pub use builder::EngineBuilder;
-pub use capture::Moment;
+pub use capture::HeldSnapshot;
 pub(crate) use extensions::DecisionObserver;
 use extensions::{Extensions, Observer};
 pub use pinned::Pinned;
@@ -391,7 +391,7 @@ impl Shared {
     fn update_population(&self) {
         let snapshot = self.published.load();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        snapshot.health.set_population(Population {
+        snapshot.health.set_population(InstalledCounts {
             kernels: count(snapshot.registry.kernels().count()),
             backends: count(snapshot.registry.backends().count()),
             devices: 1,

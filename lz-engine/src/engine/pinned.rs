@@ -16,7 +16,7 @@ use crate::selection::thread;
 use lz_core::context::{Context, Field, FieldKind};
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError};
-use lz_core::mode::ModeChange;
+use lz_core::mode::ModeOverride;
 use lz_core::operation::OperationInfo;
 use lz_core::plan::Transforms;
 use lz_core::reason::{Reason, ReasonCode};
@@ -30,7 +30,7 @@ pub struct Pinned {
     workspace: u64,
     transforms: Transforms,
     /// The thread's mode override when it was made.
-    change: ModeChange,
+    change: ModeOverride,
     /// The last generation in which the kernel was checked and needed no permit or observation; 0 for none.
     seen: AtomicU64,
 }
@@ -75,7 +75,7 @@ fn text(field: &Field, context: &Context) -> String {
         FieldKind::DType => {
             lz_core::context::dtype_of(raw).map_or("none", lz_core::DType::long_name).to_owned()
         }
-        FieldKind::Strides | FieldKind::Place | FieldKind::Digest => format!("{raw:x}"),
+        FieldKind::Strides | FieldKind::Device | FieldKind::Digest => format!("{raw:x}"),
     }
 }
 
@@ -162,7 +162,7 @@ impl Engine {
         &self,
         pinned: &Pinned,
         context: &Context,
-        change: ModeChange,
+        change: ModeOverride,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
         let operation = pinned.operation;

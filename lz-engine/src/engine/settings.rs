@@ -12,10 +12,10 @@ use lz_schema::policy::SettingValue;
 use super::{Engine, Shared};
 use crate::health::HealthConfig;
 use crate::policy::file::{Document, PolicyText, Vocabulary, wrong};
-use crate::policy::layer::{Given, Layer, NotASetting};
+use crate::policy::layer::{Layer, NotASetting, SettingInput};
 use crate::policy::overlay::Overlay;
 use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
-use crate::policy::{Sourced, generations};
+use crate::policy::{WithSource, generations};
 use crate::selection::devices;
 use crate::selection::snapshot::SnapshotParts;
 use crate::selection::thread_scope::{self, PolicyScope};
@@ -52,7 +52,7 @@ impl Engine {
     }
 
     /// Sets values by key: all of them or, on error, none.
-    pub fn configure(&self, values: impl IntoIterator<Item = (String, Given)>) -> Result<(), Error> {
+    pub fn configure(&self, values: impl IntoIterator<Item = (String, SettingInput)>) -> Result<(), Error> {
         Ok(self.settings().configure(values, "lz.configure")?)
     }
 
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// A setting and its source; `None` if there is no such setting.
-    pub fn setting(&self, key: &str) -> Option<Sourced<SettingValue>> {
+    pub fn setting(&self, key: &str) -> Option<WithSource<SettingValue>> {
         self.effective().value(key)
     }
 

@@ -16,7 +16,7 @@ pub(crate) use system::system_memory;
 
 /// A query for measurements.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct EvidenceQuery<'a> {
     /// The operation.
     pub operation: &'static OperationInfo,
     /// The call.
@@ -42,7 +42,7 @@ pub struct Measured {
 
 /// A measurement with the kernel that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Finding<'a> {
+pub struct KernelEvidence<'a> {
     /// The kernel's id.
     pub kernel: &'a str,
     /// Its version at the time; a measurement of another version is ignored.
@@ -56,7 +56,7 @@ pub struct Finding<'a> {
 /// A source of measurements. Queried on cache misses only; must not call the engine.
 pub trait Evidence: Send + Sync {
     /// Calls `visit` with every measurement of the bucket. Of several for one kernel the one with the highest confidence is used.
-    fn findings(&self, question: &Question<'_>, visit: &mut dyn FnMut(&Finding<'_>));
+    fn findings(&self, question: &EvidenceQuery<'_>, visit: &mut dyn FnMut(&KernelEvidence<'_>));
 
     /// Itself, if loaded from a database: the engine then prepares it once per operation instead of querying it.
     fn stored(&self) -> Option<&StoredEvidence> {

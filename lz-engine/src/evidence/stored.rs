@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Evidence, Finding, Measured, Question, dtypes_text};
+use super::{Evidence, EvidenceQuery, KernelEvidence, Measured, dtypes_text};
 use lz_core::device::{DeviceSpec, Environment};
 use lz_perfdb as perfdb;
 use lz_perfdb::{PerfDb, Setting, confidence, decay, unix_now};
@@ -89,8 +89,8 @@ impl StoredEvidence {
 
 impl Row {
     /// The finding at `now`; `left` is the remaining share of its confidence at load time.
-    pub fn finding(&self, now: u64, left: f64) -> Finding<'_> {
-        Finding {
+    pub fn finding(&self, now: u64, left: f64) -> KernelEvidence<'_> {
+        KernelEvidence {
             kernel: &self.kernel,
             version: &self.version,
             capabilities_hash: &self.capabilities_hash,
@@ -127,7 +127,7 @@ fn groups(rows: &[perfdb::Evidence], now: u64, environment: Environment) -> Vec<
 }
 
 impl Evidence for StoredEvidence {
-    fn findings(&self, question: &Question<'_>, visit: &mut dyn FnMut(&Finding<'_>)) {
+    fn findings(&self, question: &EvidenceQuery<'_>, visit: &mut dyn FnMut(&KernelEvidence<'_>)) {
         let device = self.devices.iter().find(|device| device.uuid == question.device.uuid);
         let Some(groups) = device.and_then(|known| known.operations.get(question.operation.name.as_ref()))
         else {

@@ -352,7 +352,7 @@ fn call_fields(operation: &OperationInfo, context: &Context) -> Vec<CallField> {
             FieldKind::Int | FieldKind::Float | FieldKind::Bool | FieldKind::Enum(_) => "param",
             FieldKind::Given => "given",
             FieldKind::DType => "dtype",
-            FieldKind::Strides | FieldKind::Place | FieldKind::Digest => continue,
+            FieldKind::Strides | FieldKind::Device | FieldKind::Digest => continue,
         };
         all.push(CallField {
             name: field.name.to_string(),

@@ -25,7 +25,7 @@ pub(super) fn cell(call: &Call<'_>, kernel: &CompiledKernel) -> String {
             (_, FieldKind::Strides) => {
                 strides(field, call.context, table.keyed_on_alignment(&call.snapshot.registry))
             }
-            (_, FieldKind::Place) => platform(field, call.context),
+            (_, FieldKind::Device) => platform(field, call.context),
             _ => Some(format!("{}={}", field.name, expression_names::show(field, call.context))),
         });
     }

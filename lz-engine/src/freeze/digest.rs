@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::policy::{Listed, Policy};
+use crate::policy::{ListEntry, Policy};
 use crate::table::hex;
 
 /// SHA-256 over everything in a policy that a decision can depend on, without files and lines.
@@ -26,7 +26,7 @@ pub(super) fn policy(policy: &Policy) -> String {
         ("avoid", &policy.avoid),
     ];
     for (name, entries) in lists {
-        for Listed { kernels, operations, .. } in entries {
+        for ListEntry { kernels, operations, .. } in entries {
             text.push_str(&format!("{name} {kernels} {operations}\n"));
         }
     }

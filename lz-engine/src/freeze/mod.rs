@@ -28,26 +28,26 @@ const MAX_RECORDED: usize = 100_000;
 
 /// The recorded decisions.
 #[derive(Debug, Default)]
-struct Journal {
-    recorded: Mutex<BTreeMap<(String, String), Recorded>>,
+struct DecisionLog {
+    recorded: Mutex<BTreeMap<(String, String), RecordedDecision>>,
 }
 
 /// A decision and a call that it was made for.
 #[derive(Debug, Clone)]
-struct Recorded {
+struct RecordedDecision {
     decision: LockedDecision,
     operation: &'static OperationInfo,
     context: Context,
     mode: Mode,
 }
 
-impl Journal {
-    fn recorded(&self) -> MutexGuard<'_, BTreeMap<(String, String), Recorded>> {
+impl DecisionLog {
+    fn recorded(&self) -> MutexGuard<'_, BTreeMap<(String, String), RecordedDecision>> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl DecisionObserver for Journal {
+impl DecisionObserver for DecisionLog {
     /// Records a decision, replacing an earlier one for the same cell.
     fn decided(&self, call: &Call<'_>, position: u16) {
         let Some(recorded) = recorded(call, position) else { return };
@@ -60,7 +60,7 @@ impl DecisionObserver for Journal {
 }
 
 /// A decision as stored in the lockfile.
-fn recorded(call: &Call<'_>, position: u16) -> Option<Recorded> {
+fn recorded(call: &Call<'_>, position: u16) -> Option<RecordedDecision> {
     let info = call.table.info;
     let candidate = call.table.candidates.get(usize::from(position))?;
     let kernel = call.snapshot.registry.compiled(candidate.kernel)?;
@@ -72,7 +72,7 @@ fn recorded(call: &Call<'_>, position: u16) -> Option<Recorded> {
         kernel_version: kernel.spec().version.clone(),
         fallbacks: describe::fallbacks(call, position),
     };
-    Some(Recorded { decision, operation: info, context: *call.context, mode: call.mode })
+    Some(RecordedDecision { decision, operation: info, context: *call.context, mode: call.mode })
 }
 
 /// A decision that differs, and why.
@@ -113,7 +113,7 @@ impl Engine {
     /// Starts or stops the recording of decisions for [`Engine::freeze`]. Starting clears earlier records and the cache, so that every call
     /// from now on is recorded.
     pub fn record_decisions(&self, on: bool) {
-        let journal = self.extension::<Journal>();
+        let journal = self.extension::<DecisionLog>();
         if on {
             journal.recorded().clear();
         }
@@ -124,7 +124,8 @@ impl Engine {
 
     /// The recorded decisions.
     pub fn freeze(&self) -> Lockfile {
-        let recorded: Vec<Recorded> = self.extension::<Journal>().recorded().values().cloned().collect();
+        let recorded: Vec<RecordedDecision> =
+            self.extension::<DecisionLog>().recorded().values().cloned().collect();
         self.lockfile(&self.snapshot(), recorded.iter())
     }
 
@@ -137,7 +138,8 @@ impl Engine {
 
     /// Compares the recorded decisions with a lockfile.
     pub fn verify_lockfile(&self, expected: &Lockfile) -> Verification {
-        let recorded: Vec<Recorded> = self.extension::<Journal>().recorded().values().cloned().collect();
+        let recorded: Vec<RecordedDecision> =
+            self.extension::<DecisionLog>().recorded().values().cloned().collect();
         self.compare(expected, &recorded)
     }
 
@@ -172,7 +174,7 @@ impl Engine {
         &self,
         snapshot: &Snapshot,
         calls: &[(&'static OperationInfo, Context)],
-    ) -> Result<Vec<Recorded>, Error> {
+    ) -> Result<Vec<RecordedDecision>, Error> {
         let mode = thread_scope::of_thread().apply(snapshot.mode);
         let mut all = Vec::with_capacity(calls.len());
         for (operation, context) in calls {
@@ -187,8 +189,12 @@ impl Engine {
         Ok(all)
     }
 
-    fn lockfile<'a>(&self, snapshot: &Snapshot, recorded: impl Iterator<Item = &'a Recorded>) -> Lockfile {
-        let recorded: Vec<&Recorded> = recorded.collect();
+    fn lockfile<'a>(
+        &self,
+        snapshot: &Snapshot,
+        recorded: impl Iterator<Item = &'a RecordedDecision>,
+    ) -> Lockfile {
+        let recorded: Vec<&RecordedDecision> = recorded.collect();
         let operations = recorded.iter().map(|one| one.decision.operation.as_str());
         let capabilities = capabilities_hash(&snapshot.registry, operations);
         let mut hardware: Vec<String> = Vec::new();
@@ -205,7 +211,7 @@ impl Engine {
         lockfile
     }
 
-    fn compare(&self, expected: &Lockfile, recorded: &[Recorded]) -> Verification {
+    fn compare(&self, expected: &Lockfile, recorded: &[RecordedDecision]) -> Verification {
         let snapshot = self.snapshot();
         let found = self.lockfile(&snapshot, recorded.iter());
         let mut verification = Verification::default();
@@ -218,7 +224,7 @@ impl Engine {
                 },
                 (None, _) => verification.unlocked.push(mismatch.what),
                 (Some(kernel), Some(_)) => {
-                    let about = |one: &&Recorded| {
+                    let about = |one: &&RecordedDecision| {
                         let LockedDecision { operation, context, .. } = &one.decision;
                         mismatch.what == format!("{operation} [{context}]: kernel")
                     };
@@ -243,7 +249,7 @@ fn missing(snapshot: &Snapshot, expected: &Lockfile, mismatch: &Mismatch, kernel
 }
 
 /// Why a kernel that a lockfile expects is not selected for a call.
-fn why_not(snapshot: &Snapshot, recorded: &Recorded, expected: &str) -> Vec<Reason> {
+fn why_not(snapshot: &Snapshot, recorded: &RecordedDecision, expected: &str) -> Vec<Reason> {
     let Some(table) = snapshot.table(recorded.operation) else { return Vec::new() };
     let Some(position) = table.position_of(&snapshot.registry, expected) else {
         let message = format!("{} has no kernel {expected} here", recorded.operation.name);

@@ -13,7 +13,7 @@ use lz_perfdb::HealthState;
 
 /// The answer to a request for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Admission {
     /// Closed: the call may run.
     Pass,
     /// The call may run as a probe; report its outcome under this half-open period.
@@ -174,16 +174,16 @@ impl Circuit {
     }
 
     /// Requests admission. Call [`Circuit::poll`] first. A granted probe must end in `succeeded`, `failed` or `abandoned`.
-    pub fn admit(&mut self, now: Duration, config: &CircuitConfig) -> Verdict {
+    pub fn admit(&mut self, now: Duration, config: &CircuitConfig) -> Admission {
         match self.state {
-            HealthState::Closed => Verdict::Pass,
-            HealthState::Open => Verdict::Refuse { retry_at: self.next_probe_at() },
+            HealthState::Closed => Admission::Pass,
+            HealthState::Open => Admission::Refuse { retry_at: self.next_probe_at() },
             HealthState::HalfOpen if self.has_probe(config) => {
                 self.probes_granted += 1;
                 self.last_probe_activity = now;
-                Verdict::Probe { period: self.period }
+                Admission::Probe { period: self.period }
             }
-            HealthState::HalfOpen => Verdict::Refuse { retry_at: self.due_at(config) },
+            HealthState::HalfOpen => Admission::Refuse { retry_at: self.due_at(config) },
         }
     }
 
@@ -330,12 +330,12 @@ mod tests {
     fn circuit_opens_probes_and_closes() {
         let mut circuit = opened();
         assert_eq!(circuit.state(), HealthState::Open);
-        assert_eq!(circuit.admit(9 * SECOND, &config()), Verdict::Refuse { retry_at: Some(10 * SECOND) });
+        assert_eq!(circuit.admit(9 * SECOND, &config()), Admission::Refuse { retry_at: Some(10 * SECOND) });
         assert_eq!(circuit.poll(9 * SECOND, &config()), Transition::None);
         circuit.poll(10 * SECOND, &config());
-        let Verdict::Probe { period } = circuit.admit(10 * SECOND, &config()) else { panic!("no probe") };
-        assert_eq!(circuit.admit(10 * SECOND, &config()), Verdict::Probe { period });
-        assert!(matches!(circuit.admit(10 * SECOND, &config()), Verdict::Refuse { .. }));
+        let Admission::Probe { period } = circuit.admit(10 * SECOND, &config()) else { panic!("no probe") };
+        assert_eq!(circuit.admit(10 * SECOND, &config()), Admission::Probe { period });
+        assert!(matches!(circuit.admit(10 * SECOND, &config()), Admission::Refuse { .. }));
         assert_eq!(circuit.succeeded(Some(period), 11 * SECOND, &config()), Transition::None);
         circuit.succeeded(Some(period), 11 * SECOND, &config());
         assert_eq!((circuit.state(), circuit.failures(), circuit.openings()), (HealthState::Closed, 0, 1));
@@ -368,7 +368,7 @@ mod tests {
     fn late_probe_of_an_earlier_period_is_ignored() {
         let mut circuit = opened();
         circuit.poll(10 * SECOND, &config());
-        let Verdict::Probe { period } = circuit.admit(10 * SECOND, &config()) else { panic!("no probe") };
+        let Admission::Probe { period } = circuit.admit(10 * SECOND, &config()) else { panic!("no probe") };
         circuit.failed(Some(period), "still", 11 * SECOND, &config());
         circuit.poll(31 * SECOND, &config());
         assert_eq!(circuit.state(), HealthState::HalfOpen);
@@ -393,7 +393,7 @@ mod tests {
         let mut circuit = Circuit::default();
         circuit.lose("an illegal memory access was encountered");
         assert_eq!(circuit.poll(Duration::MAX, &config()), Transition::None);
-        assert_eq!(circuit.admit(Duration::MAX, &config()), Verdict::Refuse { retry_at: None });
+        assert_eq!(circuit.admit(Duration::MAX, &config()), Admission::Refuse { retry_at: None });
     }
 
     #[test]
@@ -452,17 +452,17 @@ mod tests {
                     Event::Wait(seconds) => { now += Duration::from_secs(seconds); Transition::None }
                     Event::Call => {
                         match circuit.admit(now, &config) {
-                            Verdict::Pass => {
+                            Admission::Pass => {
                                 prop_assert_eq!(circuit.state(), HealthState::Closed);
                                 running.push(None);
                             }
-                            Verdict::Probe { period } => {
+                            Admission::Probe { period } => {
                                 prop_assert_eq!(circuit.state(), HealthState::HalfOpen);
                                 granted += 1;
                                 prop_assert!(granted <= config.max_probes, "too many probes");
                                 running.push(Some(period));
                             }
-                            Verdict::Refuse { retry_at } => {
+                            Admission::Refuse { retry_at } => {
                                 prop_assert!(circuit.state() != HealthState::Closed);
                                 if circuit.state() == HealthState::Open {
                                     prop_assert!(retry_at.is_some_and(|at| at > now), "refused after its time");

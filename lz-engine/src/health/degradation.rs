@@ -72,7 +72,7 @@ impl fmt::Display for DegradationLevel {
 
 /// The inputs of the health score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Vitals {
+pub struct HealthInputs {
     /// Kernels that are registered.
     pub kernels: u32,
     /// Kernels with a circuit that is not closed.
@@ -89,7 +89,7 @@ pub struct Vitals {
     pub engine_faults: u32,
 }
 
-impl Vitals {
+impl HealthInputs {
     /// The health score, from 0 (nothing works) to 100. Kernels, backends and devices count by share, so that one bad kernel of
     /// many weighs little. A population of 0 is unknown and contributes nothing.
     pub fn score(&self) -> f64 {
@@ -241,15 +241,15 @@ mod tests {
 
     #[test]
     fn score_is_computed_from_shares() {
-        let healthy = Vitals { kernels: 32, backends: 4, devices: 1, ..Vitals::default() };
+        let healthy = HealthInputs { kernels: 32, backends: 4, devices: 1, ..HealthInputs::default() };
         assert_eq!(healthy.score(), 100.0);
-        assert!(Vitals { kernels_troubled: 1, ..healthy }.score() > 95.0);
-        assert_eq!(Vitals { backends_troubled: 4, kernels_troubled: 32, ..healthy }.score(), 0.0);
-        assert_eq!(Vitals { devices_lost: 1, ..healthy }.score(), 0.0);
-        assert_eq!(Vitals { devices_lost: 1, devices: 8, ..healthy }.score(), 87.5);
-        assert_eq!(Vitals { engine_faults: 3, ..healthy }.score(), 70.0);
+        assert!(HealthInputs { kernels_troubled: 1, ..healthy }.score() > 95.0);
+        assert_eq!(HealthInputs { backends_troubled: 4, kernels_troubled: 32, ..healthy }.score(), 0.0);
+        assert_eq!(HealthInputs { devices_lost: 1, ..healthy }.score(), 0.0);
+        assert_eq!(HealthInputs { devices_lost: 1, devices: 8, ..healthy }.score(), 87.5);
+        assert_eq!(HealthInputs { engine_faults: 3, ..healthy }.score(), 70.0);
         assert_eq!(
-            Vitals { kernels_troubled: 9, ..Vitals::default() }.score(),
+            HealthInputs { kernels_troubled: 9, ..HealthInputs::default() }.score(),
             100.0,
             "an unknown population contributes nothing"
         );

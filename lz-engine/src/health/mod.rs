@@ -15,11 +15,11 @@ mod registry;
 mod report;
 mod view;
 
-pub use circuit::{Circuit, Transition, Verdict};
+pub use circuit::{Admission, Circuit, Transition};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{CircuitConfig, DegradationConfig, HealthConfig, PenaltyConfig};
-pub use degradation::{Degradation, DegradationLevel, LevelChange, Vitals};
-pub use monitor::{Change, Counters, Health, Population, Summary};
+pub use degradation::{Degradation, DegradationLevel, HealthInputs, LevelChange};
+pub use monitor::{Change, Counters, Health, InstalledCounts, Summary};
 pub use permit::{Failure, Permit, Refusal, RefusalScope, Subject};
 pub use report::CircuitReport;
 pub use view::CircuitStatus;

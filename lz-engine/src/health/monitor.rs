@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use super::circuit::{Transition, Verdict};
+use super::circuit::{Admission, Transition};
 use super::clock::{Clock, SystemClock};
 use super::config::HealthConfig;
-use super::degradation::{Degradation, DegradationLevel, LevelChange, Vitals};
+use super::degradation::{Degradation, DegradationLevel, HealthInputs, LevelChange};
 use super::permit::{Failure, Permit, Refusal, RefusalScope, Subject};
 use super::registry::{Key, Record, Registry, circuit_config};
 use super::report::CircuitReport;
@@ -24,7 +24,7 @@ use lz_perfdb::HealthState;
 
 /// Numbers of kernels, backends and devices, for computing shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Population {
+pub struct InstalledCounts {
     /// Kernels that are registered.
     pub kernels: u32,
     /// Backends that are registered.
@@ -102,7 +102,7 @@ pub struct Summary {
     /// Circuits that are not closed.
     pub blocking: u32,
     /// The inputs of the health score.
-    pub vitals: Vitals,
+    pub health_inputs: HealthInputs,
     /// The health score, from 0 to 100.
     pub score: f64,
     /// The current level.
@@ -114,7 +114,7 @@ pub struct Summary {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub registry: Registry,
-    population: Population,
+    population: InstalledCounts,
     /// Times of internal faults of the engine, oldest first.
     faults: VecDeque<Duration>,
     counters: Counters,
@@ -308,12 +308,12 @@ impl Health {
             let verdict = record.circuit.admit(now, config);
             apply_transition(state, key, transition, changes);
             match verdict {
-                Verdict::Pass => {}
-                Verdict::Probe { period } => {
+                Admission::Pass => {}
+                Admission::Probe { period } => {
                     state.counters.probes += 1;
                     probes[position] = Some(period);
                 }
-                Verdict::Refuse { retry_at } => {
+                Admission::Refuse { retry_at } => {
                     if let (Some(period), Some(backend)) = (probes[0], state.registry.backend_mut(subject)) {
                         backend.circuit.abandoned(period);
                         state.counters.probes = state.counters.probes.saturating_sub(1);
@@ -424,7 +424,7 @@ impl Health {
     }
 
     /// Sets the numbers of kernels, backends and devices.
-    pub fn set_population(&self, population: Population) {
+    pub fn set_population(&self, population: InstalledCounts) {
         self.apply(self.lock(), |_, state, _, _| state.population = population);
     }
 
@@ -500,12 +500,12 @@ impl Health {
     pub fn summary(&self) -> Summary {
         let state = self.lock();
         let record_counts = self.record_counts.load(Ordering::Acquire);
-        let vitals = vitals(&state);
+        let health_inputs = health_inputs(&state);
         Summary {
             tracked: (record_counts >> 32) as u32,
             blocking: record_counts as u32,
-            vitals,
-            score: vitals.score(),
+            health_inputs,
+            score: health_inputs.score(),
             level: self.level(),
             counters: Counters { refusals: self.refusals.load(Ordering::Relaxed), ..state.counters },
         }
@@ -535,7 +535,7 @@ impl Health {
         while state.faults.front().is_some_and(|fault| now >= fault.saturating_add(window)) {
             state.faults.pop_front();
         }
-        if let Some(step) = self.degradation.assess(vitals(&state).score(), now) {
+        if let Some(step) = self.degradation.assess(health_inputs(&state).score(), now) {
             changes.push(Change::Level(step));
         }
         for change in &changes {
@@ -624,11 +624,11 @@ fn refusal(
     Refusal { scope, name: named(key).1, failures, last_error, retry_in, opened_at_once }
 }
 
-fn vitals(state: &State) -> Vitals {
+fn health_inputs(state: &State) -> HealthInputs {
     let not_closed = |record: &Record| record.circuit.state() != HealthState::Closed;
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let registry = &state.registry;
-    Vitals {
+    HealthInputs {
         kernels: state.population.kernels,
         kernels_troubled: count(
             registry.kernels.values().filter(|buckets| buckets.values().any(not_closed)).count(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lz_schema::policy::SettingValue;
 
-use crate::policy::Sourced;
+use crate::policy::WithSource;
 
 /// Configuration of background compilation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Default for JitConfig {
 
 impl JitConfig {
     /// From the policy: `settings` looks up a key, like `engine.settings().value(key)`.
-    pub fn of(settings: impl Fn(&str) -> Option<Sourced<SettingValue>>) -> JitConfig {
+    pub fn of(settings: impl Fn(&str) -> Option<WithSource<SettingValue>>) -> JitConfig {
         let mut config = JitConfig::default();
         let value = |key: &str| settings(key).map(|sourced| sourced.value);
         if let Some(SettingValue::Bool(background)) = value("jit.enable_background_compile") {

@@ -2,7 +2,7 @@
 
 use lz_schema::model::{Cases, DTypeRef, Kind};
 
-use super::path::{Ability, DTypeOrd, Edge, Flow, Graph, Path, follow, shortest};
+use super::path::{ConversionCosts, DTypeOrd, Edge, Flow, Graph, Path, follow, shortest};
 use super::plan_cache::Form;
 use super::{FUSION_POINTS, Step};
 use crate::selection::call::Call;
@@ -13,7 +13,7 @@ use crate::selection::score::PerfTerms;
 use crate::selection::snapshot::Snapshot;
 use lz_core::context::{Context, Field, FieldKind};
 use lz_core::error::Error;
-use lz_core::mode::{Ask, Mode};
+use lz_core::mode::{Mode, ModeFlag};
 use lz_core::operation::OperationInfo;
 use lz_core::plan::TransformKind;
 use lz_core::reason::Reason;
@@ -21,7 +21,7 @@ use lz_core::spec::KernelSpec;
 
 /// Which fused kernels a plan may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fusing {
+pub(super) enum FusionPolicy {
     /// All: the plan is only displayed.
     Described,
     /// Those with a fused implementation, between operations that do not mutate their inputs, in the declared layout and dtype: the plan is
@@ -59,7 +59,7 @@ struct Variant {
     kernel: String,
     takes: Flow,
     makes: Flow,
-    incoming: Ability,
+    incoming: ConversionCosts,
     outgoing: f64,
     score: f64,
     workspace: u64,
@@ -70,7 +70,7 @@ struct Variant {
 
 impl Block {
     /// Builds the graph of a block.
-    pub fn of(snapshot: &Snapshot, mode: Mode, steps: &[Step], fusing: Fusing) -> Result<Block, Error> {
+    pub fn of(snapshot: &Snapshot, mode: Mode, steps: &[Step], fusing: FusionPolicy) -> Result<Block, Error> {
         let mut block = Block {
             operations: steps.iter().map(|step| step.operation.name.to_string()).collect(),
             has_layout: steps.iter().map(|step| layout_of(step.operation).is_some()).collect(),
@@ -108,17 +108,17 @@ impl Block {
     }
 
     /// First steps of a fused kernel: the steps around its own are exactly those that it fuses, and none is locked.
-    fn windows(&self, own: usize, variant: &Variant, locked: &[bool], fusing: Fusing) -> Vec<usize> {
+    fn windows(&self, own: usize, variant: &Variant, locked: &[bool], fusing: FusionPolicy) -> Vec<usize> {
         let length = variant.fuses.len() + 1;
         let runnable = variant.runs_fused && self.graph.declared.get(own) == Some(&variant.takes);
-        if length == 1 || fusing == Fusing::Runnable && !runnable {
+        if length == 1 || fusing == FusionPolicy::Runnable && !runnable {
             return Vec::new();
         }
         let mut wanted: Vec<&str> = variant.fuses.iter().map(String::as_str).collect();
         wanted.sort_unstable();
         let fits = |first: &usize| {
             let mut others = (*first..*first + length).filter(|step| *step != own);
-            if fusing == Fusing::Runnable
+            if fusing == FusionPolicy::Runnable
                 && others.clone().any(|step| self.mutates.get(step).is_none_or(|mutates| *mutates))
             {
                 return false;
@@ -286,13 +286,13 @@ fn add_variants(
         let spec = kernel.spec();
         let makes =
             Flow { layout: output_layout(operation, spec, takes), dtype: output_dtype(operation, context) };
-        let able = |kind| !mode.has(Ask::Strict) && spec.adapts.contains(&kind);
+        let able = |kind| !mode.has(ModeFlag::Strict) && spec.adapts.contains(&kind);
         let each = f64::from(spec.transform_cost);
         variants.push(Variant {
             kernel: spec.id.clone(),
             takes: takes.clone(),
             makes,
-            incoming: Ability {
+            incoming: ConversionCosts {
                 layout: able(TransformKind::Layout),
                 dtype: able(TransformKind::Dtype),
                 each,

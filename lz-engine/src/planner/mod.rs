@@ -130,7 +130,7 @@ impl Engine {
     /// Selects kernels for a block of operations jointly. Returns the error of the first operation without an eligible kernel.
     pub fn plan_block(&self, steps: &[Step]) -> Result<BlockPlan, Error> {
         let (snapshot, mode) = self.thread_snapshot();
-        let block = graph::Block::of(&snapshot, mode, steps, graph::Fusing::Described)?;
+        let block = graph::Block::of(&snapshot, mode, steps, graph::FusionPolicy::Described)?;
         Ok(explain::plan(&block))
     }
 }

@@ -25,7 +25,7 @@ impl DTypeOrd {
 
 /// Possible conversions, and their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Ability {
+pub(super) struct ConversionCosts {
     pub layout: bool,
     pub dtype: bool,
     pub each: f64,
@@ -41,7 +41,7 @@ pub(super) struct Edge {
     pub takes: Flow,
     pub makes: Flow,
     /// Conversions that it can do on its input.
-    pub incoming: Ability,
+    pub incoming: ConversionCosts,
     /// Cost of each conversion of its output to the declared form.
     pub outgoing: f64,
     /// Breaks ties: lower first.
@@ -83,7 +83,7 @@ pub(super) fn convert(
     required: &Flow,
     declared: &Flow,
     outgoing: Option<f64>,
-    incoming: Ability,
+    incoming: ConversionCosts,
 ) -> Option<Conversion> {
     let (layout, dtype) = (available.layout != required.layout, available.dtype != required.dtype);
     let count = f64::from(u8::from(layout) + u8::from(dtype));
@@ -112,14 +112,14 @@ pub(super) struct Path {
 type State = (Flow, Option<u64>);
 
 #[derive(Debug, Clone)]
-struct Reached {
+struct ReachedState {
     total: f64,
     edges: Vec<(usize, usize, Conversion)>,
     rank: Vec<String>,
 }
 
-impl Reached {
-    fn is_better(&self, other: &Reached) -> bool {
+impl ReachedState {
+    fn is_better(&self, other: &ReachedState) -> bool {
         self.total.total_cmp(&other.total).then_with(|| self.rank.cmp(&other.rank)).is_lt()
     }
 }
@@ -127,11 +127,11 @@ impl Reached {
 /// The cheapest path; ties are broken by rank. `None` if there is none.
 pub(super) fn shortest(graph: &Graph) -> Option<Path> {
     let steps = graph.edges.len();
-    let mut reached: Vec<BTreeMap<State, Reached>> = vec![BTreeMap::new(); steps + 1];
-    let start = Reached { total: 0.0, edges: Vec::new(), rank: Vec::new() };
+    let mut reached: Vec<BTreeMap<State, ReachedState>> = vec![BTreeMap::new(); steps + 1];
+    let start = ReachedState { total: 0.0, edges: Vec::new(), rank: Vec::new() };
     reached.first_mut()?.insert((graph.declared.first()?.clone(), None), start);
     for step in 0..steps {
-        let here: Vec<(State, Reached)> = std::mem::take(reached.get_mut(step)?).into_iter().collect();
+        let here: Vec<(State, ReachedState)> = std::mem::take(reached.get_mut(step)?).into_iter().collect();
         let declared = graph.declared.get(step)?;
         for (position, edge) in graph.edges.get(step)?.iter().enumerate() {
             let Some(available) = reached.get_mut(step + edge.covers.max(1)) else { continue };
@@ -155,9 +155,10 @@ pub(super) fn shortest(graph: &Graph) -> Option<Path> {
         }
     }
     let required = graph.declared.last()?;
-    let mut best: Option<(Reached, Conversion)> = None;
+    let mut best: Option<(ReachedState, Conversion)> = None;
     for ((flow, producer), mut one) in std::mem::take(reached.last_mut()?) {
-        let Some(last) = convert(&flow, required, required, producer.map(f64::from_bits), Ability::default())
+        let Some(last) =
+            convert(&flow, required, required, producer.map(f64::from_bits), ConversionCosts::default())
         else {
             continue;
         };
@@ -183,7 +184,7 @@ pub(super) fn follow(graph: &Graph, chosen: &[(usize, usize)]) -> Option<Path> {
         (flow, producer) = (edge.makes.clone(), Some(edge.outgoing));
     }
     let required = graph.declared.last()?;
-    path.last = convert(&flow, required, required, producer, Ability::default())?;
+    path.last = convert(&flow, required, required, producer, ConversionCosts::default())?;
     path.total += path.last.cost();
     Some(path)
 }
@@ -208,7 +209,7 @@ mod tests {
                 cost: f64::from(cost - 5),
                 takes,
                 makes,
-                incoming: Ability { layout, dtype, each: f64::from(each) },
+                incoming: ConversionCosts { layout, dtype, each: f64::from(each) },
                 outgoing: f64::from(outgoing),
                 rank: rank.to_string(),
             },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 
-use super::graph::{Block, Fusing};
+use super::graph::{Block, FusionPolicy};
 use super::{BlockPlan, Step, explain};
 use crate::selection::snapshot::Snapshot;
 use lz_core::error::Error;
@@ -56,7 +56,7 @@ impl PlanCache {
         {
             return Ok(Arc::clone(&cached.1));
         }
-        let block = Block::of(snapshot, mode, steps, Fusing::Runnable)?;
+        let block = Block::of(snapshot, mode, steps, FusionPolicy::Runnable)?;
         let forms = block.joint().map(|path| block.forms(&path)).unwrap_or_default();
         let planned = Arc::new(Planned { plan: explain::plan(&block), forms });
         if self.0.len() >= MAX_CACHED_PLANS {

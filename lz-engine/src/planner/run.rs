@@ -50,8 +50,8 @@ impl<'a> BlockCall<'a> {
     fn arguments<'b>(&'b mut self, flow_tensor: Option<&'b mut Tensor>) -> Vec<Arg<'b>> {
         let writes = self.operation.schema().inputs.get(self.takes).is_some_and(|input| input.read_write);
         let mut args: Vec<Arg<'b>> = self.args.iter_mut().map(Arg::reborrow).collect();
-        if let (Some(tensor), Some(place)) = (flow_tensor, args.get_mut(self.takes)) {
-            *place = if writes { Arg::TensorMut(tensor.view_mut()) } else { Arg::Tensor(tensor.view()) };
+        if let (Some(tensor), Some(slot)) = (flow_tensor, args.get_mut(self.takes)) {
+            *slot = if writes { Arg::TensorMut(tensor.view_mut()) } else { Arg::Tensor(tensor.view()) };
         }
         args
     }
@@ -196,8 +196,8 @@ impl Engine {
             return Ok(None);
         }
         let mut args: Vec<Arg<'_>> = call.args.iter_mut().map(Arg::reborrow).collect();
-        if let (Some(flow_tensor), Some(place)) = (before.as_ref(), args.get_mut(takes)) {
-            *place = Arg::Tensor(flow_tensor.tensor.view());
+        if let (Some(flow_tensor), Some(slot)) = (before.as_ref(), args.get_mut(takes)) {
+            *slot = Arg::Tensor(flow_tensor.tensor.view());
         }
         let flows = before.as_ref().map(|flow_tensor| flow_tensor.declared);
         let Some(conversion) = TensorConversion::of(schema, &args, form, takes, flows) else {

@@ -13,7 +13,7 @@ use lz_schema::source::{Source, Span, Spanned};
 
 use super::file::Vocabulary;
 use super::layer::Layer;
-use super::{Sourced, rules};
+use super::{WithSource, rules};
 
 const PREFIX: &str = "LAYERZERO_";
 
@@ -137,7 +137,7 @@ impl Reader<'_> {
                 }
             };
             let value = SettingValue::Bool(on == *meant);
-            self.environment.layer.settings.insert(key, Sourced::new(value, name));
+            self.environment.layer.settings.insert(key, WithSource::new(value, name));
             return;
         }
         match name {
@@ -146,7 +146,7 @@ impl Reader<'_> {
             "LAYERZERO_CONFIG" => self.environment.config = Some(value.trim().to_owned()),
             "LAYERZERO_PROFILE" => {
                 let value = SettingValue::Text(value.trim().to_owned());
-                self.environment.layer.settings.insert("profile", Sourced::new(value, name));
+                self.environment.layer.settings.insert("profile", WithSource::new(value, name));
             }
             ISOLATION => self.isolation(value, span),
             THREADS if value.trim().parse::<usize>().is_ok_and(|threads| threads > 0) => {}
@@ -181,7 +181,7 @@ impl Reader<'_> {
         let Some(setting) = Setting::find("backend_isolation") else { return };
         match setting.parse(value.trim()) {
             Some(value) => {
-                self.environment.layer.settings.insert(setting.key, Sourced::new(value, ISOLATION));
+                self.environment.layer.settings.insert(setting.key, WithSource::new(value, ISOLATION));
             }
             None => {
                 let message = format!("`{ISOLATION}` needs {}", setting.needs());

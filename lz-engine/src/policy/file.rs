@@ -10,7 +10,7 @@ use lz_schema::source::{Source, Span};
 
 use super::layer::{Layer, list_key};
 use super::rules;
-use super::{Listed, Lock, Pattern, Provenance, Sourced};
+use super::{ListEntry, Lock, Pattern, Provenance, WithSource};
 use lz_core::descriptor::Catalogue;
 use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
@@ -150,7 +150,7 @@ fn layer(file: &PolicyFile, profile: Option<&str>, vocabulary: &Vocabulary, sink
     let mut layer = Layer::new();
     for given in &file.settings {
         let source = provenance(sink, given.span, profile);
-        layer.settings.insert(given.setting.key, Sourced { value: given.value.clone(), source });
+        layer.settings.insert(given.setting.key, WithSource { value: given.value.clone(), source });
     }
     for (operation, kernel) in &file.locks {
         rules::check_operation(operation, vocabulary, sink);
@@ -164,7 +164,7 @@ fn layer(file: &PolicyFile, profile: Option<&str>, vocabulary: &Vocabulary, sink
     }
     for (list, pattern) in &file.lists {
         rules::check_pattern(&pattern.value, pattern.span, sink);
-        let entry = Listed {
+        let entry = ListEntry {
             kernels: Pattern::new(&pattern.value),
             operations: Pattern::any(),
             source: provenance(sink, pattern.span, profile),

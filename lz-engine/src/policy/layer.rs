@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use lz_schema::policy::{Kind, List, Setting, SettingValue};
 
-use super::{Listed, Lock, Pattern, Provenance, Rule, Sourced};
+use super::{ListEntry, Lock, Pattern, Provenance, Rule, WithSource};
 
 /// The settings of one source.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Layer {
     /// Settings by key.
-    pub(super) settings: BTreeMap<&'static str, Sourced<SettingValue>>,
+    pub(super) settings: BTreeMap<&'static str, WithSource<SettingValue>>,
     /// Locks; a later one on the same operation replaces an earlier one.
     pub(super) locks: Vec<Lock>,
     /// Operations whose locks in earlier layers are removed.
     pub(super) unlocks: Vec<String>,
     /// Lists that are set, even if empty: a set list replaces an earlier one of its name.
-    pub(super) lists: Vec<(ListKey, Vec<Listed>)>,
+    pub(super) lists: Vec<(ListKey, Vec<ListEntry>)>,
     /// Rules, after those of earlier layers.
     pub(super) rules: Vec<Rule>,
 }
@@ -30,7 +30,7 @@ pub(super) fn list_key(list: List) -> ListKey {
 
 /// A value passed to a setting.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Given {
+pub enum SettingInput {
     /// A bool.
     Bool(bool),
     /// A whole number.
@@ -72,13 +72,13 @@ impl Layer {
     }
 
     /// Sets a value by key: `cache.max_size`, `prefer_sources`.
-    pub fn set(&mut self, key: &str, value: Given, source: &str) -> Result<(), NotASetting> {
+    pub fn set(&mut self, key: &str, value: SettingInput, source: &str) -> Result<(), NotASetting> {
         if let Some((list, ..)) =
             List::ALL.iter().find(|(_, kernels, sources)| *kernels == key || *sources == key)
         {
             let names = match value {
-                Given::Texts(names) => names,
-                Given::Text(name) => vec![name],
+                SettingInput::Texts(names) => names,
+                SettingInput::Text(name) => vec![name],
                 _ => return Err(not(key, format!("`{key}` needs a list of strings"))),
             };
             self.list(*list, &names, source);
@@ -90,20 +90,20 @@ impl Layer {
             return Err(not(key, format!("unknown setting `{key}`{tail}")));
         };
         let text = match &value {
-            Given::Bool(value) => value.to_string(),
-            Given::Int(value) => value.to_string(),
-            Given::Float(value) => format!("{value:?}"),
-            Given::Text(value) => value.clone(),
-            Given::Texts(values) if matches!(setting.kind, Kind::Texts) => {
+            SettingInput::Bool(value) => value.to_string(),
+            SettingInput::Int(value) => value.to_string(),
+            SettingInput::Float(value) => format!("{value:?}"),
+            SettingInput::Text(value) => value.clone(),
+            SettingInput::Texts(values) if matches!(setting.kind, Kind::Texts) => {
                 let value = SettingValue::Texts(values.clone());
-                self.settings.insert(setting.key, Sourced::new(value, source));
+                self.settings.insert(setting.key, WithSource::new(value, source));
                 return Ok(());
             }
-            Given::Texts(_) => return Err(not(key, format!("`{key}` needs {}", setting.needs()))),
+            SettingInput::Texts(_) => return Err(not(key, format!("`{key}` needs {}", setting.needs()))),
         };
         match setting.parse(&text) {
             Some(value) => {
-                self.settings.insert(setting.key, Sourced::new(value, source));
+                self.settings.insert(setting.key, WithSource::new(value, source));
                 Ok(())
             }
             None => Err(not(key, format!("`{key}` needs {}, found `{text}`", setting.needs()))),
@@ -114,7 +114,7 @@ impl Layer {
     pub fn list(&mut self, list: List, patterns: &[String], source: &str) {
         let entries = patterns
             .iter()
-            .map(|pattern| Listed {
+            .map(|pattern| ListEntry {
                 kernels: Pattern::new(pattern),
                 operations: Pattern::any(),
                 source: Provenance::new(source),
@@ -174,12 +174,12 @@ impl Layer {
     }
 
     /// The entries of one list.
-    pub(super) fn entries(&self, list: List) -> &[Listed] {
+    pub(super) fn entries(&self, list: List) -> &[ListEntry] {
         self.stated(list).unwrap_or_default()
     }
 
     /// The entries of one list, if it is set.
-    pub(super) fn stated(&self, list: List) -> Option<&[Listed]> {
+    pub(super) fn stated(&self, list: List) -> Option<&[ListEntry]> {
         let key = list_key(list);
         self.lists.iter().find(|(known, _)| *known == key).map(|(_, entries)| entries.as_slice())
     }
@@ -190,11 +190,11 @@ impl Layer {
     }
 
     /// The value of a setting, or its default, with the source.
-    pub fn value(&self, key: &str) -> Option<Sourced<SettingValue>> {
+    pub fn value(&self, key: &str) -> Option<WithSource<SettingValue>> {
         let setting = Setting::find(key)?;
         Some(match self.settings.get(setting.key) {
             Some(value) => value.clone(),
-            None => Sourced::default_value(setting.default_value()),
+            None => WithSource::default_value(setting.default_value()),
         })
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use pattern::Pattern;
 
-use lz_core::mode::{Ask, KvStrategy, Mode, ReductionOrder};
+use lz_core::mode::{KvStrategy, Mode, ModeFlag, ReductionOrder};
 
 /// The source of a value, for display: `layerzero.yaml:14`, `LAYERZERO_PREFER`, `lz.configure`, `default`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,22 +44,22 @@ impl fmt::Display for Provenance {
 
 /// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sourced<T> {
+pub struct WithSource<T> {
     /// The value.
     pub value: T,
     /// The source.
     pub source: Provenance,
 }
 
-impl<T> Sourced<T> {
+impl<T> WithSource<T> {
     /// A value with an explicit source.
-    pub fn new(value: T, source: impl Into<String>) -> Sourced<T> {
-        Sourced { value, source: Provenance::new(source) }
+    pub fn new(value: T, source: impl Into<String>) -> WithSource<T> {
+        WithSource { value, source: Provenance::new(source) }
     }
 
     /// A default value.
-    pub fn default_value(value: T) -> Sourced<T> {
-        Sourced { value, source: Provenance::default_value() }
+    pub fn default_value(value: T) -> WithSource<T> {
+        WithSource { value, source: Provenance::default_value() }
     }
 }
 
@@ -100,7 +100,7 @@ pub struct Lock {
 
 /// An entry of the allow, deny, prefer or avoid list.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Listed {
+pub struct ListEntry {
     /// Which kernels, by id or backend.
     pub kernels: Pattern,
     /// For which operations.
@@ -168,49 +168,49 @@ impl Default for CacheConfig {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     /// False: reference kernels only.
-    pub enabled: Sourced<bool>,
+    pub enabled: WithSource<bool>,
     /// Whether a fallback kernel runs when a kernel fails.
-    pub fallback_enabled: Sourced<bool>,
+    pub fallback_enabled: WithSource<bool>,
     /// Whether the same inputs must give the same bits.
-    pub deterministic: Sourced<bool>,
+    pub deterministic: WithSource<bool>,
     /// Whether results must not depend on the tensor-parallel size.
-    pub require_tp_invariant: Sourced<bool>,
+    pub require_tp_invariant: WithSource<bool>,
     /// The tensor-parallel size, unless the caller sets it.
-    pub tp_size: Sourced<u32>,
+    pub tp_size: WithSource<u32>,
     /// The order in which ranks reduce.
-    pub reduction_order: Sourced<ReductionOrder>,
+    pub reduction_order: WithSource<ReductionOrder>,
     /// Behavior if only the reference kernel is invariant.
-    pub tp_fallback: Sourced<TpFallback>,
+    pub tp_fallback: WithSource<TpFallback>,
     /// Whether explanations are available.
-    pub explain_enabled: Sourced<bool>,
+    pub explain_enabled: WithSource<bool>,
     /// Whether kernels of a block of operations are selected together.
-    pub plan_mode: Sourced<bool>,
+    pub plan_mode: WithSource<bool>,
     /// Whether implicit conversions are forbidden.
-    pub strict_mode: Sourced<bool>,
+    pub strict_mode: WithSource<bool>,
     /// Whether adapters may convert at all.
-    pub allow_adaptation: Sourced<bool>,
+    pub allow_adaptation: WithSource<bool>,
     /// Whether TF32 and similar modes may be used.
-    pub allow_reduced_precision: Sourced<bool>,
+    pub allow_reduced_precision: WithSource<bool>,
     /// Whether kernels must have passed a trial capture before they run in a capture.
-    pub graph_strict_mode: Sourced<bool>,
+    pub graph_strict_mode: WithSource<bool>,
     /// Whether kernels that do not declare graph safety are assumed to be safe.
-    pub default_graph_safe: Sourced<bool>,
+    pub default_graph_safe: WithSource<bool>,
     /// Maximum workspace of a kernel in bytes; `None` means no limit.
-    pub memory_headroom: Sourced<Option<u64>>,
+    pub memory_headroom: WithSource<Option<u64>>,
     /// Whether free device memory is probed if no memory probe is set.
-    pub probe_memory: Sourced<bool>,
+    pub probe_memory: WithSource<bool>,
     /// How long the size of the largest free block is cached.
-    pub probe_time_to_live: Sourced<Duration>,
+    pub probe_time_to_live: WithSource<Duration>,
     /// Handling of kernels that compile on first use.
-    pub jit: Sourced<JitPolicy>,
+    pub jit: WithSource<JitPolicy>,
     /// Whether a call that only a cold kernel could run is refused; otherwise the kernel compiles inside the call.
-    pub fail_on_no_fallback: Sourced<bool>,
+    pub fail_on_no_fallback: WithSource<bool>,
     /// The KV-cache strategy, unless the caller sets it.
-    pub kv_strategy: Sourced<Option<KvStrategy>>,
+    pub kv_strategy: WithSource<Option<KvStrategy>>,
     /// The minimum driver version for a KV cache in virtual memory.
-    pub kv_min_driver: Sourced<String>,
+    pub kv_min_driver: WithSource<String>,
     /// The decision cache.
-    pub cache: Sourced<CacheConfig>,
+    pub cache: WithSource<CacheConfig>,
     /// Score of a preference.
     pub prefer_points: f64,
     /// Penalty of an avoidance.
@@ -218,13 +218,13 @@ pub struct Policy {
     /// Locks; the last active one wins.
     pub locks: Vec<Lock>,
     /// If any entry applies to an operation, only matching kernels may run it.
-    pub allow: Vec<Listed>,
+    pub allow: Vec<ListEntry>,
     /// Kernels that may not run.
-    pub deny: Vec<Listed>,
+    pub deny: Vec<ListEntry>,
     /// Preferred kernels.
-    pub prefer: Vec<Listed>,
+    pub prefer: Vec<ListEntry>,
     /// Avoided kernels.
-    pub avoid: Vec<Listed>,
+    pub avoid: Vec<ListEntry>,
     /// Conditional rules.
     pub rules: Vec<Rule>,
 }
@@ -232,28 +232,28 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Policy {
-            enabled: Sourced::default_value(true),
-            fallback_enabled: Sourced::default_value(true),
-            deterministic: Sourced::default_value(false),
-            require_tp_invariant: Sourced::default_value(false),
-            tp_size: Sourced::default_value(1),
-            reduction_order: Sourced::default_value(ReductionOrder::Tree),
-            tp_fallback: Sourced::default_value(TpFallback::Reference),
-            explain_enabled: Sourced::default_value(true),
-            plan_mode: Sourced::default_value(false),
-            strict_mode: Sourced::default_value(false),
-            allow_adaptation: Sourced::default_value(true),
-            allow_reduced_precision: Sourced::default_value(false),
-            graph_strict_mode: Sourced::default_value(false),
-            default_graph_safe: Sourced::default_value(false),
-            memory_headroom: Sourced::default_value(Some(1 << 30)),
-            probe_memory: Sourced::default_value(false),
-            probe_time_to_live: Sourced::default_value(Duration::from_secs(60)),
-            jit: Sourced::default_value(JitPolicy::WhenWarm),
-            fail_on_no_fallback: Sourced::default_value(true),
-            kv_strategy: Sourced::default_value(None),
-            kv_min_driver: Sourced::default_value("520.0".to_owned()),
-            cache: Sourced::default_value(CacheConfig::default()),
+            enabled: WithSource::default_value(true),
+            fallback_enabled: WithSource::default_value(true),
+            deterministic: WithSource::default_value(false),
+            require_tp_invariant: WithSource::default_value(false),
+            tp_size: WithSource::default_value(1),
+            reduction_order: WithSource::default_value(ReductionOrder::Tree),
+            tp_fallback: WithSource::default_value(TpFallback::Reference),
+            explain_enabled: WithSource::default_value(true),
+            plan_mode: WithSource::default_value(false),
+            strict_mode: WithSource::default_value(false),
+            allow_adaptation: WithSource::default_value(true),
+            allow_reduced_precision: WithSource::default_value(false),
+            graph_strict_mode: WithSource::default_value(false),
+            default_graph_safe: WithSource::default_value(false),
+            memory_headroom: WithSource::default_value(Some(1 << 30)),
+            probe_memory: WithSource::default_value(false),
+            probe_time_to_live: WithSource::default_value(Duration::from_secs(60)),
+            jit: WithSource::default_value(JitPolicy::WhenWarm),
+            fail_on_no_fallback: WithSource::default_value(true),
+            kv_strategy: WithSource::default_value(None),
+            kv_min_driver: WithSource::default_value("520.0".to_owned()),
+            cache: WithSource::default_value(CacheConfig::default()),
             prefer_points: 20.0,
             avoid_points: 50.0,
             locks: Vec::new(),
@@ -270,12 +270,12 @@ impl Policy {
     /// The base mode, before a thread's override.
     pub fn mode(&self) -> Mode {
         Mode::PLAIN
-            .set(Ask::Disabled, !self.enabled.value)
-            .set(Ask::Deterministic, self.deterministic.value)
-            .set(Ask::TensorParallelInvariant, self.require_tp_invariant.value)
-            .set(Ask::Strict, self.strict_mode.value)
-            .set(Ask::NotAdapting, !self.allow_adaptation.value)
-            .set(Ask::ReducedPrecision, self.allow_reduced_precision.value)
+            .set(ModeFlag::Disabled, !self.enabled.value)
+            .set(ModeFlag::Deterministic, self.deterministic.value)
+            .set(ModeFlag::TensorParallelInvariant, self.require_tp_invariant.value)
+            .set(ModeFlag::Strict, self.strict_mode.value)
+            .set(ModeFlag::NotAdapting, !self.allow_adaptation.value)
+            .set(ModeFlag::ReducedPrecision, self.allow_reduced_precision.value)
             .kv(self.kv_strategy.value)
             .tp(self.tp_size.value)
     }

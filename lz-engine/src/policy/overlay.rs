@@ -4,17 +4,17 @@
 
 use lz_schema::policy::{List, Setting, SettingValue};
 
-use super::layer::{Given, Layer, NotASetting};
-use lz_core::mode::{Ask, KvStrategy, ModeChange};
+use super::layer::{Layer, NotASetting, SettingInput};
+use lz_core::mode::{KvStrategy, ModeFlag, ModeOverride};
 
 /// Settings that are mode flags, and whether `true` sets the flag.
-const MODE_FLAGS: [(&str, Ask, bool); 6] = [
-    ("enabled", Ask::Disabled, false),
-    ("deterministic", Ask::Deterministic, true),
-    ("strict_mode", Ask::Strict, true),
-    ("allow_adaptation", Ask::NotAdapting, false),
-    ("allow_reduced_precision", Ask::ReducedPrecision, true),
-    ("tp_invariance.require_tp_invariant", Ask::TensorParallelInvariant, true),
+const MODE_FLAGS: [(&str, ModeFlag, bool); 6] = [
+    ("enabled", ModeFlag::Disabled, false),
+    ("deterministic", ModeFlag::Deterministic, true),
+    ("strict_mode", ModeFlag::Strict, true),
+    ("allow_adaptation", ModeFlag::NotAdapting, false),
+    ("allow_reduced_precision", ModeFlag::ReducedPrecision, true),
+    ("tp_invariance.require_tp_invariant", ModeFlag::TensorParallelInvariant, true),
 ];
 
 /// Settings that are read from the policy on the slow path.
@@ -71,7 +71,7 @@ impl Overlay {
     /// Reference kernels only.
     #[must_use]
     pub fn disabled(mut self) -> Overlay {
-        let off = super::Sourced::new(SettingValue::Bool(false), "lz.disabled");
+        let off = super::WithSource::new(SettingValue::Bool(false), "lz.disabled");
         self.layer.settings.insert("enabled", off);
         self
     }
@@ -91,7 +91,7 @@ impl Overlay {
     }
 
     /// Sets a value by key; engine-wide settings are rejected.
-    pub fn set(mut self, key: &str, value: Given) -> Result<Overlay, NotASetting> {
+    pub fn set(mut self, key: &str, value: SettingInput) -> Result<Overlay, NotASetting> {
         self.layer.set(key, value, "lz.scope")?;
         if let Some(setting) = Setting::find(key) {
             let known = MODE_FLAGS.iter().map(|(known, ..)| *known).chain(POLICY_SETTINGS);
@@ -115,9 +115,9 @@ impl Overlay {
     }
 
     /// Splits it into a mode override and a layer for [`super::Policy::overlaid`].
-    pub(crate) fn split(self) -> (ModeChange, Layer) {
+    pub(crate) fn split(self) -> (ModeOverride, Layer) {
         let mut layer = self.layer;
-        let mut change = ModeChange::NONE;
+        let mut change = ModeOverride::NONE;
         for (key, ask, meant) in MODE_FLAGS {
             if let Some(SettingValue::Bool(value)) = layer.settings.remove(key).map(|sourced| sourced.value) {
                 change = change.set(ask, value == meant);
@@ -147,10 +147,10 @@ mod tests {
         let overlay = Overlay::new()
             .prefer(&["a".to_owned()])
             .disabled()
-            .set("allow_adaptation", Given::Bool(false))
-            .and_then(|overlay| overlay.set("kv_cache.strategy", Given::Text("paged".to_owned())))
-            .and_then(|overlay| overlay.set("tp_invariance.tp_size", Given::Int(4)))
-            .and_then(|overlay| overlay.set("memory_headroom_mb", Given::Int(3)))
+            .set("allow_adaptation", SettingInput::Bool(false))
+            .and_then(|overlay| overlay.set("kv_cache.strategy", SettingInput::Text("paged".to_owned())))
+            .and_then(|overlay| overlay.set("tp_invariance.tp_size", SettingInput::Int(4)))
+            .and_then(|overlay| overlay.set("memory_headroom_mb", SettingInput::Int(3)))
             .unwrap();
         let (change, layer) = overlay.split();
         assert_eq!(change.apply(Mode::PLAIN).to_string(), "disabled, not adapting, paged, 4 ranks");
@@ -161,11 +161,11 @@ mod tests {
 
     #[test]
     fn engine_wide_settings_are_rejected() {
-        let error = Overlay::new().set("perfdb.path", Given::Text("x".to_owned())).unwrap_err();
+        let error = Overlay::new().set("perfdb.path", SettingInput::Text("x".to_owned())).unwrap_err();
         assert_eq!(
             error.to_string(),
             "`perfdb.path` is an engine-wide setting; it cannot be changed for one thread"
         );
-        assert!(Overlay::new().set("no.such", Given::Bool(true)).is_err());
+        assert!(Overlay::new().set("no.such", SettingInput::Bool(true)).is_err());
     }
 }

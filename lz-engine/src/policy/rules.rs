@@ -101,7 +101,7 @@ fn check_conditions(
         let (Some(condition), Some(part)) = (raw.conditions.get(at), parts.get(at)) else { continue };
         let (start, end) = part.original_span(error.span.start, error.span.end);
         let span = match condition {
-            RawCondition::Text(text) => text.place(start, end),
+            RawCondition::Text(text) => text.span_of(start, end),
             // An undefined name is in the key; all other errors are in the value.
             RawCondition::Match { key, value, .. } => {
                 if code_of(&error.kind) == Code::UndefinedName {
@@ -149,7 +149,7 @@ fn action(raw: &Spanned<RawAction>, sink: &mut Sink) -> Action {
 fn check_filter(filter: &Expression, sink: &mut Sink) {
     let Err(errors) = expr::check_expecting(&filter.text, &Names::of_kernel(), &Type::Bool) else { return };
     for error in errors {
-        let span = filter.place(error.span.start, error.span.end);
+        let span = filter.span_of(error.span.start, error.span.end);
         sink.error(code_of(&error.kind), span, message_of(&error.kind))
             .suggest(error.kind.suggestion())
             .note("a filter may only use properties of the kernel");

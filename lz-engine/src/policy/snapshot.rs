@@ -6,7 +6,8 @@ use lz_schema::policy::{List, SettingValue};
 
 use super::layer::Layer;
 use super::{
-    Action, CacheConfig, JitPolicy, Listed, Lock, Pattern, Policy, Provenance, Rule, Sourced, TpFallback,
+    Action, CacheConfig, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule, TpFallback,
+    WithSource,
 };
 use lz_core::mode::{KvStrategy, ReductionOrder};
 
@@ -49,10 +50,10 @@ impl Policy {
         jit(&mut policy.jit, layer);
         set_bool(&mut policy.fail_on_no_fallback, layer, "jit.fail_on_no_fallback");
         kv_strategy(&mut policy.kv_strategy, layer);
-        if let Some(Sourced { value: SettingValue::Text(version), source }) =
+        if let Some(WithSource { value: SettingValue::Text(version), source }) =
             layer.settings.get("kv_cache.min_driver_version")
         {
-            policy.kv_min_driver = Sourced { value: version.clone(), source: source.clone() };
+            policy.kv_min_driver = WithSource { value: version.clone(), source: source.clone() };
         }
         cache(&mut policy.cache, layer);
         merge_locks(&mut policy.locks, layer);
@@ -62,8 +63,8 @@ impl Policy {
             merge_list(&mut policy, list, layer);
         }
         policy.deny.extend(match layer.settings.get("allow_experimental") {
-            Some(Sourced { value: SettingValue::Bool(true), .. }) => None,
-            Some(Sourced { source, .. }) => Some(experimental(source.clone())),
+            Some(WithSource { value: SettingValue::Bool(true), .. }) => None,
+            Some(WithSource { source, .. }) => Some(experimental(source.clone())),
             None => banned,
         });
         policy.rules.retain(|rule| rule.name != ORDER);
@@ -74,12 +75,12 @@ impl Policy {
     }
 }
 
-fn experimental(source: Provenance) -> Listed {
-    Listed { kernels: Pattern::new(EXPERIMENTAL), operations: Pattern::any(), source }
+fn experimental(source: Provenance) -> ListEntry {
+    ListEntry { kernels: Pattern::new(EXPERIMENTAL), operations: Pattern::any(), source }
 }
 
 /// Earlier preferences are stronger: all have the same base score, so each gets one more point than the next.
-fn order(prefer: &[Listed]) -> Vec<Rule> {
+fn order(prefer: &[ListEntry]) -> Vec<Rule> {
     let last = prefer.len().saturating_sub(1);
     let ordered = prefer.iter().take(last).enumerate().map(|(at, entry)| Rule {
         name: ORDER.to_owned(),
@@ -104,7 +105,7 @@ pub(super) fn merge_locks(locks: &mut Vec<Lock>, layer: &Layer) {
 fn merge_list(policy: &mut Policy, list: List, layer: &Layer) {
     let Some(entries) = layer.stated(list) else { return };
     // A kernel that is preferred now is no longer avoided, and vice versa.
-    let forget = |others: &mut Vec<Listed>| {
+    let forget = |others: &mut Vec<ListEntry>| {
         others.retain(|other| !entries.iter().any(|entry| entry.kernels == other.kernels));
     };
     match list {
@@ -121,60 +122,60 @@ fn merge_list(policy: &mut Policy, list: List, layer: &Layer) {
     }
 }
 
-fn set_bool(target: &mut Sourced<bool>, layer: &Layer, key: &str) {
-    if let Some(Sourced { value: SettingValue::Bool(value), source }) = layer.settings.get(key) {
-        *target = Sourced { value: *value, source: source.clone() };
+fn set_bool(target: &mut WithSource<bool>, layer: &Layer, key: &str) {
+    if let Some(WithSource { value: SettingValue::Bool(value), source }) = layer.settings.get(key) {
+        *target = WithSource { value: *value, source: source.clone() };
     }
 }
 
-fn headroom(target: &mut Sourced<Option<u64>>, layer: &Layer) {
-    if let Some(Sourced { value: SettingValue::Int(mebibytes), source }) =
+fn headroom(target: &mut WithSource<Option<u64>>, layer: &Layer) {
+    if let Some(WithSource { value: SettingValue::Int(mebibytes), source }) =
         layer.settings.get("memory_headroom_mb")
     {
         let bytes = u64::try_from(*mebibytes).ok().and_then(|mebibytes| mebibytes.checked_mul(1 << 20));
-        *target = Sourced { value: bytes, source: source.clone() };
+        *target = WithSource { value: bytes, source: source.clone() };
     }
 }
 
-fn jit(target: &mut Sourced<JitPolicy>, layer: &Layer) {
-    if let Some(Sourced { value: SettingValue::Text(word), source }) = layer.settings.get("jit.mode") {
+fn jit(target: &mut WithSource<JitPolicy>, layer: &Layer) {
+    if let Some(WithSource { value: SettingValue::Text(word), source }) = layer.settings.get("jit.mode") {
         let value = match word.as_str() {
             "never" => JitPolicy::Never,
             "inline" => JitPolicy::Inline,
             _ => JitPolicy::WhenWarm,
         };
-        *target = Sourced { value, source: source.clone() };
+        *target = WithSource { value, source: source.clone() };
     }
 }
 
-fn probe_time_to_live(target: &mut Sourced<Duration>, layer: &Layer) {
-    if let Some(Sourced { value: SettingValue::Float(seconds), source }) =
+fn probe_time_to_live(target: &mut WithSource<Duration>, layer: &Layer) {
+    if let Some(WithSource { value: SettingValue::Float(seconds), source }) =
         layer.settings.get("memory.probe_ttl_seconds")
     {
         let value = Duration::try_from_secs_f64(*seconds).unwrap_or(Duration::MAX);
-        *target = Sourced { value, source: source.clone() };
+        *target = WithSource { value, source: source.clone() };
     }
 }
 
-fn tp_size(target: &mut Sourced<u32>, layer: &Layer) {
-    if let Some(Sourced { value: SettingValue::Int(size), source }) =
+fn tp_size(target: &mut WithSource<u32>, layer: &Layer) {
+    if let Some(WithSource { value: SettingValue::Int(size), source }) =
         layer.settings.get("tp_invariance.tp_size")
     {
-        *target = Sourced { value: u32::try_from(*size).unwrap_or(u32::MAX), source: source.clone() };
+        *target = WithSource { value: u32::try_from(*size).unwrap_or(u32::MAX), source: source.clone() };
     }
 }
 
-fn reduction_order(target: &mut Sourced<ReductionOrder>, layer: &Layer) {
-    if let Some(Sourced { value: SettingValue::Text(word), source }) =
+fn reduction_order(target: &mut WithSource<ReductionOrder>, layer: &Layer) {
+    if let Some(WithSource { value: SettingValue::Text(word), source }) =
         layer.settings.get("tp_invariance.reduction_algorithm")
         && let Some(value) = ReductionOrder::from_name(word)
     {
-        *target = Sourced { value, source: source.clone() };
+        *target = WithSource { value, source: source.clone() };
     }
 }
 
-fn tp_fallback(target: &mut Sourced<TpFallback>, layer: &Layer) {
-    if let Some(Sourced { value: SettingValue::Text(word), source }) =
+fn tp_fallback(target: &mut WithSource<TpFallback>, layer: &Layer) {
+    if let Some(WithSource { value: SettingValue::Text(word), source }) =
         layer.settings.get("tp_invariance.tp_invariant_fallback_mode")
     {
         let value = match word.as_str() {
@@ -182,20 +183,21 @@ fn tp_fallback(target: &mut Sourced<TpFallback>, layer: &Layer) {
             "best_effort" => TpFallback::BestEffort,
             _ => TpFallback::Reference,
         };
-        *target = Sourced { value, source: source.clone() };
+        *target = WithSource { value, source: source.clone() };
     }
 }
 
 /// Only an explicit setting: the default strategy is for caches that the library creates, and must not exclude kernels from calls
 /// that bring their own.
-fn kv_strategy(target: &mut Sourced<Option<KvStrategy>>, layer: &Layer) {
-    if let Some(Sourced { value: SettingValue::Text(word), source }) = layer.settings.get("kv_cache.strategy")
+fn kv_strategy(target: &mut WithSource<Option<KvStrategy>>, layer: &Layer) {
+    if let Some(WithSource { value: SettingValue::Text(word), source }) =
+        layer.settings.get("kv_cache.strategy")
     {
-        *target = Sourced { value: KvStrategy::from_name(word), source: source.clone() };
+        *target = WithSource { value: KvStrategy::from_name(word), source: source.clone() };
     }
 }
 
-fn cache(target: &mut Sourced<CacheConfig>, layer: &Layer) {
+fn cache(target: &mut WithSource<CacheConfig>, layer: &Layer) {
     let mut take = |key: &str, apply: &dyn Fn(&mut CacheConfig, &SettingValue)| {
         if let Some(value) = layer.settings.get(key) {
             apply(&mut target.value, &value.value);

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::env::Environment;
 use super::file::Document;
-use super::layer::{Given, Layer, NotASetting};
+use super::layer::{Layer, NotASetting, SettingInput};
 use super::{Policy, Provenance};
 
 /// A value of the configuration and its source.
@@ -101,13 +101,13 @@ impl PolicyStack {
     /// Sets values by key: all of them or, on error, none.
     pub fn configure(
         &self,
-        values: impl IntoIterator<Item = (String, Given)>,
+        values: impl IntoIterator<Item = (String, SettingInput)>,
         source: &str,
     ) -> Result<(), NotASetting> {
         let mut layers = self.layers();
         let mut calls = layers.calls.clone();
         for (key, value) in values {
-            if let ("profile", Given::Text(name)) = (key.as_str(), &value)
+            if let ("profile", SettingInput::Text(name)) = (key.as_str(), &value)
                 && name != "none"
                 && !layers.document.profiles.contains_key(name)
             {
@@ -141,7 +141,7 @@ impl PolicyStack {
     }
 
     /// The value of one setting.
-    pub fn value(&self, key: &str) -> Option<super::Sourced<SettingValue>> {
+    pub fn value(&self, key: &str) -> Option<super::WithSource<SettingValue>> {
         self.layers().effective().value(key)
     }
 

@@ -13,7 +13,7 @@ use crate::selection::loaded_tables::Hint;
 use lz_core::context::{Context, FRESH_ALIGNMENT};
 use lz_core::device::DeviceSpec;
 use lz_core::expression_names::Values;
-use lz_core::mode::{Ask, Mode};
+use lz_core::mode::{Mode, ModeFlag};
 use lz_core::spec::KernelSpec;
 
 /// A locked kernel: its position, its id, and the source of the lock.
@@ -105,7 +105,7 @@ impl<'a> Call<'a> {
             allow_cold: false,
             allow_open_circuit: false,
             is_special: snapshot.has_recent_failures(table.info.slot())
-                || mode.has(Ask::TensorParallelInvariant),
+                || mode.has(ModeFlag::TensorParallelInvariant),
         }
     }
 

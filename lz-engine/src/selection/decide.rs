@@ -10,7 +10,7 @@ use crate::selection::filter::{self, FilterVisitor};
 use crate::selection::score::{PerfTerms, Score, score, total};
 use lz_core::error::Error;
 use lz_core::expression_names::Values;
-use lz_core::mode::Ask;
+use lz_core::mode::ModeFlag;
 use lz_core::plan::Transforms;
 use lz_core::reason::{Reason, ReasonCode};
 
@@ -323,7 +323,7 @@ pub(crate) fn refusal(call: &Call<'_>) -> Error {
         nearly |= matches!(reasons.as_slice(), [only] if only.code == ReasonCode::CudaGraphUnsafe);
         candidates.push((kernel.spec().id.clone(), reasons));
     }
-    if nearly && call.mode.has(Ask::Capturing) {
+    if nearly && call.mode.has(ModeFlag::Capturing) {
         Error::CudaGraphUnsafe { operation, candidates }
     } else {
         Error::NoKernel { operation, candidates }

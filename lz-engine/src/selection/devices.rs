@@ -81,5 +81,5 @@ pub(crate) fn detected() -> &'static Discovery {
 
 /// The context field that holds the device of an operation's tensors.
 pub(crate) fn device_store(operation: &OperationInfo) -> Option<Store> {
-    operation.fields.iter().find(|field| field.kind == FieldKind::Place).map(|field| field.store)
+    operation.fields.iter().find(|field| field.kind == FieldKind::Device).map(|field| field.store)
 }

@@ -13,7 +13,7 @@ use crate::selection::guard::Guard;
 use crate::selection::operation_table::Candidate;
 use lz_core::device::{DeviceSpec, Platform};
 use lz_core::expression_names::describe;
-use lz_core::mode::{Ask, KvStrategy, ReductionOrder};
+use lz_core::mode::{KvStrategy, ModeFlag, ReductionOrder};
 use lz_core::plan::{TransformKind, Transforms};
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::spec::{KernelSpec, StrideNeeds};
@@ -90,7 +90,7 @@ fn policy(
     if kernel.is_reference() {
         return false;
     }
-    (call.mode.has(Ask::Disabled)
+    (call.mode.has(ModeFlag::Disabled)
         && visitor.excluded(|| {
             Reason::new(ReasonCode::ModeExcluded).required("a reference").found("optimization is disabled")
         }))
@@ -254,7 +254,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl Filter
             return false;
         }
         let adapts = kernel.spec().adapts.contains(&kind);
-        let excluded = !adapts || call.mode.has(Ask::Strict) || call.mode.has(Ask::NotAdapting);
+        let excluded = !adapts || call.mode.has(ModeFlag::Strict) || call.mode.has(ModeFlag::NotAdapting);
         excluded
             && visitor.excluded(|| {
                 let reason = unmet(call, kernel, kind);
@@ -363,7 +363,7 @@ pub(crate) fn is_tp_invariant(call: &Call<'_>, spec: &KernelSpec) -> bool {
 fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     let spec = kernel.spec();
     let fallback = call.snapshot.policy.tp_fallback.value;
-    if !call.mode.has(Ask::TensorParallelInvariant) || fallback == TpFallback::BestEffort {
+    if !call.mode.has(ModeFlag::TensorParallelInvariant) || fallback == TpFallback::BestEffort {
         return false;
     }
     if !spec.tp_invariant || fallback == TpFallback::Error && kernel.is_reference() {
@@ -394,10 +394,10 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisit
     let assumed = !spec.cuda_graph_unsafe && call.snapshot.policy.default_graph_safe.value;
     let capturable = spec.cuda_graph_safe || assumed;
     let checks = [
-        (asked(Ask::Deterministic) && !spec.deterministic, ReasonCode::NonDeterministic),
-        (asked(Ask::Capturing) && !capturable, ReasonCode::CudaGraphUnsafe),
-        (spec.reduced_precision && !asked(Ask::ReducedPrecision), ReasonCode::MathModeUnsupported),
-        (spec.prepacked_weights && !asked(Ask::PackedWeights), ReasonCode::PackedWeightsRequired),
+        (asked(ModeFlag::Deterministic) && !spec.deterministic, ReasonCode::NonDeterministic),
+        (asked(ModeFlag::Capturing) && !capturable, ReasonCode::CudaGraphUnsafe),
+        (spec.reduced_precision && !asked(ModeFlag::ReducedPrecision), ReasonCode::MathModeUnsupported),
+        (spec.prepacked_weights && !asked(ModeFlag::PackedWeights), ReasonCode::PackedWeightsRequired),
     ];
     for (wrong, code) in checks {
         if wrong && visitor.excluded(|| Reason::new(code)) {
@@ -408,7 +408,7 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisit
         return true;
     }
     let strict = &call.snapshot.policy.graph_strict_mode;
-    if asked(Ask::Capturing)
+    if asked(ModeFlag::Capturing)
         && capturable
         && strict.value
         && !call.snapshot.warm.can_be_captured(call.table.info, &spec.id, call.bucket.words())
@@ -462,7 +462,7 @@ fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut
     let values = &call.values;
     for (number, limit) in kernel.limits.iter().enumerate() {
         let mut was_reported = false;
-        for (place, part) in limit.parts.iter().enumerate() {
+        for (index, part) in limit.parts.iter().enumerate() {
             let holds = part.holds(values);
             let reason = || {
                 Reason::new(limit.code).required(part.text.clone()).found(describe(
@@ -479,7 +479,7 @@ fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, visitor: &mut
                     }
                 }
             } else {
-                let plain = Guard::Part { position, limit: number as u16, part: place as u16, expect: holds };
+                let plain = Guard::Part { position, limit: number as u16, part: index as u16, expect: holds };
                 let short = part.modulus.and_then(|modulus| Guard::modulus(modulus, holds));
                 let guard = short.unwrap_or(plain);
                 visitor.guarded(guard, holds || was_reported, reason);

@@ -11,7 +11,7 @@ use super::prefilter::{BitSet, PassSet, Prefilter, PrefilterBuilder, single_bit}
 use crate::bucket::{BucketForm, STRIDE_SPEED_BITS};
 use crate::compiled::{CompiledKernel, Facts};
 use crate::condition_parts::{Part, parts};
-use crate::policy::{Action, Listed, Pattern, Policy, Provenance};
+use crate::policy::{Action, ListEntry, Pattern, Policy, Provenance};
 use crate::registry::{BackendState, Registry};
 use crate::selection::cache::hash_text;
 use crate::selection::loaded_tables::LoadedTables;
@@ -444,7 +444,7 @@ fn numbers<T>(all: &[T], so: impl Fn(&T) -> bool) -> Vec<u16> {
 }
 
 fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy) -> Vec<Candidate> {
-    let about = |list: &'static str, entries: &'_ [Listed]| -> Vec<(Listed, &'static str)> {
+    let about = |list: &'static str, entries: &'_ [ListEntry]| -> Vec<(ListEntry, &'static str)> {
         let mine = entries.iter().filter(|listed| names_operation(&listed.operations, info, registry));
         mine.map(|listed| (listed.clone(), list)).collect()
     };
@@ -483,7 +483,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
                     .found(spec.id.clone()),
             );
         }
-        let mut weigh = |entries: &[(Listed, &str)], points: f64| {
+        let mut weigh = |entries: &[(ListEntry, &str)], points: f64| {
             // Several matching entries of a list count once.
             if let Some((listed, list)) = entries.iter().find(|(listed, _)| matches(listed, spec)) {
                 candidate.points += points;
@@ -503,7 +503,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
     all
 }
 
-fn matches(listed: &Listed, spec: &lz_core::spec::KernelSpec) -> bool {
+fn matches(listed: &ListEntry, spec: &lz_core::spec::KernelSpec) -> bool {
     listed.kernels.matches_kernel(&spec.id, &spec.backend)
 }
 

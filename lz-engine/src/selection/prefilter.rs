@@ -125,11 +125,12 @@ struct VariableConditions {
 
 impl VariableConditions {
     fn of(variables: &mut Vec<VariableConditions>, index: u16) -> Option<&mut VariableConditions> {
-        let place = variables.iter().position(|conditions| conditions.index == index).unwrap_or_else(|| {
-            variables.push(VariableConditions { index, sizes: Vec::new(), cases: Vec::new() });
-            variables.len() - 1
-        });
-        variables.get_mut(place)
+        let position =
+            variables.iter().position(|conditions| conditions.index == index).unwrap_or_else(|| {
+                variables.push(VariableConditions { index, sizes: Vec::new(), cases: Vec::new() });
+                variables.len() - 1
+            });
+        variables.get_mut(position)
     }
 
     fn variable(self) -> Variable {

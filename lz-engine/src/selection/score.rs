@@ -6,13 +6,13 @@
 use serde::Serialize;
 
 use crate::compiled::Facts;
-use crate::evidence::{Finding, Measured, Question};
+use crate::evidence::{EvidenceQuery, KernelEvidence, Measured};
 use crate::policy::JitPolicy;
 use crate::registry::Registry;
 use crate::selection::call::Call;
 use crate::selection::filter;
 use crate::selection::operation_table::{Candidate, OperationTable};
-use lz_core::mode::Ask;
+use lz_core::mode::ModeFlag;
 use lz_core::plan::{TransformKind, Transforms};
 
 /// Penalty for a cold compilation where it is allowed inside a call.
@@ -129,8 +129,12 @@ pub(crate) fn measured(call: &Call<'_>) -> Vec<Option<Measured>> {
     if !call.snapshot.level.allows_scoring() {
         return Vec::new();
     }
-    let question =
-        Question { operation: call.table.info, context: call.context, bucket: call.bucket.words(), device };
+    let question = EvidenceQuery {
+        operation: call.table.info,
+        context: call.context,
+        bucket: call.bucket.words(),
+        device,
+    };
     let mut all = Vec::new();
     evidence.findings(&question, &mut |finding| {
         merge_finding(&mut all, call.table, &call.snapshot.registry, finding);
@@ -143,7 +147,7 @@ pub(crate) fn merge_finding(
     all: &mut Vec<Option<Measured>>,
     table: &OperationTable,
     registry: &Registry,
-    finding: &Finding<'_>,
+    finding: &KernelEvidence<'_>,
 ) {
     if !(finding.measured.confidence > 0.0 && finding.measured.median_ns > 0.0) {
         return;
@@ -187,7 +191,7 @@ pub(crate) fn score(
     let transforms = filter::transforms(call, facts, kernel);
     let policy = candidate.points + call.points(candidate);
     // With best effort, invariant kernels rank before all others.
-    let varies = call.mode.has(Ask::TensorParallelInvariant)
+    let varies = call.mode.has(ModeFlag::TensorParallelInvariant)
         && !(facts.tp_invariant
             && kernel().is_some_and(|kernel| filter::is_tp_invariant(call, kernel.spec())));
     let policy = if varies { policy - VARIANCE_POINTS } else { policy };

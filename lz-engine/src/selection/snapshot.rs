@@ -37,13 +37,13 @@ type BucketsByKernel = HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>;
 
 /// Facts established at run time: which kernels are compiled, and which passed a trial capture, for which buckets.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Warm {
+pub(crate) struct WarmState {
     buckets: BucketsByKernel,
     /// Buckets that passed a trial capture.
     captured: BucketsByKernel,
 }
 
-impl Warm {
+impl WarmState {
     pub fn contains(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
         contains_bucket(&self.buckets, operation, kernel, bucket)
     }
@@ -92,7 +92,7 @@ pub(crate) struct SnapshotParts {
     /// Cached results of `memory`.
     pub blocks: Arc<FreeBlockCache>,
     pub jit: Option<Arc<dyn JitRequests>>,
-    pub warm: Arc<Warm>,
+    pub warm: Arc<WarmState>,
     pub health: Arc<Health>,
     /// Precomputed dispatch tables.
     pub solved: Arc<LoadedTables>,
@@ -109,7 +109,7 @@ pub(crate) struct Snapshot {
     pub memory: Option<Arc<dyn MemoryProbe>>,
     pub blocks: Arc<FreeBlockCache>,
     pub jit: Option<Arc<dyn JitRequests>>,
-    pub warm: Arc<Warm>,
+    pub warm: Arc<WarmState>,
     pub health: Arc<Health>,
     pub solved: Arc<LoadedTables>,
     pub observation: Observation,
@@ -329,8 +329,8 @@ impl RecentFailures {
             .collect();
         let mut operations: Box<[bool]> = vec![false; registry.slots()].into();
         for operation in registry.operations() {
-            if let Some(place) = operations.get_mut(operation.slot() as usize) {
-                *place = registry.compiled_of(operation).iter().any(|kernel| is_set(&kernels, *kernel));
+            if let Some(slot) = operations.get_mut(operation.slot() as usize) {
+                *slot = registry.compiled_of(operation).iter().any(|kernel| is_set(&kernels, *kernel));
             }
         }
         Some(RecentFailures { kernels, operations })

@@ -10,7 +10,7 @@ use crate::selection::decide;
 use crate::selection::filter;
 use lz_core::context::{Context, FieldKind, Store};
 use lz_core::expression_names::Values;
-use lz_core::mode::Ask;
+use lz_core::mode::ModeFlag;
 use lz_core::operation::OperationInfo;
 use lz_core::plan::Split;
 use lz_core::reason::{Reason, ReasonCode};
@@ -47,7 +47,7 @@ pub fn batch_axis(operation: &OperationInfo) -> Option<&str> {
 ///
 /// The batch is halved until a kernel is eligible for a part. Strict calls are not split: they allow nothing implicit.
 pub(crate) fn plan(call: &Call<'_>) -> Option<(Split, decide::Ranked)> {
-    if call.mode.has(Ask::Strict) || call.lock.is_some() || call.hint.forbids().is_some() {
+    if call.mode.has(ModeFlag::Strict) || call.lock.is_some() || call.hint.forbids().is_some() {
         return None;
     }
     let (axis, store) = axis_of(call.table.info)?;

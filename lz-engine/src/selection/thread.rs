@@ -7,12 +7,12 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use crate::selection::thread_cache::ThreadState;
-use lz_core::mode::ModeChange;
+use lz_core::mode::ModeOverride;
 
 /// The data of a thread.
 pub(crate) struct Thread {
     /// The mode override of its calls.
-    pub change: Cell<ModeChange>,
+    pub change: Cell<ModeOverride>,
     /// Whether it is making a decision: an evidence source that calls the engine must not deadlock on the cell's lock.
     pub deciding: Cell<bool>,
     /// Its state; taken while a call runs.
@@ -24,7 +24,7 @@ pub(crate) struct Thread {
 thread_local! {
     static THREAD: Thread = const {
         Thread {
-            change: Cell::new(ModeChange::NONE),
+            change: Cell::new(ModeOverride::NONE),
             deciding: Cell::new(false),
             state: Cell::new(None),
             spare: Cell::new(None),

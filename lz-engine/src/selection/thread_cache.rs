@@ -11,9 +11,9 @@ use super::publish::Published;
 use super::snapshot::Snapshot;
 use crate::compiled::CompiledKernel;
 use crate::selection::exact_cache::CachedDecision;
-use crate::telemetry::Tally;
+use crate::telemetry::ThreadCounters;
 use lz_core::context::{Context, Extent, MAX_WORDS};
-use lz_core::mode::ModeChange;
+use lz_core::mode::ModeOverride;
 use lz_core::plan::Transforms;
 use lz_core::run::Scratch;
 
@@ -39,7 +39,7 @@ pub(crate) struct ThreadState {
     pub scratch: Scratch,
     pub snapshot: Option<Arc<Snapshot>>,
     /// Counters not yet flushed to telemetry.
-    pub tally: Tally,
+    pub tally: ThreadCounters,
     /// The next one in the list of spare states.
     pub next_spare: Option<&'static mut ThreadState>,
 }
@@ -76,7 +76,7 @@ impl ThreadState {
         &mut self,
         slot: u32,
         generation: u64,
-        change: ModeChange,
+        change: ModeOverride,
         context: &Context,
     ) -> Option<(&ThreadCacheEntry, &CompiledKernel, &mut Scratch)> {
         // Hits are counted for the engine of the held snapshot.
@@ -124,7 +124,7 @@ impl ThreadCacheSet {
 
     /// The entry hit last, if it is this call's.
     #[inline(always)]
-    fn latest(&self, generation: u64, change: ModeChange, context: &Context) -> Option<&ThreadCacheEntry> {
+    fn latest(&self, generation: u64, change: ModeOverride, context: &Context) -> Option<&ThreadCacheEntry> {
         let entry = &self.entries[self.latest % ENTRIES];
         entry.matches(generation, change, context).then_some(entry)
     }
@@ -135,7 +135,7 @@ impl ThreadCacheSet {
         &mut self,
         call: u64,
         generation: u64,
-        change: ModeChange,
+        change: ModeOverride,
         context: &Context,
     ) -> Option<&ThreadCacheEntry> {
         let found = self.calls.iter().position(|known| *known == call)?;
@@ -157,7 +157,7 @@ impl ThreadCacheSet {
 pub(crate) struct ThreadCacheEntry {
     /// Of the snapshot; 0 for an empty entry.
     generation: u64,
-    change: ModeChange,
+    change: ModeOverride,
     extent: Extent,
     /// Whether scalar params are part of the key.
     keyed_on_scalars: bool,
@@ -170,7 +170,7 @@ pub(crate) struct ThreadCacheEntry {
 impl ThreadCacheEntry {
     const EMPTY: ThreadCacheEntry = ThreadCacheEntry {
         generation: 0,
-        change: ModeChange::NONE,
+        change: ModeOverride::NONE,
         extent: Extent::NONE,
         keyed_on_scalars: true,
         decision: CachedDecision { workspace: 0, kernel: 0, transforms: Transforms::NONE },
@@ -181,7 +181,7 @@ impl ThreadCacheEntry {
     /// Compares word by word with early exit: a wide load would stall on store forwarding, because the context has just been
     /// written.
     #[inline(always)]
-    fn matches(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
+    fn matches(&self, generation: u64, change: ModeOverride, context: &Context) -> bool {
         let (sized, rest) = self.words.split_at(context.cell_words().len().min(MAX_WORDS));
         sized.iter().zip(context.cell_words()).all(|(known, word)| known == word)
             && (!self.keyed_on_scalars
@@ -205,7 +205,7 @@ impl ThreadCache {
         &mut self,
         snapshot: &Snapshot,
         table: &OperationTable,
-        (call, context, change): (u64, &Context, ModeChange),
+        (call, context, change): (u64, &Context, ModeOverride),
         decision: CachedDecision,
     ) {
         let slot = table.info.slot() as usize;
@@ -226,7 +226,7 @@ impl ThreadCacheEntry {
         &mut self,
         snapshot: &Snapshot,
         table: &OperationTable,
-        (context, change): (&Context, ModeChange),
+        (context, change): (&Context, ModeOverride),
         decision: CachedDecision,
     ) {
         // Avoids touching the reference count, which all threads share, if the kernel is the same.

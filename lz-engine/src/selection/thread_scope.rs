@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::policy::layer::Layer;
 use crate::selection::thread;
-use lz_core::mode::ModeChange;
+use lz_core::mode::ModeOverride;
 
 /// One scope; later frames override earlier ones.
 #[derive(Default)]
 struct Frame {
     id: u64,
-    mode: ModeChange,
+    mode: ModeOverride,
     layer: Option<(u64, Layer)>,
     /// The layer including the part that became the mode, for display.
     shown: Option<(u64, Layer)>,
@@ -47,7 +47,7 @@ struct Frames {
 
 /// The mode override of this thread.
 #[inline]
-pub(crate) fn of_thread() -> ModeChange {
+pub(crate) fn of_thread() -> ModeOverride {
     thread::with(|thread| thread.change.get())
 }
 
@@ -101,7 +101,7 @@ fn number(layers: Vec<(u64, Layer)>) -> Result<Arc<InternedOverlay>, OverlayIdsE
 impl Frames {
     /// Recomputes the combined override, overlay and stream.
     fn recompute(&mut self) -> Result<(), OverlayIdsExhausted> {
-        let mut change = ModeChange::NONE;
+        let mut change = ModeOverride::NONE;
         let mut layers: Vec<(u64, Layer)> = Vec::new();
         for frame in &self.frames {
             change = change.then(frame.mode);
@@ -168,7 +168,7 @@ pub struct ModeScope {
 }
 
 /// Overrides the mode of this thread's calls until the guard is dropped. Guards nest.
-pub fn scope(change: ModeChange) -> ModeScope {
+pub fn scope(change: ModeOverride) -> ModeScope {
     ModeScope { _frame: push(Frame { mode: change, ..Frame::default() }).ok() }
 }
 
@@ -182,7 +182,7 @@ pub struct PolicyScope {
 /// Overlays the policy of an engine, and overrides the mode, until the guard is dropped.
 pub(crate) fn push_overlay(
     engine: u64,
-    mode: ModeChange,
+    mode: ModeOverride,
     layer: Layer,
     shown: Layer,
 ) -> Result<PolicyScope, OverlayIdsExhausted> {
@@ -196,7 +196,7 @@ mod tests {
     use lz_core::run::{on_stream, stream_of_thread};
 
     use super::*;
-    use lz_core::mode::{Ask, Mode};
+    use lz_core::mode::{Mode, ModeFlag};
 
     fn layer(kernel: &str) -> Layer {
         let mut layer = Layer::new();
@@ -204,7 +204,11 @@ mod tests {
         layer
     }
 
-    fn push_overlay(engine: u64, mode: ModeChange, layer: Layer) -> Result<PolicyScope, OverlayIdsExhausted> {
+    fn push_overlay(
+        engine: u64,
+        mode: ModeOverride,
+        layer: Layer,
+    ) -> Result<PolicyScope, OverlayIdsExhausted> {
         super::push_overlay(engine, mode, layer.clone(), layer)
     }
 
@@ -214,41 +218,43 @@ mod tests {
 
     #[test]
     fn equal_overlays_have_equal_ids() {
-        let first = push_overlay(7, ModeChange::NONE, layer("x")).unwrap();
+        let first = push_overlay(7, ModeOverride::NONE, layer("x")).unwrap();
         let number = overlay_id_now();
         assert_ne!(number, 0);
-        let second = push_overlay(7, ModeChange::NONE, layer("y")).unwrap();
+        let second = push_overlay(7, ModeOverride::NONE, layer("y")).unwrap();
         assert_ne!(overlay_id_now(), number);
         drop(second);
         assert_eq!(overlay_id_now(), number);
         drop(first);
         assert_eq!(overlay_id_now(), 0);
-        let _again = push_overlay(7, ModeChange::NONE, layer("x")).unwrap();
+        let _again = push_overlay(7, ModeOverride::NONE, layer("x")).unwrap();
         assert_eq!(overlay_id_now(), number);
-        let _other_engine = push_overlay(8, ModeChange::NONE, layer("x")).unwrap();
+        let _other_engine = push_overlay(8, ModeOverride::NONE, layer("x")).unwrap();
         assert_ne!(overlay_id_now(), number);
     }
 
     #[test]
     fn guards_may_be_dropped_in_any_order() {
-        let deterministic = |on| ModeChange::NONE.set(Ask::Deterministic, on);
+        let deterministic = |on| ModeOverride::NONE.set(ModeFlag::Deterministic, on);
         let outer = scope(deterministic(true));
         let middle = on_stream(77);
         let inner = push_overlay(1, deterministic(false), layer("x")).unwrap();
         drop(outer);
-        assert!(!of_thread().apply(Mode::PLAIN.set(Ask::Deterministic, true)).has(Ask::Deterministic));
+        assert!(
+            !of_thread().apply(Mode::PLAIN.set(ModeFlag::Deterministic, true)).has(ModeFlag::Deterministic)
+        );
         assert_eq!(stream_of_thread(), 77);
         drop(middle);
         assert_eq!((stream_of_thread(), overlay_id_now() != 0), (0, true));
         drop(inner);
-        assert_eq!(of_thread(), ModeChange::NONE);
+        assert_eq!(of_thread(), ModeOverride::NONE);
     }
 
     #[test]
     fn scopes_are_thread_local() {
-        let _scope = push_overlay(1, ModeChange::NONE.set(Ask::Disabled, true), layer("x")).unwrap();
+        let _scope = push_overlay(1, ModeOverride::NONE.set(ModeFlag::Disabled, true), layer("x")).unwrap();
         let _stream = on_stream(5);
         let seen = std::thread::spawn(|| (of_thread(), stream_of_thread(), thread_overlay().is_none()));
-        assert_eq!(seen.join().unwrap(), (ModeChange::NONE, 0, true));
+        assert_eq!(seen.join().unwrap(), (ModeOverride::NONE, 0, true));
     }
 }

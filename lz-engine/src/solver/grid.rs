@@ -10,7 +10,7 @@ use lz_core::context::{Context, FieldKind, Store};
 use lz_core::error::Error;
 use lz_core::expression_names::{self, MAX_VALUES};
 use lz_core::operation::OperationInfo;
-use lz_core::tensor::Place;
+use lz_core::tensor::Device;
 
 /// Larger than any size, and still exact in every JSON reader.
 const ANY_SIZE: i64 = (1 << 53) - 1;
@@ -42,7 +42,7 @@ impl Work {
     }
 
     /// The workloads of an operation's schema, as calls on this device.
-    pub fn of_workloads(operation: &'static OperationInfo, device: Place) -> Result<Vec<Work>, Error> {
+    pub fn of_workloads(operation: &'static OperationInfo, device: Device) -> Result<Vec<Work>, Error> {
         let contexts = workload::contexts(operation, device)?;
         Ok(contexts.into_iter().map(|context| Work::new(operation, context)).collect())
     }

@@ -56,7 +56,7 @@ pub struct SolveProgress<'a> {
 
 /// A cell without a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hole {
+pub struct UndecidedCell {
     /// The operation.
     pub operation: String,
     /// The sizes, by axis.
@@ -73,7 +73,7 @@ pub struct Solution {
     /// Number of decided cells.
     pub decided: u64,
     /// Cells without an eligible kernel.
-    pub holes: Vec<Hole>,
+    pub holes: Vec<UndecidedCell>,
     /// Whether it was cancelled; the table contains the decisions so far.
     pub cancelled: bool,
 }
@@ -224,7 +224,7 @@ impl Solver<'_> {
             let axes = grid.sizes.iter().map(|sizes| sizes.axis.clone());
             let at = axes.zip(at.iter().copied()).collect();
             let operation = grid.operation.name.to_string();
-            self.solution.holes.push(Hole { operation, at, why: why.clone() });
+            self.solution.holes.push(UndecidedCell { operation, at, why: why.clone() });
             return Err(why);
         };
         self.solution.decided += 1;

@@ -3,14 +3,14 @@
 use lz_schema::expr::Value;
 use lz_schema::model::{Operation, Workload};
 
-use lz_core::context::{Context, FRESH_OUTPUT, Field, FieldKind, place_bits};
+use lz_core::context::{Context, FRESH_OUTPUT, Field, FieldKind, device_bits};
 use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
-use lz_core::tensor::Place;
+use lz_core::tensor::Device;
 
 /// One context per workload, as if its tensors were dense and on this device.
-pub(super) fn contexts(operation: &'static OperationInfo, device: Place) -> Result<Vec<Context>, Error> {
+pub(super) fn contexts(operation: &'static OperationInfo, device: Device) -> Result<Vec<Context>, Error> {
     let schema = operation.schema();
     schema
         .workloads
@@ -29,7 +29,7 @@ fn context(
     operation: &OperationInfo,
     schema: &Operation,
     workload: &Workload,
-    device: Place,
+    device: Device,
 ) -> Option<Context> {
     let values = workload.values(schema)?;
     let mut context = Context::of(&operation.fields);
@@ -41,7 +41,7 @@ fn context(
             (Some(Value::Enum(case)), _) => u64::from(*case),
             (None, FieldKind::DType) => dtype(schema, workload, field),
             (None, FieldKind::Strides) => strides(schema, workload, field),
-            (None, FieldKind::Place) => place_bits(device),
+            (None, FieldKind::Device) => device_bits(device),
             (None, _) => 0,
         };
         if !context.replace(field.store, raw) {

@@ -205,7 +205,7 @@ impl Telemetry {
 
 /// The unflushed counters of a thread.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ThreadCounters {
     /// Fast-path hits that have been flushed.
     flushed: u32,
     pub selections: u32,
@@ -215,7 +215,7 @@ pub(crate) struct Tally {
 /// Slow-path selections after which a thread flushes.
 const FLUSH_AFTER: u32 = 64;
 
-impl Tally {
+impl ThreadCounters {
     /// Whether a flush is due.
     #[inline]
     pub fn is_due(&self) -> bool {
@@ -234,7 +234,7 @@ impl Tally {
         add(&metrics.thread_cache_hits, new_hits);
         add(&metrics.selections, new_hits + u64::from(self.selections));
         add(&metrics.executions, new_hits + u64::from(self.executions));
-        *self = Tally { flushed: hits, ..Tally::default() };
+        *self = ThreadCounters { flushed: hits, ..ThreadCounters::default() };
     }
 
     /// The counter of fast-path hits restarts at 0; everything has been flushed.

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_text() {
+    fn exposition_format_of_all_metrics() {
         let histogram = Histogram::default();
         histogram.observe(Duration::from_nanos(200));
         histogram.observe(Duration::from_micros(3));

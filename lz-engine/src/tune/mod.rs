@@ -143,7 +143,7 @@ pub enum Outcome {
 
 /// The result of tuning one call.
 #[derive(Debug, Clone)]
-pub struct Tuned {
+pub struct TuningResult {
     /// Each kernel with its result: measured ones first, fastest first.
     pub kernels: Vec<(String, Outcome)>,
     /// Whether the order is settled, and not only cut off at the maximum number of samples.
@@ -154,7 +154,7 @@ pub struct Tuned {
     pub kept: Option<Result<(), DropReason>>,
 }
 
-impl Tuned {
+impl TuningResult {
     /// The fastest kernel.
     pub fn best(&self) -> Option<&str> {
         self.kernels
@@ -192,7 +192,7 @@ impl Engine {
         options: &TuneOptions,
         run_one: &mut RunOne<'_>,
         on_progress: &mut OnProgress<'_>,
-    ) -> Result<Tuned, Error> {
+    ) -> Result<TuningResult, Error> {
         // Another process may have recorded a failure or a crash of a kernel meanwhile.
         self.refresh_evidence();
         let mut runners = self.runners(operation, context)?;
@@ -261,7 +261,7 @@ impl Engine {
             std::mem::take(&mut runners.unable).into_iter().map(|(id, why)| (id, Outcome::Passed(why))),
         );
         outcomes.sort_by(|(a, one), (b, other)| one.order().total_cmp(&other.order()).then_with(|| a.cmp(b)));
-        Ok(Tuned { kernels: outcomes, settled, cancelled: measured.is_err(), kept })
+        Ok(TuningResult { kernels: outcomes, settled, cancelled: measured.is_err(), kept })
     }
 }
 

@@ -33,7 +33,7 @@ impl Samples {
         self.times_ns.iter().sum::<f64>() / (self.times_ns.len().max(1)) as f64
     }
 
-    /// Population variance, as stored in the database.
+    /// InstalledCounts variance, as stored in the database.
     pub fn variance(&self) -> f64 {
         let mean = self.mean();
         let squares: f64 = self.times_ns.iter().map(|time| (time - mean).powi(2)).sum();

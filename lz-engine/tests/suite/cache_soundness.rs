@@ -4,10 +4,10 @@ use crate::engine_support::{Shape, attend, engine, entry, run, spec};
 use lz_core::spec::StrideNeeds;
 use lz_core::{DType, KernelSpec, ReasonCode};
 use lz_engine::Engine;
-use lz_engine::mode::{self, Ask, ModeChange};
-use lz_engine::policy::layer::{Given, Layer};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
+use lz_engine::policy::layer::{Layer, SettingInput};
 use lz_engine::policy::overlay::Overlay;
-use lz_engine::policy::{Action, Listed, Lock, Pattern, Policy, Provenance, Rule, Sourced};
+use lz_engine::policy::{Action, ListEntry, Lock, Pattern, Policy, Provenance, Rule, WithSource};
 use lz_schema::policy::List;
 use proptest::collection::vec as vec_of;
 use proptest::prelude::*;
@@ -81,7 +81,7 @@ fn kernel() -> impl Strategy<Value = KernelSpec> {
 fn policy() -> impl Strategy<Value = Policy> {
     let pattern = || select(vec!["some.*", "reference", "*.0", "*.1", "*"]).prop_map(Pattern::new);
     let listed = move || {
-        pattern().prop_map(|kernels| Listed {
+        pattern().prop_map(|kernels| ListEntry {
             kernels,
             operations: Pattern::any(),
             source: Provenance::new("test"),
@@ -122,8 +122,8 @@ fn policy() -> impl Strategy<Value = Policy> {
             locks,
             prefer,
             avoid,
-            memory_headroom: Sourced::new(memory, "test"),
-            strict_mode: Sourced::new(strict, "test"),
+            memory_headroom: WithSource::new(memory, "test"),
+            strict_mode: WithSource::new(strict, "test"),
             ..Policy::default()
         })
 }
@@ -233,12 +233,13 @@ fn both_forms(all: &[Said], ids: &[String]) -> (Overlay, Layer) {
                 layer.lock("demo.attend", &id, "test");
             }
             Said::Headroom(size) => {
-                overlay = overlay.set("memory_headroom_mb", Given::Int(*size)).expect("it is a setting");
-                layer.set("memory_headroom_mb", Given::Int(*size), "test").expect("it is a setting");
+                overlay =
+                    overlay.set("memory_headroom_mb", SettingInput::Int(*size)).expect("it is a setting");
+                layer.set("memory_headroom_mb", SettingInput::Int(*size), "test").expect("it is a setting");
             }
             Said::Switch(key, on) => {
-                overlay = overlay.set(key, Given::Bool(*on)).expect("it is a setting");
-                layer.set(key, Given::Bool(*on), "test").expect("it is a setting");
+                overlay = overlay.set(key, SettingInput::Bool(*on)).expect("it is a setting");
+                layer.set(key, SettingInput::Bool(*on), "test").expect("it is a setting");
             }
         }
     }
@@ -299,7 +300,7 @@ proptest! {
                 agree(&engine, shape)?;
             }
         // All are cached now; a second lookup must return the same.
-            let _mode = mode::scope(ModeChange::NONE.set(Ask::Deterministic, deterministic));
+            let _mode = mode::scope(ModeOverride::NONE.set(ModeFlag::Deterministic, deterministic));
             for shape in &shapes {
                 agree(&engine, shape)?;
             }

@@ -7,13 +7,13 @@ use std::thread;
 use crate::engine_support::{Shape, attend, engine, entry, failing, run, spec};
 use lz_core::KernelError;
 use lz_engine::Engine;
-use lz_engine::evidence::{Evidence, Finding, Question};
-use lz_engine::policy::{CacheConfig, Listed, Pattern, Policy, Provenance, Sourced};
+use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence};
+use lz_engine::policy::{CacheConfig, ListEntry, Pattern, Policy, Provenance, WithSource};
 
 const KERNELS: u64 = 4;
 
 fn only(kernel: u64) -> Policy {
-    let listed = Listed {
+    let listed = ListEntry {
         kernels: Pattern::new(&format!("k{kernel}.x")),
         operations: Pattern::any(),
         source: Provenance::new("test"),
@@ -101,7 +101,7 @@ fn concurrent_changes_are_safe() {
 struct Counted(AtomicU64);
 
 impl Evidence for Counted {
-    fn findings(&self, _: &Question<'_>, _: &mut dyn FnMut(&Finding<'_>)) {
+    fn findings(&self, _: &EvidenceQuery<'_>, _: &mut dyn FnMut(&KernelEvidence<'_>)) {
         self.0.fetch_add(1, Ordering::SeqCst);
         // Long enough for all threads to miss.
         thread::sleep(std::time::Duration::from_millis(20));
@@ -126,7 +126,7 @@ fn concurrent_misses_decide_once() {
 fn evidence_may_call_the_engine_without_deadlock() {
     struct Asks(Engine, AtomicU64);
     impl Evidence for Asks {
-        fn findings(&self, question: &Question<'_>, _: &mut dyn FnMut(&Finding<'_>)) {
+        fn findings(&self, question: &EvidenceQuery<'_>, _: &mut dyn FnMut(&KernelEvidence<'_>)) {
             if self.1.fetch_add(1, Ordering::SeqCst) < 3 {
                 assert!(self.0.decide(question.operation, question.context).is_ok());
             }
@@ -142,7 +142,7 @@ fn evidence_may_call_the_engine_without_deadlock() {
 fn cache_grows_up_to_its_bound() {
     let engine = engine([spec("a.x")]);
     let cache = CacheConfig { max_entries: 1000, ..CacheConfig::default() };
-    engine.set_policy(Policy { cache: Sourced::new(cache, "test"), ..Policy::default() });
+    engine.set_policy(Policy { cache: WithSource::new(cache, "test"), ..Policy::default() });
     let call = |head_dim| run(&engine, &Shape { head_dim, ..Shape::default() }).is_ok();
     for head_dim in 0..5000 {
         assert!(call(head_dim));
@@ -155,7 +155,7 @@ fn cache_grows_up_to_its_bound() {
     (0..900).for_each(|head_dim| assert!(call(head_dim)));
     assert_eq!(engine.generation(), generation);
     let off = CacheConfig { enabled: false, ..cache };
-    engine.set_policy(Policy { cache: Sourced::new(off, "test"), ..Policy::default() });
+    engine.set_policy(Policy { cache: WithSource::new(off, "test"), ..Policy::default() });
     assert!(call(1) && engine.cached_decisions() == 0);
     assert_eq!(engine.decide(attend(), &Shape::default().context()).ok().as_deref(), Some("a.x"));
 }

@@ -6,7 +6,7 @@ use crate::engine_support::{Shape, attend, engine, entry, failing, run, spec};
 use lz_core::{DType, Error, KernelSpec, ReasonCode};
 use lz_engine::Engine;
 use lz_engine::health::DegradationLevel;
-use lz_engine::policy::{Action, Listed, Lock, Pattern, Policy, Provenance, Rule};
+use lz_engine::policy::{Action, ListEntry, Lock, Pattern, Policy, Provenance, Rule};
 use lz_engine::solver::{Problem, Work};
 use proptest::collection::vec as vec_of;
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ fn shape(seq: i64) -> Shape {
 }
 
 #[test]
-fn cells_are_cut_at_limits_and_equal_ones_grow_together() {
+fn cells_are_split_at_limits_and_equal_cells_are_merged() {
     let engine = engine(kernels());
     let mut reported = Vec::new();
     let solution = engine
@@ -150,7 +150,7 @@ fn policy_overrules_the_table() {
 
     let listed = |kernels: &str| {
         let (operations, source) = (Pattern::any(), Provenance::new("test"));
-        Listed { kernels: Pattern::new(kernels), operations, source }
+        ListEntry { kernels: Pattern::new(kernels), operations, source }
     };
     engine.set_policy(Policy { prefer: vec![listed("reference")], ..Policy::default() });
     assert_eq!(run(&engine, &shape(600)).unwrap(), "large.attend", "a preference adds points, no more");
@@ -281,7 +281,7 @@ fn failing_tabled_kernel_falls_back() {
 #[test]
 fn schema_workloads_can_be_solved() {
     let engine = engine(kernels());
-    let works = Work::of_workloads(attend(), lz_core::tensor::Place::HOST).expect("they are checked");
+    let works = Work::of_workloads(attend(), lz_core::tensor::Device::HOST).expect("they are checked");
     let text = solve(&engine, works);
     engine.use_dispatch_table("demo.json", &text).unwrap();
     let call = Shape { batch: 1, seq: 16, heads: 2, head_dim: 8, dtype: DType::F32, ..Shape::default() };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::engine_support::{Shape, attend, entry, failing, run, spec};
 use lz_core::{KernelError, ReasonCode};
 use lz_engine::health::ManualClock;
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_engine::reload::Outcome;
 use lz_engine::{Engine, EngineBuilder};
 use lz_test_support::Folder;
@@ -17,7 +17,7 @@ use lz_test_support::Folder;
 /// Without a database, unless a test provides one.
 fn builder(folder: &Folder) -> EngineBuilder {
     let path = folder.database().display().to_string();
-    Engine::builder().operations([attend()]).set("perfdb.path", Given::Text(path))
+    Engine::builder().operations([attend()]).set("perfdb.path", SettingInput::Text(path))
 }
 
 fn variables(list: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -42,7 +42,7 @@ fn later_layers_win_and_values_have_sources() {
             ("LAYERZERO_DETERMINISTIC", "0"),
             ("LAYERZERO_LOCK_DEMO_ATTEND", "b.x"),
         ]))
-        .set("strict_mode", Given::Bool(false))
+        .set("strict_mode", SettingInput::Bool(false))
         .open()
         .unwrap();
     let file = path.display().to_string();
@@ -80,7 +80,7 @@ fn invalid_configuration_is_an_error() {
     assert!(message(builder(&folder).variables(switch)).contains("must be 1 or 0"));
     let profile = variables(&[("LAYERZERO_PROFILE", "poduction")]);
     assert!(message(builder(&folder).variables(profile)).contains("unknown profile `poduction`"));
-    assert!(message(builder(&folder).set("cache.max_size", Given::Int(0))).contains("cache.max_size"));
+    assert!(message(builder(&folder).set("cache.max_size", SettingInput::Int(0))).contains("cache.max_size"));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn configure_at_run_time_is_all_or_nothing() {
     assert!(engine.policy().strict_mode.value);
     assert_eq!(shown(&engine, "log_selections").0, "true");
     assert!(shown(&engine, "log_selections").1.contains("(profile development)"));
-    engine.configure([("profile".to_owned(), Given::Text("production".to_owned()))]).unwrap();
+    engine.configure([("profile".to_owned(), SettingInput::Text("production".to_owned()))]).unwrap();
     assert_eq!(shown(&engine, "log_selections").0, "false");
     assert_eq!(shown(&engine, "graph_strict_mode").0, "true");
 }
@@ -265,8 +265,8 @@ fn unknown_variables_are_rejected_or_warned_about() {
 fn settings_configure_circuit_breakers() {
     let folder = Folder::new();
     let engine = builder(&folder)
-        .set("circuit_breaker.failure_threshold", Given::Int(2))
-        .set("circuit_breaker.timeout_ms", Given::Int(1234))
+        .set("circuit_breaker.failure_threshold", SettingInput::Int(2))
+        .set("circuit_breaker.timeout_ms", SettingInput::Int(1234))
         .clock(Arc::new(ManualClock::starting_at(1_000_000)))
         .open()
         .unwrap();
@@ -278,7 +278,7 @@ fn settings_configure_circuit_breakers() {
         run(&engine, &Shape::default()).unwrap();
     }
     assert_eq!((engine.metrics().failures, engine.metrics().circuit_openings), (2, 1));
-    engine.configure([("circuit_breaker.failure_threshold".to_owned(), Given::Int(9))]).unwrap();
+    engine.configure([("circuit_breaker.failure_threshold".to_owned(), SettingInput::Int(9))]).unwrap();
     assert_eq!(engine.health().config().kernel.failure_threshold, 9);
 }
 
@@ -286,7 +286,8 @@ fn settings_configure_circuit_breakers() {
 fn health_is_persisted_across_processes() {
     let folder = Folder::new();
     let open = || {
-        let engine = builder(&folder).set("circuit_breaker.failure_threshold", Given::Int(1)).open().unwrap();
+        let engine =
+            builder(&folder).set("circuit_breaker.failure_threshold", SettingInput::Int(1)).open().unwrap();
         engine.register([entry(spec("reference.x"))]).unwrap();
         engine.register([failing(spec("bad.x").priority(90), || Err(KernelError::failed("no")))]).unwrap();
         engine
@@ -302,7 +303,7 @@ fn health_is_persisted_across_processes() {
     assert_eq!(why.code, "CIRCUIT_OPEN");
     drop(second);
     // A disabled database reports nothing.
-    let off = builder(&folder).set("perfdb.enabled", Given::Bool(false)).open().unwrap();
+    let off = builder(&folder).set("perfdb.enabled", SettingInput::Bool(false)).open().unwrap();
     assert!(off.perfdb().is_none());
 }
 
@@ -311,7 +312,7 @@ fn engine_works_without_a_home_directory() {
     let folder = Folder::new();
     let blocked = folder.write("file", "");
     let path = blocked.join("under/a/file.sqlite").display().to_string();
-    let engine = Engine::builder().set("perfdb.path", Given::Text(path)).open().unwrap();
+    let engine = Engine::builder().set("perfdb.path", SettingInput::Text(path)).open().unwrap();
     engine.register([entry(spec("a.x"))]).unwrap();
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x");
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use lz_core::context::{FieldKind, place_bits};
+use lz_core::context::{FieldKind, device_bits};
 use lz_core::device::Platform;
-use lz_core::tensor::Place;
+use lz_core::tensor::Device;
 use lz_core::{
     Arg, Context, DType, Error, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Run,
     dynamic,
@@ -69,7 +69,7 @@ pub struct Shape {
     pub scale: f64,
     /// Dense row-major, dense last dimension, alignment as a power of two.
     pub strides: (bool, bool, u64),
-    pub place: Place,
+    pub device: Device,
 }
 
 impl Default for Shape {
@@ -86,7 +86,7 @@ impl Default for Shape {
             window: 0,
             scale: 1.0,
             strides: (true, true, 6),
-            place: Place::HOST,
+            device: Device::HOST,
         }
     }
 }
@@ -108,7 +108,7 @@ impl Shape {
                 ("scale", _) => self.scale.to_bits(),
                 (_, FieldKind::DType) => self.dtype as u64,
                 ("strides(q)", _) => 1 | u64::from(contiguous) << 1 | u64::from(last) << 2 | alignment << 3,
-                (_, FieldKind::Place) => place_bits(self.place),
+                (_, FieldKind::Device) => device_bits(self.device),
                 _ => 0,
             };
             context.set(field.store, bits);

@@ -7,23 +7,23 @@ use lz_core::device::Platform;
 use lz_core::plan::TransformKind;
 use lz_core::{KernelSpec, Reason, ReasonCode};
 use lz_engine::Engine;
-use lz_engine::evidence::{Evidence, Finding, Measured, Question};
+use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured};
 use lz_engine::explain::CacheState;
-use lz_engine::policy::{Action, Listed, Pattern, Policy, Provenance, Rule};
+use lz_engine::policy::{Action, ListEntry, Pattern, Policy, Provenance, Rule};
 
 struct Known;
 
 impl Evidence for Known {
-    fn findings(&self, _: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>)) {
+    fn findings(&self, _: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
         for (kernel, median_ns) in [("flashinfer.attend.fa3", 62_000.0), ("flashinfer.attend.fa2", 71_000.0)]
         {
             let measured = Measured { median_ns, samples: 40, age_seconds: 2 * 86_400, confidence: 0.95 };
-            tell(&Finding { kernel, version: "1", capabilities_hash: "", measured });
+            tell(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
         }
     }
 }
 
-fn house() -> Engine {
+fn engine_with_kernels() -> Engine {
     let cuda = |id: &str, priority: u8| {
         let mut spec = spec(id).priority(priority);
         spec.platform = Platform::Cuda;
@@ -53,7 +53,7 @@ fn house() -> Engine {
         Reason::new(ReasonCode::BackendImportFailed).message("undefined symbol; run `lz doctor flash_attn`"),
     );
     engine.set_policy(Policy {
-        prefer: vec![Listed {
+        prefer: vec![ListEntry {
             kernels: Pattern::new("flashinfer.*"),
             operations: Pattern::any(),
             source: Provenance::new("layerzero.yaml:14"),
@@ -86,8 +86,8 @@ fn steady(text: &str) -> String {
 }
 
 #[test]
-fn a_table_says_it_all() {
-    let engine = house();
+fn explanation_as_table() {
+    let engine = engine_with_kernels();
     let context = Shape { causal: true, ..Shape::default() }.context();
     insta::assert_snapshot!(steady(&engine.explain(attend(), &context).to_string()));
     engine.decide(attend(), &context).expect("something fits");
@@ -95,8 +95,8 @@ fn a_table_says_it_all() {
 }
 
 #[test]
-fn json_says_the_same() {
-    let engine = house();
+fn explanation_as_json() {
+    let engine = engine_with_kernels();
     let mut explanation = engine.explain(attend(), &Shape::default().context());
     (explanation.decided_in_ns, explanation.generation) = (0, 0);
     insta::assert_snapshot!(serde_json::to_string_pretty(&explanation).expect("it is data"));
@@ -112,7 +112,8 @@ fn operation_without_kernels_is_explained() {
 #[test]
 fn params_are_shown_as_written() {
     let shown = |scale: f64| {
-        let explanation = house().explain(attend(), &Shape { scale, ..Shape::default() }.context());
+        let explanation =
+            engine_with_kernels().explain(attend(), &Shape { scale, ..Shape::default() }.context());
         explanation.call.iter().find(|one| one.name == "scale").expect("it is a param").value.clone()
     };
     // An f32 is passed as f64; a value that is not an f32 keeps all its digits.

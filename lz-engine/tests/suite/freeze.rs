@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::engine_support::{Shape, attend, engine, entry, run, spec};
 use lz_core::{DType, KernelSpec, ReasonCode};
 use lz_engine::Engine;
-use lz_engine::mode::{self, Ask, ModeChange};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
 use lz_engine::policy::{Lock, Pattern, Policy, Provenance};
 use lz_engine::table::Lockfile;
 use lz_test_support::Folder;
@@ -54,7 +54,7 @@ fn portable(lockfile: &Lockfile) -> String {
 }
 
 #[test]
-fn decisions_of_a_run_are_text_for_people() {
+fn recorded_decisions_are_readable_text() {
     let engine = engine(kernels());
     let lockfile = frozen(&engine, &shapes());
     insta::assert_snapshot!(portable(&lockfile));
@@ -98,7 +98,7 @@ fn modes_have_separate_decisions() {
     engine.record_decisions(true);
     run(&engine, &Shape::default()).unwrap();
     {
-        let _strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
+        let _strict = mode::scope(ModeOverride::NONE.set(ModeFlag::Strict, true));
         run(&engine, &Shape::default()).unwrap();
     }
     let contexts: Vec<String> = engine.freeze().decisions().map(|one| one.context.clone()).collect();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lz_core::{Cause, Severity};
 use lz_engine::health::{
-    Change, CircuitConfig, CircuitStatus, DegradationLevel, Failure, Health, HealthConfig, ManualClock,
-    Population, RefusalScope, Subject,
+    Change, CircuitConfig, CircuitStatus, DegradationLevel, Failure, Health, HealthConfig, InstalledCounts,
+    ManualClock, RefusalScope, Subject,
 };
 use lz_perfdb::{HealthScope, HealthState, PerfDb};
 use lz_test_support::Folder;
@@ -138,7 +138,7 @@ fn fatal_failure_opens_only_its_backend() {
 #[test]
 fn lost_device_never_recovers_by_itself() {
     let (clock, health) = health();
-    health.set_population(Population { kernels: 32, backends: 4, devices: 1 });
+    health.set_population(InstalledCounts { kernels: 32, backends: 4, devices: 1 });
     fail(&health, subject("k", &[1]), DEVICE_LOST);
     clock.advance(Duration::from_secs(365 * 24 * 3600));
     health.poll();
@@ -343,7 +343,7 @@ fn number_of_circuits_is_bounded() {
 #[test]
 fn engine_degrades_and_recovers_by_time() {
     let (clock, health) = health();
-    health.set_population(Population { kernels: 10, backends: 2, devices: 1 });
+    health.set_population(InstalledCounts { kernels: 10, backends: 2, devices: 1 });
     assert_eq!(health.level(), DegradationLevel::Full);
     for fault in 1..=4 {
         health.record_engine_fault("selection panicked");

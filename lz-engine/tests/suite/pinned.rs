@@ -5,8 +5,8 @@ use lz_core::spec::StrideNeeds;
 use lz_core::{DType, Error, KernelError, ReasonCode};
 use lz_engine::Engine;
 use lz_engine::engine::Pinned;
-use lz_engine::mode::{self, Ask, ModeChange};
-use lz_engine::policy::{Listed, Pattern, Policy, Provenance};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
+use lz_engine::policy::{ListEntry, Pattern, Policy, Provenance};
 
 fn pin(engine: &Engine, shape: &Shape) -> Pinned {
     engine.pin(attend(), &shape.context(), &mut |_| Ok(())).unwrap_or_else(|error| panic!("{error}"))
@@ -77,7 +77,7 @@ fn unsupported_strides_are_rejected() {
     let engine = engine([needy, spec("b.x").priority(1)]);
     let pinned = pin(&engine, &Shape::default());
     let elsewhere = Shape { strides: (false, true, 4), ..Shape::default() };
-    let _strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
+    let _strict = mode::scope(ModeOverride::NONE.set(ModeFlag::Strict, true));
     let found = codes(run(&engine, &pinned, &elsewhere));
     assert_eq!(found.first(), Some(&ReasonCode::PlanStale));
     assert!(found.len() > 1);
@@ -88,7 +88,7 @@ fn denied_pinned_kernel_is_rejected_until_allowed() {
     let engine = engine([spec("a.x").priority(90), spec("b.x")]);
     let shape = Shape::default();
     let pinned = pin(&engine, &shape);
-    let denied = Listed {
+    let denied = ListEntry {
         kernels: Pattern::new("a.*"),
         operations: Pattern::any(),
         source: Provenance::new("layerzero.yaml:3"),
@@ -98,7 +98,7 @@ fn denied_pinned_kernel_is_rejected_until_allowed() {
     engine.set_policy(Policy::default());
     assert_eq!(run(&engine, &pinned, &shape).unwrap(), "a.x");
     {
-        let _captured = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+        let _captured = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
         assert_eq!(codes(run(&engine, &pinned, &shape))[0], ReasonCode::PlanStale);
     }
     engine.unregister_backend("a");

@@ -7,7 +7,7 @@ use lz_core::device::Platform;
 use lz_core::plan::TransformKind;
 use lz_core::{Context, DType, KernelEntry, KernelSpec, OperationInfo, ReasonCode, dynamic};
 use lz_engine::Engine;
-use lz_engine::mode::{self, Ask, ModeChange};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
 use lz_engine::planner::Step;
 use lz_engine::policy::{Lock, Pattern, Policy, Provenance};
 use proptest::collection::vec as vec_of;
@@ -81,7 +81,7 @@ fn norm_kernel(id: &str) -> KernelSpec {
 }
 
 #[test]
-fn what_one_makes_saves_the_next_ones_conversion() {
+fn output_layout_of_one_step_saves_a_conversion() {
     // Alone `a` wins by two points. In a row of three, `b` converts only once at each end.
     let mut a = works_in("a.attend", "BSHD", 30, 5);
     a.produces_layout = Some("BHSD".to_owned());
@@ -151,7 +151,7 @@ fn other_dtypes_are_used_only_if_allowed() {
 #[test]
 fn strict_blocks_do_not_convert_inputs() {
     let engine = engine([works_in("a.attend", "BSHD", 10, 1), works_in("b.attend", "BHSD", 50, 1)]);
-    let _strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
+    let _strict = mode::scope(ModeOverride::NONE.set(ModeFlag::Strict, true));
     let plan = engine.plan_block(&[attention(), attention()]).unwrap();
     assert!(plan.joint.steps.iter().all(|step| step.kernel == "a.attend"), "{plan}");
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use lz_engine::policy::env;
 use lz_engine::policy::file::{Document, Vocabulary};
-use lz_engine::policy::layer::{Given, Layer};
+use lz_engine::policy::layer::{Layer, SettingInput};
 use lz_engine::policy::stack::PolicyStack;
 use lz_engine::policy::{Action, Policy};
 use lz_schema::diagnostics::Code;
@@ -157,7 +157,7 @@ fn later_layers_win_with_their_source() {
     assert_eq!(shown("avoid"), "c from layerzero.yaml:4", "what is preferred later is no longer avoided");
     assert_eq!(shown("locks.norm.rms"), "cpu.norm.rms from LAYERZERO_LOCK_NORM_RMS");
 
-    stack.configure([("deterministic".to_owned(), Given::Bool(false))], "lz.configure").unwrap();
+    stack.configure([("deterministic".to_owned(), SettingInput::Bool(false))], "lz.configure").unwrap();
     assert_eq!(shown("deterministic"), "false from lz.configure");
     stack.unlock("norm.rms");
     assert_eq!(shown("locks.norm.rms"), "");
@@ -190,9 +190,15 @@ fn profile_is_between_file_and_environment() {
     assert_eq!(value.source.to_string(), "layerzero.yaml:5 (profile canary)");
     stack.set_environment(&env::read(variables("LAYERZERO_DETERMINISTIC=0"), &vocabulary()).unwrap());
     assert!(!stack.policy().deterministic.value, "the environment is above the profile");
-    stack.configure([("profile".to_owned(), Given::Text("production".to_owned()))], "lz.configure").unwrap();
+    stack
+        .configure([("profile".to_owned(), SettingInput::Text("production".to_owned()))], "lz.configure")
+        .unwrap();
     assert_eq!(stack.value("log_selections").unwrap().value.to_string(), "false");
-    assert!(stack.configure([("profile".to_owned(), Given::Text("x".to_owned()))], "lz.configure").is_err());
+    assert!(
+        stack
+            .configure([("profile".to_owned(), SettingInput::Text("x".to_owned()))], "lz.configure")
+            .is_err()
+    );
 }
 
 #[test]
@@ -207,13 +213,15 @@ fn experimental_kernels_are_denied_unless_allowed() {
 #[test]
 fn configure_is_all_or_nothing() {
     let stack = stack("enabled: true\n");
-    let wrong =
-        [("deterministic".to_owned(), Given::Bool(true)), ("memory_headroom_mb".to_owned(), Given::Int(-3))];
+    let wrong = [
+        ("deterministic".to_owned(), SettingInput::Bool(true)),
+        ("memory_headroom_mb".to_owned(), SettingInput::Int(-3)),
+    ];
     let error = stack.configure(wrong, "lz.configure").unwrap_err();
     assert_eq!(error.to_string(), "`memory_headroom_mb` needs an integer >= 0, found `-3`");
     assert!(!stack.policy().deterministic.value);
     let error =
-        stack.configure([("determinstic".to_owned(), Given::Bool(true))], "lz.configure").unwrap_err();
+        stack.configure([("determinstic".to_owned(), SettingInput::Bool(true))], "lz.configure").unwrap_err();
     assert_eq!(error.to_string(), "unknown setting `determinstic`; did you mean `deterministic`?");
 }
 
@@ -223,9 +231,9 @@ fn every_change_is_published() {
     let sink = Arc::clone(&published);
     let stack = PolicyStack::new(move |layer| sink.lock().unwrap().push(layer.policy()));
     stack.lock("norm.rms", "cpu.norm.rms", "lz.lock");
-    stack.configure([("enabled".to_owned(), Given::Bool(false))], "lz.configure").unwrap();
+    stack.configure([("enabled".to_owned(), SettingInput::Bool(false))], "lz.configure").unwrap();
     stack.unlock("norm.rms");
-    stack.configure([("enabled".to_owned(), Given::Bool(true))], "lz.configure").unwrap();
+    stack.configure([("enabled".to_owned(), SettingInput::Bool(true))], "lz.configure").unwrap();
     let published = published.lock().unwrap();
     let shown: Vec<(usize, bool)> =
         published.iter().map(|policy| (policy.locks.len(), policy.enabled.value)).collect();
@@ -245,7 +253,7 @@ fn digest_is_independent_of_sources() {
     let one = stack("# a comment\ndeterministic: true\n");
     let other = stack("enabled: true\n");
     assert_ne!(one.digest(), other.digest());
-    other.configure([("deterministic".to_owned(), Given::Bool(true))], "lz.configure").unwrap();
+    other.configure([("deterministic".to_owned(), SettingInput::Bool(true))], "lz.configure").unwrap();
     assert_eq!(one.digest(), other.digest());
 }
 

@@ -8,7 +8,7 @@ use lz_core::{DType, KernelSpec, ReasonCode};
 use lz_device::detect_cpu;
 use lz_engine::Engine;
 use lz_engine::bucket::Bucket;
-use lz_engine::evidence::{Evidence, Finding, Question, StoredEvidence, dtypes_text};
+use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, StoredEvidence, dtypes_text};
 use lz_engine::policy::{Action, Pattern, Policy, Provenance, Rule};
 use lz_perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
 use lz_test_support::Folder;
@@ -90,7 +90,7 @@ fn row(spec: &KernelSpec, shape: &Shape, median_ns: f64, expires_at: Option<u64>
 struct Asked(Arc<StoredEvidence>);
 
 impl Evidence for Asked {
-    fn findings(&self, question: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>)) {
+    fn findings(&self, question: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
         self.0.findings(question, tell);
     }
 }

@@ -11,9 +11,9 @@ use lz_core::{
     ReasonCode, Run, Tensor, dynamic,
 };
 use lz_engine::Engine;
-use lz_engine::mode::{self, Ask, ModeChange};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
 use lz_engine::planner::BlockCall;
-use lz_engine::policy::{Policy, Sourced};
+use lz_engine::policy::{Policy, WithSource};
 
 /// Caches with their own dtype, and outputs with another.
 const CACHED: &str = r#"
@@ -161,16 +161,16 @@ fn undeclared_graph_safety_follows_the_setting() {
     let mut unsafe_one = spec("unsafe.x").priority(90);
     unsafe_one.cuda_graph_unsafe = true;
     let engine = engine([unsafe_one, spec("silent.x").priority(50)]);
-    let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+    let _capturing = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
     assert!(matches!(run(&engine, &Shape::default()), Err(Error::CudaGraphUnsafe { .. })));
-    let policy = Policy { default_graph_safe: Sourced::new(true, "test"), ..Policy::default() };
+    let policy = Policy { default_graph_safe: WithSource::new(true, "test"), ..Policy::default() };
     engine.set_policy(policy.clone());
     assert_eq!(
         run(&engine, &Shape::default()).unwrap(),
         "silent.x",
         "the other one says that it is not safe"
     );
-    engine.set_policy(Policy { graph_strict_mode: Sourced::new(true, "test"), ..policy });
+    engine.set_policy(Policy { graph_strict_mode: WithSource::new(true, "test"), ..policy });
     let error = run(&engine, &Shape::default()).unwrap_err();
     assert!(error.to_string().contains("trial capture"), "what is assumed has still to be tried: {error}");
     engine.mark_captured("silent.x", attend(), &Shape::default().context());
@@ -202,6 +202,6 @@ fn output_copy_costs_points_and_is_shown() {
     let fresh = engine.explain(attend(), &with(FRESH_OUTPUT));
     assert!(fresh.candidate("copies.x").unwrap().transforms.is_empty());
     // A copy changes no value, so strict mode allows it.
-    let _strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
+    let _strict = mode::scope(ModeOverride::NONE.set(ModeFlag::Strict, true));
     assert!(engine.explain(attend(), &with(given)).candidate("copies.x").unwrap().reasons.is_empty());
 }

@@ -5,8 +5,8 @@ use crate::engine_support::{Shape, attend, engine, entry, run, spec};
 use lz_core::device::Platform;
 use lz_engine::Engine;
 use lz_engine::health::DegradationLevel;
-use lz_engine::mode::{self, Ask, ModeChange};
-use lz_engine::policy::{Policy, Sourced};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
+use lz_engine::policy::{Policy, WithSource};
 
 /// Kernels of a host and of a GPU, each with a reference.
 fn both_platforms() -> Engine {
@@ -34,7 +34,7 @@ fn disabled_selects_the_reference_of_the_device() {
     let host = both_platforms();
     let gpu = host.with_device(lz_device::preset("h200").unwrap());
     assert_eq!(chosen(&gpu).as_deref(), Some("gpu.fast"));
-    let _disabled = mode::scope(ModeChange::NONE.set(Ask::Disabled, true));
+    let _disabled = mode::scope(ModeOverride::NONE.set(ModeFlag::Disabled, true));
     assert_eq!(chosen(&gpu).as_deref(), Some("gpu.composed"));
     assert_eq!(run(&host, &Shape::default()).unwrap(), "reference.attend");
 }
@@ -42,7 +42,7 @@ fn disabled_selects_the_reference_of_the_device() {
 #[test]
 fn deterministic_calls_fall_back_to_the_reference_of_the_device() {
     let gpu = both_platforms().with_device(lz_device::preset("h200").unwrap());
-    gpu.set_policy(Policy { deterministic: Sourced::new(true, "test"), ..Policy::default() });
+    gpu.set_policy(Policy { deterministic: WithSource::new(true, "test"), ..Policy::default() });
     assert_eq!(chosen(&gpu).as_deref(), Some("gpu.composed"));
 }
 
@@ -62,6 +62,6 @@ fn backend_named_reference_is_not_a_reference() {
     pretender.reference = false;
     let engine = Engine::new();
     engine.register([entry(pretender)]).unwrap();
-    let _disabled = mode::scope(ModeChange::NONE.set(Ask::Disabled, true));
+    let _disabled = mode::scope(ModeOverride::NONE.set(ModeFlag::Disabled, true));
     assert!(run(&engine, &Shape::default()).is_err());
 }

@@ -9,10 +9,10 @@ use lz_core::kernel::Severity;
 use lz_core::plan::TransformKind;
 use lz_core::spec::StrideNeeds;
 use lz_core::{DType, Error, KernelEntry, KernelError, KernelSpec, Reason, ReasonCode, Run};
-use lz_engine::evidence::{Evidence, Finding, Measured, MemoryProbe, Question};
-use lz_engine::mode::{self, Ask, KvStrategy, ModeChange};
-use lz_engine::policy::{Action, JitPolicy, Listed, Lock, Pattern, Policy, Provenance, Rule, Sourced};
-use lz_engine::{Engine, Moment};
+use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe};
+use lz_engine::mode::{self, KvStrategy, ModeFlag, ModeOverride};
+use lz_engine::policy::{Action, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule, WithSource};
+use lz_engine::{Engine, HeldSnapshot};
 
 fn codes(error: &Error) -> Vec<ReasonCode> {
     error.reasons().iter().map(|reason| reason.code).collect()
@@ -25,8 +25,8 @@ fn refused(shape: &Shape, spec: KernelSpec) -> Error {
     }
 }
 
-fn listed(pattern: &str) -> Listed {
-    Listed {
+fn listed(pattern: &str) -> ListEntry {
+    ListEntry {
         kernels: Pattern::new(pattern),
         operations: Pattern::any(),
         source: Provenance::new("layerzero.yaml:3"),
@@ -92,16 +92,16 @@ fn mode_comes_from_policy_and_thread() {
     let shape = Shape::default();
     assert_eq!(run(&engine, &shape).unwrap(), "fast.x");
     {
-        let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+        let _capturing = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
         assert_eq!(run(&engine, &shape).unwrap(), "safe.x");
     }
     assert_eq!(run(&engine, &shape).unwrap(), "fast.x");
-    engine.set_policy(Policy { deterministic: Sourced::new(true, "test"), ..Policy::default() });
+    engine.set_policy(Policy { deterministic: WithSource::new(true, "test"), ..Policy::default() });
     assert_eq!(run(&engine, &shape).unwrap(), "safe.x");
     engine.unregister_backend("safe");
     assert_eq!(codes(&run(&engine, &shape).unwrap_err()), [ReasonCode::NonDeterministic]);
     engine.set_policy(Policy::default());
-    let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+    let _capturing = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
     let error = run(&engine, &shape).unwrap_err();
     assert!(matches!(error, Error::CudaGraphUnsafe { .. }), "{error}");
 }
@@ -114,7 +114,7 @@ fn kv_strategies_and_tensor_parallel_invariance_are_limits() {
     let shape = Shape::default();
     assert!(run(&engine, &shape).is_ok());
     let _virtual =
-        mode::scope(ModeChange::NONE.kv(KvStrategy::Virtual).set(Ask::TensorParallelInvariant, true));
+        mode::scope(ModeOverride::NONE.kv(KvStrategy::Virtual).set(ModeFlag::TensorParallelInvariant, true));
     let error = run(&engine, &shape).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::TpInvarianceRequired, ReasonCode::KvStrategyUnsupported]);
 }
@@ -135,7 +135,7 @@ fn adapters_convert_with_a_penalty_unless_strict() {
         (plan.transforms.to_string(), plan.transform_cost, plan.score),
         ("layout".to_owned(), 15.0, 35.0)
     );
-    engine.set_policy(Policy { strict_mode: Sourced::new(true, "test"), ..Policy::default() });
+    engine.set_policy(Policy { strict_mode: WithSource::new(true, "test"), ..Policy::default() });
     assert_eq!(codes(&run(&engine, &other).unwrap_err()), [ReasonCode::StrictModeTransform]);
 }
 
@@ -201,7 +201,7 @@ fn lists_and_rules_score_and_exclude() {
 #[test]
 fn disabled_engine_runs_references_only() {
     let engine = engine([spec("fast.x").priority(90), spec("reference.x")]);
-    engine.set_policy(Policy { enabled: Sourced::new(false, "LAYERZERO_DISABLED"), ..Policy::default() });
+    engine.set_policy(Policy { enabled: WithSource::new(false, "LAYERZERO_DISABLED"), ..Policy::default() });
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "reference.x");
 }
 
@@ -253,7 +253,7 @@ fn launch_must_fit_the_device() {
     let split = ask(large()).unwrap().split.expect("as a whole it cannot be launched");
     assert_eq!((split.axis.as_str(), split.part), ("batch", 1 << 12));
     // A strict call gets the reason.
-    let strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
+    let strict = mode::scope(ModeOverride::NONE.set(ModeFlag::Strict, true));
     let error = ask(large()).unwrap_err();
     drop(strict);
     insta::assert_snapshot!(error, @r"
@@ -347,7 +347,7 @@ fn cold_kernel_is_requested_and_skipped() {
     engine.mark_warm("jit.x", attend(), &shape.context());
     assert_eq!(run(&engine, &shape).unwrap(), "jit.x");
     assert_eq!(run(&engine, &Shape { head_dim: 128, ..shape.clone() }).unwrap(), "ready.x");
-    engine.set_policy(Policy { jit: Sourced::new(JitPolicy::Never, "test"), ..Policy::default() });
+    engine.set_policy(Policy { jit: WithSource::new(JitPolicy::Never, "test"), ..Policy::default() });
     assert_eq!(run(&engine, &shape).unwrap(), "ready.x");
 }
 
@@ -358,13 +358,13 @@ fn measurements_affect_selection_by_confidence() {
         confidence: f64,
     }
     impl Evidence for Known {
-        fn findings(&self, _: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>)) {
+        fn findings(&self, _: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
             for (kernel, median_ns) in [("a.x", self.slower_ns), ("b.x", 100.0)] {
                 let measured =
                     Measured { median_ns, samples: 40, age_seconds: 9, confidence: self.confidence };
-                tell(&Finding { kernel, version: "1", capabilities_hash: "", measured });
+                tell(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
                 let other = Measured { median_ns: 1.0, ..measured };
-                tell(&Finding { kernel, version: "another", capabilities_hash: "", measured: other });
+                tell(&KernelEvidence { kernel, version: "another", capabilities_hash: "", measured: other });
             }
         }
     }
@@ -466,7 +466,7 @@ fn panic_is_a_kernel_failure() {
     let engine = with_failing(|| panic!("boom"));
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "good.x");
     engine.set_policy(Policy {
-        fallback_enabled: Sourced::new(false, "layerzero.yaml:2"),
+        fallback_enabled: WithSource::new(false, "layerzero.yaml:2"),
         ..Policy::default()
     });
     let error = run(&engine, &Shape { seq: 1, ..Shape::default() }).unwrap_err();
@@ -662,9 +662,9 @@ fn strict_graph_mode_requires_a_trial_capture() {
     safe.cuda_graph_safe = true;
     let engine = engine([safe]);
     let shape = Shape::default();
-    engine.set_policy(Policy { graph_strict_mode: Sourced::new(true, "test"), ..Policy::default() });
+    engine.set_policy(Policy { graph_strict_mode: WithSource::new(true, "test"), ..Policy::default() });
     assert!(run(&engine, &shape).is_ok(), "outside a capture nothing is asked");
-    let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+    let _capturing = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
     let error = run(&engine, &shape).unwrap_err();
     assert!(matches!(error, Error::CudaGraphUnsafe { .. }), "{error}");
     assert!(error.to_string().contains("has not passed a trial capture"), "{error}");
@@ -679,22 +679,22 @@ fn strict_graph_mode_requires_a_trial_capture() {
 fn calls_are_decided_under_a_held_snapshot() {
     let engine = engine([spec("first.x").priority(60), spec("second.x").priority(50)]);
     let shape = Shape::default();
-    let pinned = |moment: &Moment| {
+    let pinned = |moment: &HeldSnapshot| {
         let mut who = String::new();
         let mut run_one = |entry: &KernelEntry, run: &mut Run<'_>| {
             who.clone_from(&entry.spec.id);
             entry.kernel.run(&mut [], &mut [], run)
         };
-        engine.dispatch_at(moment, attend(), &shape.context(), &mut run_one).map(|()| who)
+        engine.dispatch_with_snapshot(moment, attend(), &shape.context(), &mut run_one).map(|()| who)
     };
-    let before = engine.moment();
+    let before = engine.hold_snapshot();
     assert_eq!(pinned(&before).unwrap(), "first.x");
     engine.register([entry(spec("third.x").priority(90))]).unwrap();
     assert_eq!(run(&engine, &shape).unwrap(), "third.x");
     assert_eq!(pinned(&before).unwrap(), "first.x", "it was not there at that moment");
-    assert_eq!(pinned(&engine.moment()).unwrap(), "third.x");
+    assert_eq!(pinned(&engine.hold_snapshot()).unwrap(), "third.x");
     // Modes belong to the thread: a held snapshot does not make an unsafe call safe.
-    let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+    let _capturing = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
     assert!(matches!(pinned(&before), Err(Error::CudaGraphUnsafe { .. })));
 }
 
@@ -703,14 +703,14 @@ fn failing_kernel_of_a_held_snapshot_falls_back() {
     let engine = engine([spec("second.x").priority(50)]);
     let fails = || Err(KernelError::failed("no").before_writing());
     engine.register([failing(spec("first.x").priority(60), fails)]).unwrap();
-    let moment = engine.moment();
+    let moment = engine.hold_snapshot();
     for _ in 0..2 {
         let mut tried = Vec::new();
         let mut run_one = |entry: &KernelEntry, run: &mut Run<'_>| {
             tried.push(entry.spec.id.clone());
             entry.kernel.run(&mut [], &mut [], run)
         };
-        engine.dispatch_at(&moment, attend(), &Shape::default().context(), &mut run_one).unwrap();
+        engine.dispatch_with_snapshot(&moment, attend(), &Shape::default().context(), &mut run_one).unwrap();
         assert_eq!(tried, ["first.x", "second.x"]);
     }
 }
@@ -723,8 +723,8 @@ fn policy_decides_without_an_invariant_kernel() {
     let engine = engine([spec("fast.x").priority(90), reference]);
     let with = |fallback: TpFallback| {
         engine.set_policy(Policy {
-            require_tp_invariant: Sourced::new(true, "test"),
-            tp_fallback: Sourced::new(fallback, "test"),
+            require_tp_invariant: WithSource::new(true, "test"),
+            tp_fallback: WithSource::new(fallback, "test"),
             ..Policy::default()
         });
         run(&engine, &Shape::default())

@@ -10,10 +10,10 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use lz_device::FreeMemory;
 use lz_engine::Engine;
 use lz_engine::evidence::{MemoryProbe, SystemMemory};
-use lz_engine::mode::{self, KvStrategy, ModeChange, ReductionOrder};
-use lz_engine::policy::layer::Given;
+use lz_engine::mode::{self, KvStrategy, ModeOverride, ReductionOrder};
+use lz_engine::policy::layer::SettingInput;
 use lz_engine::policy::overlay::Overlay;
-use lz_engine::policy::{Policy, Sourced, TpFallback};
+use lz_engine::policy::{Policy, TpFallback, WithSource};
 use lz_engine::tune::TuneOptions;
 use lz_perfdb::PerfDb;
 use lz_test_support::Folder;
@@ -52,7 +52,7 @@ fn largest_free_block_is_cached_until_ttl_or_failed_allocation() {
     probe.block.store(1 << 20, Ordering::Relaxed);
     assert_eq!(run(&engine, &call).unwrap(), "frugal.x", "what was found out is believed for a minute");
     assert_eq!(probe.asked.load(Ordering::Relaxed), 1);
-    let source = Sourced::new(Duration::ZERO, "memory.probe_ttl_seconds");
+    let source = WithSource::new(Duration::ZERO, "memory.probe_ttl_seconds");
     engine.set_policy(Policy { probe_time_to_live: source, ..Policy::default() });
     assert_eq!(run(&engine, &call).unwrap(), "hungry.x");
     engine.set_policy(Policy::default());
@@ -78,10 +78,10 @@ fn tp_invariance_requires_matching_ranks_and_reduction_order() {
         invariant("paired.x", 80, Some(8), Some(ReductionOrder::Tree)),
         invariant("reference.x", 0, None, None),
     ]);
-    let invariant = Policy { require_tp_invariant: Sourced::new(true, "test"), ..Policy::default() };
+    let invariant = Policy { require_tp_invariant: WithSource::new(true, "test"), ..Policy::default() };
     let ask = |policy: &Policy, ranks| {
         engine.set_policy(policy.clone());
-        let _group = mode::scope(ModeChange::NONE.tp(ranks));
+        let _group = mode::scope(ModeOverride::NONE.tp(ranks));
         let explanation = engine.explain(attend(), &Shape::default().context());
         let ran = run(&engine, &Shape::default()).unwrap();
         assert_eq!(explanation.chosen(), Some(ran.as_str()));
@@ -99,9 +99,9 @@ fn tp_invariance_requires_matching_ranks_and_reduction_order() {
     assert_eq!(who, "reference.x");
     let size = "TP_SIZE_EXCEEDED: requires at most 8 ranks, found 16 ranks";
     assert_eq!(reasons[..3], [size, size, order]);
-    let ring = Policy { reduction_order: Sourced::new(ReductionOrder::Ring, "test"), ..invariant.clone() };
+    let ring = Policy { reduction_order: WithSource::new(ReductionOrder::Ring, "test"), ..invariant.clone() };
     assert_eq!(ask(&ring, 8).0, "ringed.x");
-    let lenient = Policy { tp_fallback: Sourced::new(TpFallback::BestEffort, "test"), ..invariant };
+    let lenient = Policy { tp_fallback: WithSource::new(TpFallback::BestEffort, "test"), ..invariant };
     assert_eq!(ask(&lenient, 16).0, "reference.x", "who keeps the promise comes first");
     assert_eq!(ask(&lenient, 8).0, "paired.x");
 }
@@ -114,11 +114,11 @@ fn tp_size_is_a_setting() {
     reference.tp_invariant = true;
     let engine = engine([small, reference]);
     let set = |key: &str, value| engine.configure([(format!("tp_invariance.{key}"), value)]).unwrap();
-    set("require_tp_invariant", Given::Bool(true));
+    set("require_tp_invariant", SettingInput::Bool(true));
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "small.x");
-    set("tp_size", Given::Int(4));
+    set("tp_size", SettingInput::Int(4));
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "reference.x");
-    let narrow = Overlay::new().set("tp_invariance.tp_size", Given::Int(2)).unwrap();
+    let narrow = Overlay::new().set("tp_invariance.tp_size", SettingInput::Int(2)).unwrap();
     let scope = engine.scope(narrow);
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "small.x");
     drop(scope);
@@ -132,9 +132,9 @@ fn virtual_kv_cache_requires_a_minimum_driver() {
     decode.kv_strategies = vec!["virtual".to_owned()];
     let engine = engine([decode]).with_device(lz_device::preset("h100").unwrap());
     let call = Shape::default().context();
-    let _virtual = mode::scope(ModeChange::NONE.kv(KvStrategy::Virtual));
+    let _virtual = mode::scope(ModeOverride::NONE.kv(KvStrategy::Virtual));
     assert!(engine.which(attend(), &call).is_ok());
-    let oldest = Sourced::new("999.0".to_owned(), "layerzero.yaml:3");
+    let oldest = WithSource::new("999.0".to_owned(), "layerzero.yaml:3");
     engine.set_policy(Policy { kv_min_driver: oldest, ..Policy::default() });
     let error = engine.which(attend(), &call).unwrap_err();
     assert!(error.has(ReasonCode::DriverVersionUnsupported), "{error}");
@@ -144,7 +144,7 @@ fn virtual_kv_cache_requires_a_minimum_driver() {
 #[test]
 fn explanations_can_be_disabled() {
     let engine = engine([spec("a.x").priority(9), spec("b.x")]);
-    engine.configure([("explain_enabled".to_owned(), Given::Bool(false))]).unwrap();
+    engine.configure([("explain_enabled".to_owned(), SettingInput::Bool(false))]).unwrap();
     let explanation = engine.explain(attend(), &Shape::default().context());
     assert_eq!((explanation.chosen(), explanation.candidates.len()), (Some("a.x"), 0));
     let text = explanation.to_string();
@@ -155,7 +155,7 @@ fn explanations_can_be_disabled() {
 fn tuning_samples_are_a_setting() {
     let engine = Engine::new();
     assert_eq!(TuneOptions::of(&engine).max_samples, 20);
-    engine.configure([("perfdb.tune_samples".to_owned(), Given::Int(3))]).unwrap();
+    engine.configure([("perfdb.tune_samples".to_owned(), SettingInput::Int(3))]).unwrap();
     let options = TuneOptions::of(&engine);
     assert_eq!((options.min_samples, options.max_samples), (3, 3));
 }
@@ -181,7 +181,7 @@ fn cold_kernel_compiles_inside_a_call_only_as_last_resort() {
     assert_eq!(run(&engine, &short).unwrap(), "short.x");
     let error = run(&engine, &long).unwrap_err();
     assert!(error.has(ReasonCode::JitCold) && error.has(ReasonCode::SeqTooLong), "{error}");
-    let source = Sourced::new(false, "jit.fail_on_no_fallback");
+    let source = WithSource::new(false, "jit.fail_on_no_fallback");
     engine.set_policy(Policy { fail_on_no_fallback: source, ..Policy::default() });
     // Both calls are in one cell.
     assert_eq!(run(&engine, &short).unwrap(), "short.x");
@@ -208,8 +208,8 @@ fn system_memory_is_probed_if_enabled() {
     modest.workspace = Some("4096".to_owned());
     let engine = engine([hungry, modest]);
     let asking = |probe_memory: bool| {
-        let policy = Policy { memory_headroom: Sourced::new(None, "test"), ..Policy::default() };
-        engine.set_policy(Policy { probe_memory: Sourced::new(probe_memory, "test"), ..policy });
+        let policy = Policy { memory_headroom: WithSource::new(None, "test"), ..Policy::default() };
+        engine.set_policy(Policy { probe_memory: WithSource::new(probe_memory, "test"), ..policy });
         run(&engine, &Shape::default()).unwrap()
     };
     assert_eq!(asking(false), "hungry.x", "nobody has said that an exbibyte is too much");

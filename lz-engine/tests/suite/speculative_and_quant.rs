@@ -3,12 +3,12 @@
 use crate::engine_support::{Shape, attend, engine, spec};
 use lz_core::{Context, DType, Error, KernelSpec, OperationInfo, ReasonCode, dynamic};
 use lz_engine::Engine;
-use lz_engine::policy::layer::Given;
-use lz_engine::quant::{FormatCall, QuantConfig, Weighing};
-use lz_engine::speculative::{Algorithm, PairCache, Side, SpeculativeConfig};
+use lz_engine::policy::layer::SettingInput;
+use lz_engine::quant::{AccuracyWeighting, FormatCall, QuantConfig};
+use lz_engine::speculative::{Algorithm, ModelCall, PairCache, SpeculativeConfig};
 
-fn side(context: &Context) -> Side<'_> {
-    Side { operation: attend(), context, pipeline_stages: 1 }
+fn side(context: &Context) -> ModelCall<'_> {
+    ModelCall { operation: attend(), context, pipeline_stages: 1 }
 }
 
 fn codes(error: &Error) -> Vec<ReasonCode> {
@@ -22,7 +22,7 @@ fn with_strategies(id: &str, priority: u8, strategies: &[&str]) -> KernelSpec {
 }
 
 /// Drafts are short, targets long; each kernel accepts only one of them.
-fn house() -> Engine {
+fn engine_with_kernels() -> Engine {
     let short = |spec: KernelSpec| spec.limit("seq <= 128", ReasonCode::AxisLimit);
     let long = |spec: KernelSpec| spec.limit("seq > 128", ReasonCode::AxisLimit);
     engine([
@@ -39,7 +39,7 @@ fn calls() -> (Context, Context) {
 
 #[test]
 fn shared_kv_cache_changes_the_best_pair() {
-    let engine = house();
+    let engine = engine_with_kernels();
     let (draft, target) = calls();
     let apart = SpeculativeConfig::default();
     let pair = engine.pair(&apart, side(&draft), side(&target)).unwrap();
@@ -57,10 +57,10 @@ fn shared_kv_cache_changes_the_best_pair() {
 
 #[test]
 fn each_incompatibility_has_a_reason() {
-    let engine = house();
+    let engine = engine_with_kernels();
     let (draft, target) = calls();
     let refused = |config: SpeculativeConfig, stages: u32| {
-        let target = Side { pipeline_stages: stages, ..side(&target) };
+        let target = ModelCall { pipeline_stages: stages, ..side(&target) };
         codes(&engine.pair(&config, side(&draft), target).unwrap_err())
     };
     let plain = SpeculativeConfig::default();
@@ -93,7 +93,7 @@ fn kernel_that_supports_the_algorithm_is_selected() {
 
 #[test]
 fn cached_pairs_end_with_the_generation_and_are_checked_per_call() {
-    let engine = house();
+    let engine = engine_with_kernels();
     let cache = PairCache::default();
     let (draft, target) = calls();
     let config = SpeculativeConfig::default();
@@ -112,9 +112,9 @@ fn settings_and_batch_size_determine_speculation() {
     let engine = Engine::new();
     engine
         .configure([
-            ("speculative_decoding.algorithm".to_owned(), Given::Text("medusa".to_owned())),
-            ("speculative_decoding.num_speculative_tokens".to_owned(), Given::Int(8)),
-            ("speculative_decoding.enabled".to_owned(), Given::Bool(true)),
+            ("speculative_decoding.algorithm".to_owned(), SettingInput::Text("medusa".to_owned())),
+            ("speculative_decoding.num_speculative_tokens".to_owned(), SettingInput::Int(8)),
+            ("speculative_decoding.enabled".to_owned(), SettingInput::Bool(true)),
         ])
         .unwrap();
     let config = SpeculativeConfig::of(&engine);
@@ -184,14 +184,14 @@ fn formats_are_selected_by_weighted_accuracy_and_speed() {
     let choose = |config: &QuantConfig, stored| engine.choose_format(config, stored, &calls);
     let weigh = |weighing| QuantConfig { weighing, ..QuantConfig::default() };
     assert_eq!(
-        choose(&weigh(Weighing::High), None).unwrap().format,
+        choose(&weigh(AccuracyWeighting::High), None).unwrap().format,
         "int4",
         "nvfp4 would be better, but nothing runs it"
     );
-    assert_eq!(choose(&weigh(Weighing::Performance), None).unwrap().format, "mxfp4");
-    let own = QuantConfig { profile: vec![("mxfp4".to_owned(), 9)], ..weigh(Weighing::High) };
+    assert_eq!(choose(&weigh(AccuracyWeighting::Performance), None).unwrap().format, "mxfp4");
+    let own = QuantConfig { profile: vec![("mxfp4".to_owned(), 9)], ..weigh(AccuracyWeighting::High) };
     assert_eq!(choose(&own, None).unwrap().format, "mxfp4", "a model's own ranks come first");
-    let strict = QuantConfig { max_drop_percent: 2.0, ..weigh(Weighing::Performance) };
+    let strict = QuantConfig { max_drop_percent: 2.0, ..weigh(AccuracyWeighting::Performance) };
     assert_eq!(choose(&strict, None).unwrap().format, "int4");
     assert!(!choose(&strict, Some("int4")).unwrap().requantize);
     let error = choose(&strict, Some("mxfp4")).unwrap_err();

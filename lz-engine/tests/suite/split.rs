@@ -9,8 +9,8 @@ use lz_core::{
     Arg, DType, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, ReasonCode, Run, Tensor,
     TensorView,
 };
-use lz_engine::mode::{self, Ask, ModeChange};
-use lz_engine::policy::{Policy, Sourced};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
+use lz_engine::policy::{Policy, WithSource};
 use lz_engine::{Engine, dynamic};
 use lz_test_support::operations;
 use proptest::prelude::*;
@@ -100,7 +100,8 @@ fn engine(specs: Vec<KernelSpec>, headroom: u64) -> (Engine, Arc<AtomicUsize>) {
     let engine = Engine::new();
     let entry = |spec| KernelEntry::new(spec, Scales(Arc::clone(&runs))).of(scale());
     engine.register(specs.into_iter().map(entry)).unwrap_or_else(|error| panic!("{error}"));
-    engine.set_policy(Policy { memory_headroom: Sourced::new(Some(headroom), "test"), ..Policy::default() });
+    engine
+        .set_policy(Policy { memory_headroom: WithSource::new(Some(headroom), "test"), ..Policy::default() });
     (engine, runs)
 }
 
@@ -218,13 +219,13 @@ fn strict_calls_and_single_items_are_not_split() {
     let (engine, _) = engine(vec![greedy()], 1023);
     assert!(call(&engine, 40, None).unwrap_err().has(ReasonCode::MemoryHeadroomExceeded));
     let (engine, _) = self::engine(vec![greedy()], 4 * 1024);
-    let _strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
+    let _strict = mode::scope(ModeOverride::NONE.set(ModeFlag::Strict, true));
     assert!(call(&engine, 40, None).unwrap_err().has(ReasonCode::MemoryHeadroomExceeded));
 }
 
 /// Which operations of the catalog can be split at all: review the list before accepting a change of it.
 #[test]
-fn the_catalogue_is_cut_where_it_is_sound() {
+fn splittable_axes_of_all_operations() {
     let list: Vec<String> = operations()
         .iter()
         .filter_map(|info| Some(format!("{}: {}", info.name, lz_engine::split::batch_axis(info)?)))

@@ -164,7 +164,7 @@ fn lockfile() -> Lockfile {
 }
 
 #[test]
-fn a_lockfile_reads_as_text_and_comes_back() {
+fn lockfile_round_trips_as_text() {
     let lockfile = lockfile();
     insta::assert_snapshot!(lockfile.text());
     assert_eq!(Lockfile::read("layerzero.lock", &lockfile.text()).unwrap(), lockfile);

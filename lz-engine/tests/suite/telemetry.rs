@@ -64,7 +64,9 @@ fn calls_without_a_kernel_are_refusals() {
     let mut picky = spec("a.x");
     picky.deterministic = false;
     let engine = engine([picky]);
-    engine.configure([("deterministic".to_owned(), lz_engine::policy::layer::Given::Bool(true))]).unwrap();
+    engine
+        .configure([("deterministic".to_owned(), lz_engine::policy::layer::SettingInput::Bool(true))])
+        .unwrap();
     assert!(run(&engine, &Shape::default()).is_err());
     let metrics = engine.metrics();
     assert_eq!((metrics.selections, metrics.refusals, metrics.executions), (1, 1, 0));
@@ -105,7 +107,7 @@ fn debug_synchronizes_after_each_call() {
     engine.set_synchronize(Some(Arc::clone(&device) as Arc<dyn Synchronize>));
     run(&engine, &Shape::default()).unwrap();
     assert!(device.0.lock().unwrap().is_empty());
-    engine.configure([("debug".to_owned(), lz_engine::policy::layer::Given::Bool(true))]).unwrap();
+    engine.configure([("debug".to_owned(), lz_engine::policy::layer::SettingInput::Bool(true))]).unwrap();
     let _stream = lz_core::run::on_stream(7);
     run(&engine, &Shape::default()).unwrap();
     run(&engine, &Shape::default()).unwrap();

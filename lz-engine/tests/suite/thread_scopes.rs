@@ -6,10 +6,10 @@ use crate::engine_support::{Shape, attend, engine, failing, run, spec};
 use lz_core::run::on_stream;
 use lz_core::{DType, Error, KernelError, ReasonCode};
 use lz_engine::Engine;
-use lz_engine::mode::{self, Ask, ModeChange};
-use lz_engine::policy::layer::Given;
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
+use lz_engine::policy::layer::SettingInput;
 use lz_engine::policy::overlay::Overlay;
-use lz_engine::policy::{Policy, Sourced};
+use lz_engine::policy::{Policy, WithSource};
 
 fn names(list: &[&str]) -> Vec<String> {
     list.iter().map(|name| (*name).to_owned()).collect()
@@ -59,7 +59,7 @@ fn inner_scope_wins() {
         assert_eq!(who(&engine), "a.x");
         let _disabled = engine.disabled().unwrap();
         assert_eq!(who(&engine), "reference.x");
-        let _enabled = mode::scope(ModeChange::NONE.set(Ask::Disabled, false));
+        let _enabled = mode::scope(ModeOverride::NONE.set(ModeFlag::Disabled, false));
         assert_eq!(who(&engine), "a.x");
     }
     assert_eq!(who(&engine), "b.x");
@@ -96,9 +96,9 @@ fn policy_change_applies_inside_scopes() {
     let engine = three();
     let _scope = engine.scope(Overlay::new().avoid(&names(&["a"]))).unwrap();
     assert_eq!(who(&engine), "b.x");
-    engine.configure([("deny".to_owned(), Given::Texts(names(&["b"])))]).unwrap();
+    engine.configure([("deny".to_owned(), SettingInput::Texts(names(&["b"])))]).unwrap();
     assert_eq!(who(&engine), "a.x", "avoided, but of those that are left it is the best");
-    engine.configure([("deny".to_owned(), Given::Texts(Vec::new()))]).unwrap();
+    engine.configure([("deny".to_owned(), SettingInput::Texts(Vec::new()))]).unwrap();
     assert_eq!(who(&engine), "b.x");
 }
 
@@ -108,7 +108,7 @@ fn scope_controls_fallbacks_and_memory() {
     let engine = engine([spec("reference.x")]);
     engine.register([failing(spec("a.x").priority(60), failed)]).unwrap();
     assert_eq!(who(&engine), "reference.x");
-    let alone = Overlay::new().set("fallback_enabled", Given::Bool(false)).unwrap();
+    let alone = Overlay::new().set("fallback_enabled", SettingInput::Bool(false)).unwrap();
     {
         let _scope = engine.scope(alone).unwrap();
         let error = run(&engine, &Shape::default()).unwrap_err();
@@ -119,7 +119,8 @@ fn scope_controls_fallbacks_and_memory() {
     hungry.workspace = Some("2 * 1024 * 1024".to_owned());
     engine.register([crate::engine_support::entry(hungry)]).unwrap();
     assert_eq!(who(&engine), "hungry.x");
-    let _small = engine.scope(Overlay::new().set("memory_headroom_mb", Given::Int(1)).unwrap()).unwrap();
+    let _small =
+        engine.scope(Overlay::new().set("memory_headroom_mb", SettingInput::Int(1)).unwrap()).unwrap();
     assert_eq!(engine.which(attend(), &Shape::default().context()).unwrap().kernel, "a.x");
 }
 
@@ -168,7 +169,7 @@ fn scoped_and_unscoped_threads_do_not_interfere() {
         let changer = threads.spawn(|| {
             loop {
                 let on = changes.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
-                engine.set_policy(Policy { strict_mode: Sourced::new(on, "test"), ..Policy::default() });
+                engine.set_policy(Policy { strict_mode: WithSource::new(on, "test"), ..Policy::default() });
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }

@@ -9,19 +9,19 @@ use crate::engine_support::{Shape, attend, failing, spec};
 use lz_core::{KernelEntry, KernelError, KernelSpec};
 use lz_engine::Engine;
 use lz_engine::health::{Clock, ManualClock};
-use lz_engine::policy::layer::Given;
-use lz_engine::tune::{Outcome, Progress, TuneOptions, Tuned};
+use lz_engine::policy::layer::SettingInput;
+use lz_engine::tune::{Outcome, Progress, TuneOptions, TuningResult};
 use lz_perfdb::{Filter, PerfDb, unix_now};
 use lz_test_support::Folder;
 
-struct House {
+struct TuneFixture {
     folder: Folder,
     clock: Arc<ManualClock>,
 }
 
-impl House {
-    fn new() -> House {
-        House { folder: Folder::new(), clock: Arc::new(ManualClock::starting_at(unix_now())) }
+impl TuneFixture {
+    fn new() -> TuneFixture {
+        TuneFixture { folder: Folder::new(), clock: Arc::new(ManualClock::starting_at(unix_now())) }
     }
 
     /// A kernel that takes this long by the manual clock.
@@ -37,8 +37,8 @@ impl House {
         let path = self.folder.database().display().to_string();
         let engine = Engine::builder()
             .operations([attend()])
-            .set("perfdb.path", Given::Text(path))
-            .set("perf_environment.use_nvml", Given::Bool(false))
+            .set("perfdb.path", SettingInput::Text(path))
+            .set("perf_environment.use_nvml", SettingInput::Bool(false))
             .open()
             .unwrap();
         engine.register(kernels).unwrap();
@@ -54,14 +54,18 @@ impl House {
         }
     }
 
-    fn tune(&self, engine: &Engine, on_progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>) -> Tuned {
+    fn tune(
+        &self,
+        engine: &Engine,
+        on_progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    ) -> TuningResult {
         let mut run =
             |entry: &KernelEntry, run: &mut lz_core::Run<'_>| entry.kernel.run(&mut [], &mut [], run);
         engine.tune(attend(), &Shape::default().context(), &self.options(), &mut run, on_progress).unwrap()
     }
 }
 
-fn names(tuned: &Tuned) -> Vec<&str> {
+fn names(tuned: &TuningResult) -> Vec<&str> {
     tuned.kernels.iter().map(|(id, _)| id.as_str()).collect()
 }
 
@@ -71,28 +75,28 @@ fn go_on(_: &Progress<'_>) -> ControlFlow<()> {
 
 #[test]
 fn next_engine_selects_the_fastest_measured_kernel_and_explains_it() {
-    let house = House::new();
+    let fixture = TuneFixture::new();
     let kernels = || {
         vec![
-            house.kernel(spec("slow.x").priority(50), 9_000),
-            house.kernel(spec("fast.x").priority(45), 1_000),
-            house.kernel(spec("middle.x").priority(50), 4_000),
+            fixture.kernel(spec("slow.x").priority(50), 9_000),
+            fixture.kernel(spec("fast.x").priority(45), 1_000),
+            fixture.kernel(spec("middle.x").priority(50), 4_000),
         ]
     };
-    let first = house.engine(kernels());
+    let first = fixture.engine(kernels());
     assert_eq!(
         first.decide(attend(), &Shape::default().context()).unwrap(),
         "middle.x",
         "by priority and name"
     );
-    let tuned = house.tune(&first, &mut go_on);
+    let tuned = fixture.tune(&first, &mut go_on);
     assert_eq!(names(&tuned), ["fast.x", "middle.x", "slow.x"]);
     assert_eq!((tuned.best(), tuned.settled, tuned.cancelled), (Some("fast.x"), true, false));
     assert_eq!(tuned.kept, Some(Ok(())));
     assert_eq!(first.decide(attend(), &Shape::default().context()).unwrap(), "fast.x", "from then on");
     drop(first);
 
-    let second = house.engine(kernels());
+    let second = fixture.engine(kernels());
     let explanation = second.explain(attend(), &Shape::default().context());
     assert_eq!(explanation.chosen(), Some("fast.x"));
     let measured = explanation.candidate("fast.x").and_then(|one| one.evidence).unwrap();
@@ -107,10 +111,10 @@ fn next_engine_selects_the_fastest_measured_kernel_and_explains_it() {
 
 #[test]
 fn candidates_are_interleaved_and_rounds_rotate() {
-    let house = House::new();
-    let engine = house.engine(vec![house.kernel(spec("a.x"), 100), house.kernel(spec("b.x"), 100)]);
+    let fixture = TuneFixture::new();
+    let engine = fixture.engine(vec![fixture.kernel(spec("a.x"), 100), fixture.kernel(spec("b.x"), 100)]);
     let mut order = String::new();
-    let tuned = house.tune(&engine, &mut |progress| {
+    let tuned = fixture.tune(&engine, &mut |progress| {
         if let Progress::Sampled { kernel, max, .. } = progress {
             order.push_str(&kernel[..1]);
             assert_eq!(*max, 40);
@@ -124,12 +128,12 @@ fn candidates_are_interleaved_and_rounds_rotate() {
 
 #[test]
 fn kernel_that_cannot_win_is_excluded() {
-    let house = House::new();
+    let fixture = TuneFixture::new();
     let kernels = [("a.x", 100), ("b.x", 100), ("endless.x", 9000), ("hopeless.x", 900), ("slower.x", 200)]
-        .map(|(id, cost)| house.kernel(spec(id), cost));
-    let engine = house.engine(kernels.into());
+        .map(|(id, cost)| fixture.kernel(spec(id), cost));
+    let engine = fixture.engine(kernels.into());
     let mut order = String::new();
-    let tuned = house.tune(&engine, &mut |progress| {
+    let tuned = fixture.tune(&engine, &mut |progress| {
         if let Progress::Sampled { kernel, .. } = progress {
             order.push_str(&kernel[..1]);
         }
@@ -144,20 +148,20 @@ fn kernel_that_cannot_win_is_excluded() {
 /// the priorities.
 #[test]
 fn faster_kernel_wins_despite_variance_and_lower_priority() {
-    let house = House::new();
+    let fixture = TuneFixture::new();
     let varying = |spec: KernelSpec, cost_ns: u64| {
-        let (clock, run) = (Arc::clone(&house.clock), AtomicU32::new(0));
+        let (clock, run) = (Arc::clone(&fixture.clock), AtomicU32::new(0));
         failing(spec, move || {
             let is_disturbed = run.fetch_add(1, Ordering::Relaxed) % 5 == 1;
             clock.advance(Duration::from_nanos(if is_disturbed { 4 * cost_ns } else { cost_ns }));
             Ok(())
         })
     };
-    let engine = house.engine(vec![
+    let engine = fixture.engine(vec![
         varying(spec("fast.x").priority(20), 6_000),
         varying(spec("slow.x").priority(60), 8_800),
     ]);
-    let tuned = house.tune(&engine, &mut go_on);
+    let tuned = fixture.tune(&engine, &mut go_on);
     assert_eq!((tuned.best(), tuned.settled), (Some("fast.x"), false));
     let explanation = engine.explain(attend(), &Shape::default().context());
     for kernel in ["fast.x", "slow.x"] {
@@ -170,10 +174,10 @@ fn faster_kernel_wins_despite_variance_and_lower_priority() {
 /// Simulates spinning threads: whatever runs within some milliseconds after another kernel takes three times as long.
 #[test]
 fn turn_outlasts_effects_of_the_previous_kernel() {
-    let house = House::new();
+    let fixture = TuneFixture::new();
     let last = Arc::new(std::sync::Mutex::new(("", Duration::ZERO)));
     let kernel = |id: &'static str, cost: u64, awake: Duration| {
-        let (clock, last) = (Arc::clone(&house.clock), Arc::clone(&last));
+        let (clock, last) = (Arc::clone(&fixture.clock), Arc::clone(&last));
         // Which kernel ran last, and since when.
         failing(spec(id), move || {
             let mut last = last.lock().unwrap();
@@ -186,9 +190,9 @@ fn turn_outlasts_effects_of_the_previous_kernel() {
         })
     };
     let awake = Duration::from_millis(13);
-    let engine = house.engine(vec![kernel("ours.x", 100, awake), kernel("theirs.x", 150, Duration::ZERO)]);
+    let engine = fixture.engine(vec![kernel("ours.x", 100, awake), kernel("theirs.x", 150, Duration::ZERO)]);
     let tune = |turn_time| {
-        let options = TuneOptions { turn_time, ..house.options() };
+        let options = TuneOptions { turn_time, ..fixture.options() };
         let mut run =
             |entry: &KernelEntry, run: &mut lz_core::Run<'_>| entry.kernel.run(&mut [], &mut [], run);
         let context = Shape::default().context();
@@ -201,26 +205,26 @@ fn turn_outlasts_effects_of_the_previous_kernel() {
 /// A kernel that takes seconds where another takes milliseconds is excluded after the warm-up.
 #[test]
 fn extremely_slow_kernel_is_excluded_after_warm_up() {
-    let house = House::new();
-    let engine = house.engine(vec![
-        house.kernel(spec("endless.x").priority(60), 2_000_000_000),
-        house.kernel(spec("fast.x").priority(20), 1_000_000),
+    let fixture = TuneFixture::new();
+    let engine = fixture.engine(vec![
+        fixture.kernel(spec("endless.x").priority(60), 2_000_000_000),
+        fixture.kernel(spec("fast.x").priority(20), 1_000_000),
     ]);
-    let options = TuneOptions { turn_time: Duration::from_millis(20), ..house.options() };
+    let options = TuneOptions { turn_time: Duration::from_millis(20), ..fixture.options() };
     let mut run = |entry: &KernelEntry, run: &mut lz_core::Run<'_>| entry.kernel.run(&mut [], &mut [], run);
     let context = Shape::default().context();
-    let begin = house.clock.elapsed();
+    let begin = fixture.clock.elapsed();
     let tuned = engine.tune(attend(), &context, &options, &mut run, &mut go_on).unwrap();
-    assert!(house.clock.elapsed() - begin < Duration::from_secs(5), "two runs, to warm up");
+    assert!(fixture.clock.elapsed() - begin < Duration::from_secs(5), "two runs, to warm up");
     assert_eq!(names(&tuned), ["fast.x", "endless.x"]);
     assert_eq!(engine.decide(attend(), &context).unwrap(), "fast.x");
 }
 
 #[test]
 fn no_round_starts_after_the_time_limit() {
-    let house = House::new();
-    let engine = house.engine(["a.x", "b.x"].map(|id| house.kernel(spec(id), 1_500_000_000)).into());
-    let tuned = house.tune(&engine, &mut go_on);
+    let fixture = TuneFixture::new();
+    let engine = fixture.engine(["a.x", "b.x"].map(|id| fixture.kernel(spec(id), 1_500_000_000)).into());
+    let tuned = fixture.tune(&engine, &mut go_on);
     let samples = tuned.kernels.iter().map(|(_, outcome)| match outcome {
         Outcome::Measured(timing) => timing.samples,
         _ => 0,
@@ -231,10 +235,10 @@ fn no_round_starts_after_the_time_limit() {
 
 #[test]
 fn cancelling_keeps_measurements() {
-    let house = House::new();
-    let engine = house.engine(vec![house.kernel(spec("a.x"), 100), house.kernel(spec("b.x"), 900)]);
+    let fixture = TuneFixture::new();
+    let engine = fixture.engine(vec![fixture.kernel(spec("a.x"), 100), fixture.kernel(spec("b.x"), 900)]);
     let mut left = 3;
-    let tuned = house.tune(&engine, &mut |progress| match progress {
+    let tuned = fixture.tune(&engine, &mut |progress| match progress {
         Progress::Sampled { .. } => {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -248,13 +252,13 @@ fn cancelling_keeps_measurements() {
         .map(|(_, outcome)| if let Outcome::Measured(timing) = outcome { timing.samples } else { 0 })
         .collect();
     assert_eq!(samples, [1, 2]);
-    let db = PerfDb::open(house.folder.database()).db;
+    let db = PerfDb::open(fixture.folder.database()).db;
     assert_eq!(db.count(&Filter::default()), 2);
 }
 
 #[test]
 fn failing_kernel_is_recorded_and_not_tried_again() {
-    let house = House::new();
+    let fixture = TuneFixture::new();
     let tries = Arc::new(AtomicU32::new(0));
     let kernels = |tries: &Arc<AtomicU32>| {
         let counted = Arc::clone(tries);
@@ -263,11 +267,11 @@ fn failing_kernel_is_recorded_and_not_tried_again() {
             Err(KernelError::failed("an illegal instruction"))
         });
         let panics = failing(spec("panics.x"), || panic!("inside"));
-        vec![bad, panics, house.kernel(spec("good.x"), 100)]
+        vec![bad, panics, fixture.kernel(spec("good.x"), 100)]
     };
-    let engine = house.engine(kernels(&tries));
+    let engine = fixture.engine(kernels(&tries));
     let mut failed = Vec::new();
-    let tuned = house.tune(&engine, &mut |progress| {
+    let tuned = fixture.tune(&engine, &mut |progress| {
         if let Progress::Failed { kernel, .. } = progress {
             failed.push((*kernel).to_owned());
         }
@@ -277,8 +281,8 @@ fn failing_kernel_is_recorded_and_not_tried_again() {
     assert_eq!(tuned.best(), Some("good.x"));
     assert_eq!(tries.load(Ordering::Relaxed), 1);
     drop(engine);
-    let again = house.engine(kernels(&tries));
-    let tuned = house.tune(&again, &mut go_on);
+    let again = fixture.engine(kernels(&tries));
+    let tuned = fixture.tune(&again, &mut go_on);
     assert_eq!(tries.load(Ordering::Relaxed), 1, "a new process does not try it again");
     let of = |name: &str| tuned.kernels.iter().find(|(id, _)| id == name).map(|(_, outcome)| outcome.clone());
     assert!(matches!(of("bad.x"), Some(Outcome::Passed(_))), "{:?}", of("bad.x"));
@@ -287,12 +291,12 @@ fn failing_kernel_is_recorded_and_not_tried_again() {
 
 #[test]
 fn crashed_process_leaves_a_mark_of_the_kernel() {
-    let house = House::new();
-    let path = house.folder.database();
+    let fixture = TuneFixture::new();
+    let path = fixture.folder.database();
     // Reads the file as another process would, during the first run.
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let (noted, inside) = (Arc::clone(&seen), path.clone());
-    let clock = Arc::clone(&house.clock);
+    let clock = Arc::clone(&fixture.clock);
     let watched = failing(spec("watched.x"), move || {
         let marks = PerfDb::open(&inside).db.load_trials();
         noted
@@ -302,8 +306,8 @@ fn crashed_process_leaves_a_mark_of_the_kernel() {
         clock.advance(Duration::from_nanos(10));
         Ok(())
     });
-    let engine = house.engine(vec![watched]);
-    house.tune(&engine, &mut go_on);
+    let engine = fixture.engine(vec![watched]);
+    fixture.tune(&engine, &mut go_on);
     let seen = seen.lock().unwrap();
     assert_eq!(seen[0], [("watched.x".to_owned(), std::process::id())]);
     assert!(seen.iter().skip(1).all(Vec::is_empty), "{seen:?}");
@@ -312,18 +316,18 @@ fn crashed_process_leaves_a_mark_of_the_kernel() {
 
 #[test]
 fn only_marks_of_ended_processes_open_a_circuit() {
-    let house = House::new();
-    let kernels = || vec![house.kernel(spec("suspect.x"), 10), house.kernel(spec("good.x"), 20)];
+    let fixture = TuneFixture::new();
+    let kernels = || vec![fixture.kernel(spec("suspect.x"), 10), fixture.kernel(spec("good.x"), 20)];
     // A mark of this process, taken during a first run.
-    let (taken, path) = (Arc::new(std::sync::Mutex::new(None)), house.folder.database());
+    let (taken, path) = (Arc::new(std::sync::Mutex::new(None)), fixture.folder.database());
     let (noted, inside) = (Arc::clone(&taken), path.clone());
     let suspect = failing(spec("suspect.x"), move || {
         let mark = PerfDb::open(&inside).db.load_trials().into_iter().next();
         noted.lock().unwrap().get_or_insert_with(|| mark.unwrap());
         Ok(())
     });
-    let engine = house.engine(vec![suspect]);
-    house.tune(&engine, &mut go_on);
+    let engine = fixture.engine(vec![suspect]);
+    fixture.tune(&engine, &mut go_on);
     drop(engine);
     let alive = taken.lock().unwrap().clone().unwrap();
     let db = PerfDb::open(&path).db;
@@ -332,25 +336,25 @@ fn only_marks_of_ended_processes_open_a_circuit() {
     for process in [alive.process.clone(), far] {
         db.begin_trial(&lz_perfdb::TrialMark { process, ..alive.clone() }).unwrap();
     }
-    let engine = house.engine(kernels());
+    let engine = fixture.engine(kernels());
     assert!(engine.circuits().is_empty(), "{:?}", engine.circuits());
-    assert_eq!(house.tune(&engine, &mut go_on).best(), Some("suspect.x"));
+    assert_eq!(fixture.tune(&engine, &mut go_on).best(), Some("suspect.x"));
     drop(engine);
     db.begin_trial(&lz_perfdb::TrialMark { process: ended, ..alive.clone() }).unwrap();
-    let engine = house.engine(kernels());
+    let engine = fixture.engine(kernels());
     let circuits = engine.circuits();
     assert_eq!((circuits.len(), circuits[0].failures, circuits[0].refuses()), (1, 1, true), "{circuits:?}");
-    assert_eq!(house.tune(&engine, &mut go_on).best(), Some("good.x"));
+    assert_eq!(fixture.tune(&engine, &mut go_on).best(), Some("good.x"));
     assert_eq!(engine.reset_kernel(None), Ok(1));
     assert!(db.load_health(None).is_empty() && db.load_trials().is_empty());
-    assert_eq!(house.tune(&engine, &mut go_on).best(), Some("suspect.x"));
+    assert_eq!(fixture.tune(&engine, &mut go_on).best(), Some("suspect.x"));
 }
 
 #[test]
 fn tuning_works_without_a_database() {
-    let house = House::new();
+    let fixture = TuneFixture::new();
     let engine = Engine::new();
-    engine.register([house.kernel(spec("a.x"), 10), house.kernel(spec("b.x"), 20)]).unwrap();
-    let tuned = house.tune(&engine, &mut go_on);
+    engine.register([fixture.kernel(spec("a.x"), 10), fixture.kernel(spec("b.x"), 20)]).unwrap();
+    let tuned = fixture.tune(&engine, &mut go_on);
     assert_eq!((tuned.best(), tuned.kept.clone()), (Some("a.x"), None));
 }

@@ -2,7 +2,7 @@
 
 use lz_core::{DType, Tensor};
 
-use super::{Builder, Given};
+use super::Builder;
 use crate::dim::Dim;
 use crate::error::GraphError;
 use crate::graph::{NodeId, NodeKind};
@@ -84,22 +84,23 @@ impl Builder {
 
     /// `start`, `start + step`, …, `count` of them.
     pub fn arange(&mut self, start: Dim, step: i64, count: Dim, dtype: DType) -> Result<NodeId, GraphError> {
-        let first = match start.constant() {
-            Some(start) => {
-                let tensor = Tensor::zeros(&[1], dtype).map(|mut tensor| {
-                    tensor.view_mut().set_int(&[0], start);
-                    tensor
-                });
-                let tensor = tensor.map_err(|reason| self.error(reason.to_string()))?;
-                self.owned(tensor)
-            }
-            None => {
-                let start = self.sizes(vec![start], false);
-                self.cast(start, dtype)?
-            }
-        };
-        let params = [("count", count.into()), ("step", Given::Float(step as f64))];
-        self.call("primitive.arange", &[Some(first)], &params)
+        let zero = Tensor::zeros(&[1], dtype).map_err(|reason| self.error(reason.to_string()))?;
+        let zero = self.owned(zero);
+        let numbers = self.call("primitive.arange", &[Some(zero)], &[("count", count.into())])?;
+        // Start and step may be any integer, which the params of type f64 could not state.
+        let scaled =
+            if step == 1 { numbers } else { self.binary_size_or_scalar("mul", numbers, Dim::from(step))? };
+        if start.is(0) { Ok(scaled) } else { self.binary_size_or_scalar("add", scaled, start) }
+    }
+
+    fn binary_size_or_scalar(&mut self, function: &str, x: NodeId, value: Dim) -> Result<NodeId, GraphError> {
+        if super::math::is_float(self.dtype(x)) {
+            let Some(value) = value.constant() else {
+                return Err(self.error("a float range whose start depends on sizes"));
+            };
+            return self.binary_scalar(function, x, value as f64, false);
+        }
+        self.binary_size(function, x, value, false)
     }
 
     /// Slices of one dimension at `indices`, whose dimensions take the place of that dimension.

@@ -2,7 +2,7 @@
 
 use lz_core::DType;
 
-use super::{Builder, Given};
+use super::{Builder, ParamValue};
 use crate::dim::Dim;
 use crate::error::GraphError;
 use crate::graph::NodeId;
@@ -26,7 +26,7 @@ impl Builder {
         x: NodeId,
         constants: Option<(f64, f64)>,
     ) -> Result<NodeId, GraphError> {
-        let mut params = vec![("function", Given::from(function))];
+        let mut params = vec![("function", ParamValue::from(function))];
         if let Some((alpha, beta)) = constants {
             params.extend([("alpha", alpha.into()), ("beta", beta.into())]);
         }
@@ -62,12 +62,13 @@ impl Builder {
         value: f64,
         reversed: bool,
     ) -> Result<NodeId, GraphError> {
-        let params =
-            |value| [("function", function.into()), ("value", value), ("reversed", Given::Bool(reversed))];
+        let params = |value| {
+            [("function", function.into()), ("value", value), ("reversed", ParamValue::Bool(reversed))]
+        };
         if is_float(self.dtype(x)) {
-            self.call("primitive.binary_scalar", &[Some(x)], &params(Given::Float(value)))
+            self.call("primitive.binary_scalar", &[Some(x)], &params(ParamValue::Float(value)))
         } else {
-            self.call("primitive.binary_int_scalar", &[Some(x)], &params(Given::from(value as i64)))
+            self.call("primitive.binary_int_scalar", &[Some(x)], &params(ParamValue::from(value as i64)))
         }
     }
 

@@ -22,7 +22,7 @@ use crate::infer;
 
 /// A param of a call by name; enums by the schema's spelling of the case.
 #[derive(Debug, Clone)]
-pub enum Given<'a> {
+pub enum ParamValue<'a> {
     /// Int.
     Int(Dim),
     /// Float.
@@ -33,33 +33,33 @@ pub enum Given<'a> {
     Case(&'a str),
 }
 
-impl From<i64> for Given<'_> {
+impl From<i64> for ParamValue<'_> {
     fn from(value: i64) -> Self {
-        Given::Int(Dim::from(value))
+        ParamValue::Int(Dim::from(value))
     }
 }
 
-impl From<Dim> for Given<'_> {
+impl From<Dim> for ParamValue<'_> {
     fn from(value: Dim) -> Self {
-        Given::Int(value)
+        ParamValue::Int(value)
     }
 }
 
-impl From<f64> for Given<'_> {
+impl From<f64> for ParamValue<'_> {
     fn from(value: f64) -> Self {
-        Given::Float(value)
+        ParamValue::Float(value)
     }
 }
 
-impl From<bool> for Given<'_> {
+impl From<bool> for ParamValue<'_> {
     fn from(value: bool) -> Self {
-        Given::Bool(value)
+        ParamValue::Bool(value)
     }
 }
 
-impl<'a> From<&'a str> for Given<'a> {
+impl<'a> From<&'a str> for ParamValue<'a> {
     fn from(value: &'a str) -> Self {
-        Given::Case(value)
+        ParamValue::Case(value)
     }
 }
 
@@ -208,7 +208,7 @@ impl Builder {
         &mut self,
         operation: &str,
         inputs: &[Option<NodeId>],
-        params: &[(&str, Given<'_>)],
+        params: &[(&str, ParamValue<'_>)],
     ) -> Result<NodeId, GraphError> {
         let Some(operation) = catalogue::find(operation) else {
             return Err(self.error(format!("there is no operation `{operation}`")));
@@ -221,7 +221,7 @@ impl Builder {
         &mut self,
         operation: &'static OperationInfo,
         inputs: &[Option<NodeId>],
-        params: &[(&str, Given<'_>)],
+        params: &[(&str, ParamValue<'_>)],
     ) -> Result<NodeId, GraphError> {
         let schema = operation.schema();
         let mut filled: Vec<Option<Param>> = vec![None; schema.params.len()];
@@ -230,13 +230,13 @@ impl Builder {
                 return Err(self.error(format!("{} has no param `{name}`", operation.name)));
             };
             let param = match (given, &schema.params[index].ty) {
-                (Given::Int(dim), ParamType::F32 | ParamType::F64) if dim.constant().is_some() => {
+                (ParamValue::Int(dim), ParamType::F32 | ParamType::F64) if dim.constant().is_some() => {
                     Param::Float(dim.constant().unwrap_or_default() as f64)
                 }
-                (Given::Int(dim), _) => Param::Int(dim.clone()),
-                (Given::Float(value), _) => Param::Float(*value),
-                (Given::Bool(value), _) => Param::Bool(*value),
-                (Given::Case(case), ParamType::Enum(cases)) => {
+                (ParamValue::Int(dim), _) => Param::Int(dim.clone()),
+                (ParamValue::Float(value), _) => Param::Float(*value),
+                (ParamValue::Bool(value), _) => Param::Bool(*value),
+                (ParamValue::Case(case), ParamType::Enum(cases)) => {
                     match cases.iter().position(|known| known == case) {
                         Some(case) => Param::Enum(case as u32),
                         None => {
@@ -247,7 +247,7 @@ impl Builder {
                         }
                     }
                 }
-                (Given::Case(case), _) => {
+                (ParamValue::Case(case), _) => {
                     return Err(self.error(format!("{}: {name} is no enum, found `{case}`", operation.name)));
                 }
             };
@@ -279,7 +279,7 @@ impl Builder {
         infer::outputs(call.operation.schema(), &types, &call.params, &mut self.graph.checks).map_err(
             |reasons| GraphError::Call {
                 operation: call.operation.name.to_string(),
-                origin: self.origin.as_ref().clone(),
+                origin: self.origin.clone(),
                 reasons,
             },
         )

@@ -93,7 +93,7 @@ static FIELDS: [lz::Field; 6] = [
     lz::Field::flag("T", lz::FieldKind::DType, 0, 5, 5),
     lz::Field::flag("strides(x)", lz::FieldKind::Strides, 0, 10, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 16, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 22, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 22, 11),
 ];
 
 impl ActivationGeluCall<'_> {
@@ -106,7 +106,7 @@ impl ActivationGeluCall<'_> {
             [
                 self.approximate as u32 as u64 | lz::dtype_bits(self.dtype_t) << 5
                     | lz::stride_class(&self.args.x) << 10 | output << 16
-                    | lz::place_bits(self.args.x.place()) << 22,
+                    | lz::device_bits(self.args.x.device()) << 22,
                 self.axes.dims as u64,
             ],
         )

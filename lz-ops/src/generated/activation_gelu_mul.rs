@@ -100,7 +100,7 @@ static FIELDS: [lz::Field; 7] = [
     lz::Field::flag("strides(gate)", lz::FieldKind::Strides, 0, 10, 6),
     lz::Field::flag("strides(up)", lz::FieldKind::Strides, 0, 16, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 22, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 28, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 28, 11),
 ];
 
 impl ActivationGeluMulCall<'_> {
@@ -114,7 +114,7 @@ impl ActivationGeluMulCall<'_> {
                 self.approximate as u32 as u64 | lz::dtype_bits(self.dtype_t) << 5
                     | lz::stride_class(&self.args.gate) << 10
                     | lz::stride_class(&self.args.up) << 16 | output << 22
-                    | lz::place_bits(self.args.gate.place()) << 28,
+                    | lz::device_bits(self.args.gate.device()) << 28,
                 self.axes.dims as u64,
             ],
         )

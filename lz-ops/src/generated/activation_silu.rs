@@ -81,7 +81,7 @@ static FIELDS: [lz::Field; 6] = [
     lz::Field::flag("T", lz::FieldKind::DType, 0, 0, 5),
     lz::Field::flag("strides(x)", lz::FieldKind::Strides, 0, 5, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 11, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 17, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 17, 11),
 ];
 
 impl ActivationSiluCall<'_> {
@@ -93,7 +93,7 @@ impl ActivationSiluCall<'_> {
             lz::Extent::new(1, 1, 1),
             [
                 lz::dtype_bits(self.dtype_t) | lz::stride_class(&self.args.x) << 5
-                    | output << 11 | lz::place_bits(self.args.x.place()) << 17,
+                    | output << 11 | lz::device_bits(self.args.x.device()) << 17,
                 self.axes.dims as u64,
                 f64::from(self.alpha).to_bits(),
             ],

@@ -83,7 +83,7 @@ static FIELDS: [lz::Field; 6] = [
     lz::Field::flag("strides(gate)", lz::FieldKind::Strides, 0, 5, 6),
     lz::Field::flag("strides(up)", lz::FieldKind::Strides, 0, 11, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 17, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 23, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 23, 11),
 ];
 
 impl ActivationSiluMulCall<'_> {
@@ -96,7 +96,7 @@ impl ActivationSiluMulCall<'_> {
             [
                 lz::dtype_bits(self.dtype_t) | lz::stride_class(&self.args.gate) << 5
                     | lz::stride_class(&self.args.up) << 11 | output << 17
-                    | lz::place_bits(self.args.gate.place()) << 23,
+                    | lz::device_bits(self.args.gate.device()) << 23,
                 self.axes.dims as u64,
             ],
         )

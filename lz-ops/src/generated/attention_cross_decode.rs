@@ -179,7 +179,7 @@ static FIELDS: [lz::Field; 21] = [
     lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 42, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 48, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 54, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl AttentionCrossDecodeCall<'_> {
@@ -200,7 +200,7 @@ impl AttentionCrossDecodeCall<'_> {
                     | lz::stride_class(&self.args.v) << 30
                     | lz::stride_class(&self.args.kv_lens) << 36
                     | lz::stride_class(&self.args.mask) << 42 | output << 48 | lse << 54,
-                lz::place_bits(self.args.q.place()),
+                lz::device_bits(self.args.q.device()),
                 self.axes.batch as u64,
                 self.axes.heads as u64,
                 self.axes.head_dim as u64,

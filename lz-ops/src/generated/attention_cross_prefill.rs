@@ -184,7 +184,7 @@ static FIELDS: [lz::Field; 22] = [
     lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 42, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 48, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 54, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl AttentionCrossPrefillCall<'_> {
@@ -205,7 +205,7 @@ impl AttentionCrossPrefillCall<'_> {
                     | lz::stride_class(&self.args.v) << 30
                     | lz::stride_class(&self.args.kv_lens) << 36
                     | lz::stride_class(&self.args.mask) << 42 | output << 48 | lse << 54,
-                lz::place_bits(self.args.q.place()),
+                lz::device_bits(self.args.q.device()),
                 self.axes.batch as u64,
                 self.axes.seq_q as u64,
                 self.axes.heads as u64,

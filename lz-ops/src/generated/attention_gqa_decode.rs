@@ -189,7 +189,7 @@ static FIELDS: [lz::Field; 22] = [
     lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 37, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 43, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 49, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl AttentionGqaDecodeCall<'_> {
@@ -210,7 +210,7 @@ impl AttentionGqaDecodeCall<'_> {
                     | lz::stride_class(&self.args.kv_lens) << 31
                     | lz::stride_class(&self.args.alibi_slopes) << 37 | output << 43
                     | lse << 49,
-                lz::place_bits(self.args.q.place()),
+                lz::device_bits(self.args.q.device()),
                 self.axes.batch as u64,
                 self.axes.heads as u64,
                 self.axes.kv_heads as u64,

@@ -247,7 +247,7 @@ static FIELDS: [lz::Field; 28] = [
     lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 55, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 12, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
 ];
 
 impl AttentionGqaPrefillPagedCall<'_> {
@@ -270,7 +270,7 @@ impl AttentionGqaPrefillPagedCall<'_> {
                     | lz::stride_class(&self.args.kv_indices) << 43
                     | lz::stride_class(&self.args.kv_last_page_len) << 49
                     | lz::stride_class(&self.args.alibi_slopes) << 55,
-                output | lse << 6 | lz::place_bits(self.args.q.place()) << 12,
+                output | lse << 6 | lz::device_bits(self.args.q.device()) << 12,
                 self.axes.total_q as u64,
                 self.axes.heads as u64,
                 self.axes.kv_heads as u64,

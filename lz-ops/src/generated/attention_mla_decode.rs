@@ -121,7 +121,7 @@ static FIELDS: [lz::Field; 15] = [
     lz::Field::flag("strides(kpe)", lz::FieldKind::Strides, 0, 24, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 30, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 36, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 42, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 42, 11),
 ];
 
 impl AttentionMlaDecodeCall<'_> {
@@ -137,7 +137,7 @@ impl AttentionMlaDecodeCall<'_> {
                     | lz::stride_class(&self.args.q_pe) << 12
                     | lz::stride_class(&self.args.ckv) << 18
                     | lz::stride_class(&self.args.kpe) << 24 | output << 30 | lse << 36
-                    | lz::place_bits(self.args.q_nope.place()) << 42,
+                    | lz::device_bits(self.args.q_nope.device()) << 42,
                 self.axes.tokens as u64,
                 self.axes.heads as u64,
                 self.axes.kv_len as u64,

@@ -153,7 +153,7 @@ static FIELDS: [lz::Field; 20] = [
     lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 42, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 48, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 54, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl AttentionMlaDecodePagedCall<'_> {
@@ -173,7 +173,7 @@ impl AttentionMlaDecodePagedCall<'_> {
                     | lz::stride_class(&self.args.kv_indices) << 36
                     | lz::stride_class(&self.args.kv_last_page_len) << 42 | output << 48
                     | lse << 54,
-                lz::place_bits(self.args.q_nope.place()),
+                lz::device_bits(self.args.q_nope.device()),
                 self.axes.batch as u64,
                 self.axes.heads as u64,
                 self.axes.num_pages as u64,

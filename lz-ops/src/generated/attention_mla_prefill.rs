@@ -140,7 +140,7 @@ static FIELDS: [lz::Field; 17] = [
     lz::Field::flag("strides(kpe)", lz::FieldKind::Strides, 0, 25, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 31, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 43, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 43, 11),
 ];
 
 impl AttentionMlaPrefillCall<'_> {
@@ -157,7 +157,7 @@ impl AttentionMlaPrefillCall<'_> {
                     | lz::stride_class(&self.args.q_pe) << 13
                     | lz::stride_class(&self.args.ckv) << 19
                     | lz::stride_class(&self.args.kpe) << 25 | output << 31 | lse << 37
-                    | lz::place_bits(self.args.q_nope.place()) << 43,
+                    | lz::device_bits(self.args.q_nope.device()) << 43,
                 self.axes.seq_q as u64,
                 self.axes.heads as u64,
                 self.axes.kv_len as u64,

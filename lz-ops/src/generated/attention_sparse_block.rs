@@ -176,7 +176,7 @@ static FIELDS: [lz::Field; 20] = [
     lz::Field::flag("strides(indices)", lz::FieldKind::Strides, 0, 30, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 36, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 42, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 48, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 48, 11),
 ];
 
 impl AttentionSparseBlockCall<'_> {
@@ -193,7 +193,7 @@ impl AttentionSparseBlockCall<'_> {
                     | lz::stride_class(&self.args.v) << 18
                     | lz::stride_class(&self.args.indptr) << 24
                     | lz::stride_class(&self.args.indices) << 30 | output << 36
-                    | lse << 42 | lz::place_bits(self.args.q.place()) << 48,
+                    | lse << 42 | lz::device_bits(self.args.q.device()) << 48,
                 self.axes.m as u64,
                 self.axes.heads as u64,
                 self.axes.head_dim as u64,

@@ -166,7 +166,7 @@ static FIELDS: [lz::Field; 20] = [
     lz::Field::flag("strides(block_col_sizes)", lz::FieldKind::Strides, 0, 36, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 42, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 48, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl AttentionSparseVariableBlockCall<'_> {
@@ -185,7 +185,7 @@ impl AttentionSparseVariableBlockCall<'_> {
                     | lz::stride_class(&self.args.block_row_sizes) << 30
                     | lz::stride_class(&self.args.block_col_sizes) << 36 | output << 42
                     | lse << 48,
-                lz::place_bits(self.args.q.place()),
+                lz::device_bits(self.args.q.device()),
                 self.axes.heads as u64,
                 self.axes.m as u64,
                 self.axes.head_dim as u64,

@@ -211,7 +211,7 @@ static FIELDS: [lz::Field; 23] = [
     lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 48, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 54, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 6, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
 ];
 
 impl AttentionStandardDecodePagedCall<'_> {
@@ -232,7 +232,7 @@ impl AttentionStandardDecodePagedCall<'_> {
                     | lz::stride_class(&self.args.kv_indices) << 36
                     | lz::stride_class(&self.args.kv_last_page_len) << 42
                     | lz::stride_class(&self.args.alibi_slopes) << 48 | output << 54,
-                lse | lz::place_bits(self.args.q.place()) << 6,
+                lse | lz::device_bits(self.args.q.device()) << 6,
                 self.axes.batch as u64,
                 self.axes.heads as u64,
                 self.axes.head_dim as u64,

@@ -218,7 +218,7 @@ static FIELDS: [lz::Field; 26] = [
     lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 43, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 49, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 55, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl AttentionStandardPrefillCall<'_> {
@@ -241,7 +241,7 @@ impl AttentionStandardPrefillCall<'_> {
                     | lz::stride_class(&self.args.mask) << 37
                     | lz::stride_class(&self.args.alibi_slopes) << 43 | output << 49
                     | lse << 55,
-                lz::place_bits(self.args.q.place()),
+                lz::device_bits(self.args.q.device()),
                 self.axes.batch as u64,
                 self.axes.seq_q as u64,
                 self.axes.seq_k as u64,

@@ -191,7 +191,7 @@ static FIELDS: [lz::Field; 23] = [
     lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 38, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 44, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 50, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl AttentionStandardPrefillRaggedCall<'_> {
@@ -212,7 +212,7 @@ impl AttentionStandardPrefillRaggedCall<'_> {
                     | lz::stride_class(&self.args.kv_indptr) << 32
                     | lz::stride_class(&self.args.alibi_slopes) << 38 | output << 44
                     | lse << 50,
-                lz::place_bits(self.args.q.place()),
+                lz::device_bits(self.args.q.device()),
                 self.axes.total_q as u64,
                 self.axes.total_k as u64,
                 self.axes.heads as u64,

@@ -92,7 +92,7 @@ static FIELDS: [lz::Field; 10] = [
     lz::Field::flag("strides(s)", lz::FieldKind::Strides, 0, 11, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 17, 6),
     lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 23, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 29, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 29, 11),
 ];
 
 impl AttentionStateMergeCall<'_> {
@@ -105,7 +105,7 @@ impl AttentionStateMergeCall<'_> {
             [
                 lz::dtype_bits(self.dtype_t) | lz::stride_class(&self.args.v) << 5
                     | lz::stride_class(&self.args.s) << 11 | output << 17 | lse << 23
-                    | lz::place_bits(self.args.v.place()) << 29,
+                    | lz::device_bits(self.args.v.device()) << 29,
                 self.axes.rows as u64,
                 self.axes.states as u64,
                 self.axes.heads as u64,

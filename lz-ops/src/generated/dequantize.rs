@@ -252,7 +252,7 @@ static FIELDS: [lz::Field; 16] = [
     lz::Field::flag("strides(zero_point)", lz::FieldKind::Strides, 0, 29, 6),
     lz::Field::flag("strides(global_scale)", lz::FieldKind::Strides, 0, 35, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 41, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 47, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 47, 11),
 ];
 
 impl DequantizeCall<'_> {
@@ -271,7 +271,7 @@ impl DequantizeCall<'_> {
                     | lz::stride_class(&self.args.scale) << 23
                     | lz::stride_class(&self.args.zero_point) << 29
                     | lz::stride_class(&self.args.global_scale) << 35 | output << 41
-                    | lz::place_bits(self.args.quantized.place()) << 47,
+                    | lz::device_bits(self.args.quantized.device()) << 47,
                 self.axes.outer as u64,
                 self.axes.channels as u64,
                 self.axes.stored as u64,

@@ -90,7 +90,7 @@ static FIELDS: [lz::Field; 9] = [
     lz::Field::flag("strides(table)", lz::FieldKind::Strides, 0, 10, 6),
     lz::Field::flag("strides(ids)", lz::FieldKind::Strides, 0, 16, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 22, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 28, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 28, 11),
 ];
 
 impl EmbeddingLookupCall<'_> {
@@ -104,7 +104,7 @@ impl EmbeddingLookupCall<'_> {
                 lz::dtype_bits(self.dtype_t) | lz::dtype_bits(self.dtype_i) << 5
                     | lz::stride_class(&self.args.table) << 10
                     | lz::stride_class(&self.args.ids) << 16 | output << 22
-                    | lz::place_bits(self.args.table.place()) << 28,
+                    | lz::device_bits(self.args.table.device()) << 28,
                 self.axes.vocab as u64,
                 self.axes.dim as u64,
                 self.axes.tokens as u64,

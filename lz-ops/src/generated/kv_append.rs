@@ -141,7 +141,7 @@ static FIELDS: [lz::Field; 14] = [
     lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 27, 6),
     lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 33, 6),
     lz::Field::flag("strides(slots)", lz::FieldKind::Strides, 0, 39, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 45, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 45, 11),
 ];
 
 impl KvAppendCall<'_> {
@@ -159,7 +159,7 @@ impl KvAppendCall<'_> {
                     | lz::stride_class(&self.args.k_cache) << 27
                     | lz::stride_class(&self.args.v_cache) << 33
                     | lz::stride_class(&self.args.slots) << 39
-                    | lz::place_bits(self.args.k.place()) << 45,
+                    | lz::device_bits(self.args.k.device()) << 45,
                 self.axes.tokens as u64,
                 self.axes.kv_heads as u64,
                 self.axes.head_dim as u64,

@@ -126,7 +126,7 @@ static FIELDS: [lz::Field; 12] = [
     lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 16, 6),
     lz::Field::flag("strides(source)", lz::FieldKind::Strides, 0, 22, 6),
     lz::Field::flag("strides(target)", lz::FieldKind::Strides, 0, 28, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 34, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 34, 11),
 ];
 
 impl KvCompactCall<'_> {
@@ -142,7 +142,7 @@ impl KvCompactCall<'_> {
                     | lz::stride_class(&self.args.v_cache) << 16
                     | lz::stride_class(&self.args.source) << 22
                     | lz::stride_class(&self.args.target) << 28
-                    | lz::place_bits(self.args.k_cache.place()) << 34,
+                    | lz::device_bits(self.args.k_cache.device()) << 34,
                 self.axes.num_pages as u64,
                 self.axes.page_size as u64,
                 self.axes.kv_heads as u64,

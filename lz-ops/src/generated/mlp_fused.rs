@@ -123,7 +123,7 @@ static FIELDS: [lz::Field; 12] = [
     lz::Field::flag("strides(up_weight)", lz::FieldKind::Strides, 0, 22, 6),
     lz::Field::flag("strides(down_weight)", lz::FieldKind::Strides, 0, 28, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 34, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 40, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 40, 11),
 ];
 
 impl MlpFusedCall<'_> {
@@ -139,7 +139,7 @@ impl MlpFusedCall<'_> {
                     | lz::stride_class(&self.args.gate_weight) << 16
                     | lz::stride_class(&self.args.up_weight) << 22
                     | lz::stride_class(&self.args.down_weight) << 28 | output << 34
-                    | lz::place_bits(self.args.x.place()) << 40,
+                    | lz::device_bits(self.args.x.device()) << 40,
                 self.axes.rows as u64,
                 self.axes.in_features as u64,
                 self.axes.intermediate as u64,

@@ -115,7 +115,7 @@ static FIELDS: [lz::Field; 11] = [
     lz::Field::flag("strides(weight)", lz::FieldKind::Strides, 0, 17, 6),
     lz::Field::flag("strides(bias)", lz::FieldKind::Strides, 0, 23, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 29, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 35, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 35, 11),
 ];
 
 impl MlpLinearCall<'_> {
@@ -131,7 +131,7 @@ impl MlpLinearCall<'_> {
                     | lz::stride_class(&self.args.x) << 11
                     | lz::stride_class(&self.args.weight) << 17
                     | lz::stride_class(&self.args.bias) << 23 | output << 29
-                    | lz::place_bits(self.args.x.place()) << 35,
+                    | lz::device_bits(self.args.x.device()) << 35,
                 self.axes.rows as u64,
                 self.axes.in_features as u64,
                 self.axes.out_features as u64,

@@ -190,7 +190,7 @@ static FIELDS: [lz::Field; 17] = [
     lz::Field::flag("strides(x_zero_point)", lz::FieldKind::Strides, 0, 46, 6),
     lz::Field::flag("strides(bias)", lz::FieldKind::Strides, 0, 52, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 58, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl MlpLinearInt8Call<'_> {
@@ -213,7 +213,7 @@ impl MlpLinearInt8Call<'_> {
                     | lz::stride_class(&self.args.weight_scale) << 40
                     | lz::stride_class(&self.args.x_zero_point) << 46
                     | lz::stride_class(&self.args.bias) << 52 | output << 58,
-                lz::place_bits(self.args.x.place()),
+                lz::device_bits(self.args.x.device()),
                 self.axes.rows as u64,
                 self.axes.in_features as u64,
                 self.axes.out_features as u64,

@@ -76,7 +76,7 @@ static FIELDS: [lz::Field; 6] = [
     lz::Field::flag("Q", lz::FieldKind::DType, 0, 0, 5),
     lz::Field::flag("strides(weight)", lz::FieldKind::Strides, 0, 5, 6),
     lz::Field::flag("strides(packed)", lz::FieldKind::Strides, 0, 11, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 17, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 17, 11),
 ];
 
 impl MlpLinearPackCall<'_> {
@@ -88,7 +88,7 @@ impl MlpLinearPackCall<'_> {
             lz::Extent::new(1, 2, 0),
             [
                 lz::dtype_bits(self.dtype_q) | lz::stride_class(&self.args.weight) << 5
-                    | packed << 11 | lz::place_bits(self.args.weight.place()) << 17,
+                    | packed << 11 | lz::device_bits(self.args.weight.device()) << 17,
                 self.axes.out_features as u64,
                 self.axes.stored as u64,
             ],

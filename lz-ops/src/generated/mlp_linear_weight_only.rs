@@ -250,7 +250,7 @@ static FIELDS: [lz::Field; 19] = [
     lz::Field::flag("strides(zero_point)", lz::FieldKind::Strides, 0, 45, 6),
     lz::Field::flag("strides(bias)", lz::FieldKind::Strides, 0, 51, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 57, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl MlpLinearWeightOnlyCall<'_> {
@@ -272,7 +272,7 @@ impl MlpLinearWeightOnlyCall<'_> {
                     | lz::stride_class(&self.args.scale) << 39
                     | lz::stride_class(&self.args.zero_point) << 45
                     | lz::stride_class(&self.args.bias) << 51 | output << 57,
-                lz::place_bits(self.args.x.place()),
+                lz::device_bits(self.args.x.device()),
                 self.axes.rows as u64,
                 self.axes.in_features as u64,
                 self.axes.out_features as u64,

@@ -122,7 +122,7 @@ static FIELDS: [lz::Field; 15] = [
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 31, 6),
     lz::Field::flag("strides(mean)", lz::FieldKind::Strides, 0, 37, 6),
     lz::Field::flag("strides(inv_std)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 49, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 49, 11),
 ];
 
 impl NormLayerCall<'_> {
@@ -140,7 +140,7 @@ impl NormLayerCall<'_> {
                     | lz::stride_class(&self.args.x) << 13
                     | lz::stride_class(&self.args.weight) << 19
                     | lz::stride_class(&self.args.bias) << 25 | output << 31 | mean << 37
-                    | inv_std << 43 | lz::place_bits(self.args.x.place()) << 49,
+                    | inv_std << 43 | lz::device_bits(self.args.x.device()) << 49,
                 self.axes.rows as u64,
                 self.axes.hidden as u64,
                 f64::from(self.eps).to_bits(),

@@ -110,7 +110,7 @@ static FIELDS: [lz::Field; 11] = [
     lz::Field::flag("strides(x)", lz::FieldKind::Strides, 0, 11, 6),
     lz::Field::flag("strides(weight)", lz::FieldKind::Strides, 0, 17, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 23, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 29, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 29, 11),
 ];
 
 impl NormRmsCall<'_> {
@@ -125,7 +125,7 @@ impl NormRmsCall<'_> {
                     | lz::dtype_bits(self.dtype_w) << 6
                     | lz::stride_class(&self.args.x) << 11
                     | lz::stride_class(&self.args.weight) << 17 | output << 23
-                    | lz::place_bits(self.args.x.place()) << 29,
+                    | lz::device_bits(self.args.x.device()) << 29,
                 self.axes.rows as u64,
                 self.axes.hidden as u64,
                 f64::from(self.eps).to_bits(),

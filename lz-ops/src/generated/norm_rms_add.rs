@@ -116,7 +116,7 @@ static FIELDS: [lz::Field; 12] = [
     lz::Field::flag("strides(residual)", lz::FieldKind::Strides, 0, 17, 6),
     lz::Field::flag("strides(weight)", lz::FieldKind::Strides, 0, 23, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 29, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 35, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 35, 11),
 ];
 
 impl NormRmsAddCall<'_> {
@@ -132,7 +132,7 @@ impl NormRmsAddCall<'_> {
                     | lz::stride_class(&self.args.x) << 11
                     | lz::stride_class(&self.args.residual) << 17
                     | lz::stride_class(&self.args.weight) << 23 | output << 29
-                    | lz::place_bits(self.args.x.place()) << 35,
+                    | lz::device_bits(self.args.x.device()) << 35,
                 self.axes.rows as u64,
                 self.axes.hidden as u64,
                 f64::from(self.eps).to_bits(),

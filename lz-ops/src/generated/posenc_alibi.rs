@@ -98,7 +98,7 @@ static FIELDS: [lz::Field; 10] = [
     lz::Field::flag("strides(scores)", lz::FieldKind::Strides, 0, 5, 6),
     lz::Field::flag("strides(slopes)", lz::FieldKind::Strides, 0, 11, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 17, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 23, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 23, 11),
 ];
 
 impl PosencAlibiCall<'_> {
@@ -111,7 +111,7 @@ impl PosencAlibiCall<'_> {
             [
                 lz::dtype_bits(self.dtype_t) | lz::stride_class(&self.args.scores) << 5
                     | lz::stride_class(&self.args.slopes) << 11 | output << 17
-                    | lz::place_bits(self.args.scores.place()) << 23,
+                    | lz::device_bits(self.args.scores.device()) << 23,
                 self.axes.batch as u64,
                 self.axes.heads as u64,
                 self.axes.seq_q as u64,

@@ -138,7 +138,7 @@ static FIELDS: [lz::Field; 18] = [
     lz::Field::flag("strides(sin)", lz::FieldKind::Strides, 0, 34, 6),
     lz::Field::flag("strides(positions)", lz::FieldKind::Strides, 0, 40, 6),
     lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 46, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 52, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 52, 11),
 ];
 
 impl PosencRopeCall<'_> {
@@ -158,7 +158,7 @@ impl PosencRopeCall<'_> {
                     | lz::stride_class(&self.args.cos) << 28
                     | lz::stride_class(&self.args.sin) << 34
                     | lz::stride_class(&self.args.positions) << 40 | output << 46
-                    | lz::place_bits(self.args.x.place()) << 52,
+                    | lz::device_bits(self.args.x.device()) << 52,
                 self.axes.batch as u64,
                 self.axes.seq as u64,
                 self.axes.heads as u64,

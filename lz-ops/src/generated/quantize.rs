@@ -231,7 +231,7 @@ static FIELDS: [lz::Field; 17] = [
     lz::Field::flag("strides(global_scale)", lz::FieldKind::Strides, 0, 36, 6),
     lz::Field::flag("strides(quantized)", lz::FieldKind::Strides, 0, 42, 6),
     lz::Field::flag("strides(scale_out)", lz::FieldKind::Strides, 0, 48, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
 impl QuantizeCall<'_> {
@@ -252,7 +252,7 @@ impl QuantizeCall<'_> {
                     | lz::stride_class(&self.args.zero_point) << 30
                     | lz::stride_class(&self.args.global_scale) << 36 | quantized << 42
                     | scale_out << 48,
-                lz::place_bits(self.args.x.place()),
+                lz::device_bits(self.args.x.device()),
                 self.axes.outer as u64,
                 self.axes.channels as u64,
                 self.axes.inner as u64,

@@ -146,7 +146,7 @@ static FIELDS: [lz::Field; 15] = [
     lz::Field::flag("strides(offset_tensor)", lz::FieldKind::Strides, 0, 26, 6),
     lz::Field::flag("strides(tokens)", lz::FieldKind::Strides, 0, 32, 6),
     lz::Field::flag("strides(accepted)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 44, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 44, 11),
 ];
 
 impl SamplingSpeculativeCall<'_> {
@@ -165,7 +165,7 @@ impl SamplingSpeculativeCall<'_> {
                     | lz::stride_class(&self.args.seed_tensor) << 20
                     | lz::stride_class(&self.args.offset_tensor) << 26 | tokens << 32
                     | accepted << 38
-                    | lz::place_bits(self.args.draft_probs.place()) << 44,
+                    | lz::device_bits(self.args.draft_probs.device()) << 44,
                 self.axes.batch as u64,
                 self.axes.draft_len as u64,
                 self.axes.vocab as u64,

@@ -156,7 +156,7 @@ static FIELDS: [lz::Field; 16] = [
     lz::Field::flag("strides(seed_tensor)", lz::FieldKind::Strides, 0, 20, 6),
     lz::Field::flag("strides(offset_tensor)", lz::FieldKind::Strides, 0, 26, 6),
     lz::Field::flag("strides(tokens)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 0, 38, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 0, 38, 11),
 ];
 
 impl SamplingTopkCall<'_> {
@@ -175,7 +175,7 @@ impl SamplingTopkCall<'_> {
                     | lz::stride_class(&self.args.k_tensor) << 14
                     | lz::stride_class(&self.args.seed_tensor) << 20
                     | lz::stride_class(&self.args.offset_tensor) << 26 | tokens << 32
-                    | lz::place_bits(self.args.logits.place()) << 38,
+                    | lz::device_bits(self.args.logits.device()) << 38,
                 self.axes.rows as u64,
                 self.axes.vocab as u64,
                 self.k as u64,

@@ -93,7 +93,7 @@ static FIELDS: [lz::Field; 7] = [
     lz::Field::flag("strides(tokens)", lz::FieldKind::Strides, 0, 1, 6),
     lz::Field::flag("strides(indptr)", lz::FieldKind::Strides, 0, 7, 6),
     lz::Field::flag("digest(tokenizer)", lz::FieldKind::Digest, 1, 0, 60),
-    lz::Field::flag("place", lz::FieldKind::Place, 2, 0, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 2, 0, 11),
 ];
 
 impl TokenizeDecodeCall<'_> {
@@ -108,7 +108,7 @@ impl TokenizeDecodeCall<'_> {
                     | lz::stride_class(&self.args.tokens) << 1
                     | lz::stride_class(&self.args.indptr) << 7,
                 lz::digest_bits(&self.args.tokenizer.digest()),
-                lz::place_bits(self.args.tokens.place()),
+                lz::device_bits(self.args.tokens.device()),
                 self.axes.total as u64,
                 self.axes.batch as u64,
             ],

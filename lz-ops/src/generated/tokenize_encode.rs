@@ -91,7 +91,7 @@ static FIELDS: [lz::Field; 7] = [
     lz::Field::flag("return_offsets", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::flag("digest(tokenizer)", lz::FieldKind::Digest, 0, 2, 60),
     lz::Field::flag("strides(indptr)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("place", lz::FieldKind::Place, 1, 6, 11),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
 ];
 
 impl TokenizeEncodeCall<'_> {
@@ -104,7 +104,7 @@ impl TokenizeEncodeCall<'_> {
             [
                 u64::from(self.add_special_tokens) | u64::from(self.return_offsets) << 1
                     | lz::digest_bits(&self.args.tokenizer.digest()) << 2,
-                indptr | lz::place_bits(lz::Place::HOST) << 6,
+                indptr | lz::device_bits(lz::Device::HOST) << 6,
                 self.axes.batch as u64,
                 0,
             ],

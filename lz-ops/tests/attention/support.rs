@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use lz_core::element::Bool;
-use lz_core::tensor::{Dims, Indices, Layout, Place};
+use lz_core::tensor::{Device, Dims, Indices, Layout};
 use lz_core::{DType, Tensor, TensorView};
 use lz_engine::Engine;
 use lz_ops::{AttentionGqaPrefill, attention_gqa_prefill, reference_engine};
@@ -36,7 +36,7 @@ pub fn strided<'a>(data: &'a [f32], start: usize, shape: &[i64], strides: &[i64]
         shape: Dims::new(shape).unwrap(),
         strides: Dims::new(strides).unwrap(),
         dtype: DType::F32,
-        place: Place::HOST,
+        device: Device::HOST,
     };
     TensorView::from_slice_with(data, start, layout).unwrap()
 }

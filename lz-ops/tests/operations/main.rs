@@ -15,7 +15,7 @@ mod speculative;
 mod tokenize;
 
 use lz_core::element::Element;
-use lz_core::tensor::{Dims, Layout, Place};
+use lz_core::tensor::{Device, Dims, Layout};
 use lz_core::{Tensor, TensorView};
 
 /// A contiguous view.
@@ -29,7 +29,7 @@ fn strided<'a, T: Element>(data: &'a [T], start: usize, shape: &[i64], strides: 
         shape: Dims::new(shape).unwrap(),
         strides: Dims::new(strides).unwrap(),
         dtype: T::DTYPE,
-        place: Place::HOST,
+        device: Device::HOST,
     };
     TensorView::from_slice_with(data, start, layout).unwrap()
 }

@@ -66,7 +66,7 @@ impl Checker<'_> {
     }
 
     fn expression_error(&mut self, written: &Expression, context: ExprContext, error: &ExprError) {
-        let span = written.place(error.span.start, error.span.end);
+        let span = written.span_of(error.span.start, error.span.end);
         let whole = error.span.start == 0 && error.span.end >= written.text.trim_end().len();
         // The suggestion is shown as a label of the underlined text.
         let full = error.kind.to_string();
@@ -113,7 +113,7 @@ impl Checker<'_> {
         let mut uses: Vec<(u16, Span)> = Vec::new();
         typed.root.visit(&mut |node| {
             if let NodeKind::Variable { index, .. } = node.kind {
-                uses.push((index, written.place(node.span.start, node.span.end)));
+                uses.push((index, written.span_of(node.span.start, node.span.end)));
             }
         });
         uses.sort_by_key(|(_, span)| *span);

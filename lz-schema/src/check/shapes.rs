@@ -117,7 +117,7 @@ impl Checker<'_> {
 
     fn pack(&mut self, name: &str, written: &Expression) -> Option<Dim> {
         let Some(axis) = self.symbols.axis(name) else {
-            self.undefined_axis(name, written.place(0, name.len()));
+            self.undefined_axis(name, written.span_of(0, name.len()));
             return None;
         };
         let symbol = self.symbols.axes.get_mut(axis)?;

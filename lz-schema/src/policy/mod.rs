@@ -18,7 +18,7 @@ use crate::source::{Span, Spanned};
 #[derive(Debug, Clone, Default)]
 pub struct PolicyFile {
     /// Settings, in the order of the file.
-    pub settings: Vec<GivenSetting>,
+    pub settings: Vec<SettingEntry>,
     /// `operation: kernel`.
     pub locks: Vec<(Spanned<String>, Spanned<String>)>,
     /// Entries of lists.
@@ -31,7 +31,7 @@ pub struct PolicyFile {
 
 /// A setting and its value.
 #[derive(Debug, Clone)]
-pub struct GivenSetting {
+pub struct SettingEntry {
     /// The setting.
     pub setting: &'static Setting,
     /// Its value.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::settings::{Kind, SETTINGS, SYNONYMS, Setting, SettingValue};
-use super::{GivenSetting, List, PolicyFile, RawAction, RawCondition, RawRule};
+use super::{List, PolicyFile, RawAction, RawCondition, RawRule, SettingEntry};
 use crate::diagnostics::{Code, Sink, listed, nearest};
 use crate::raw::{Expression, Read, head};
 use crate::source::{self, Node, Scalar, Span, Spanned, Value};
@@ -88,7 +88,7 @@ impl Reader<'_> {
         key: &Spanned<String>,
         node: &Node,
         outermost: bool,
-        given: &mut Vec<GivenSetting>,
+        given: &mut Vec<SettingEntry>,
     ) {
         let section = format!("{}.", key.value);
         let keys = || SETTINGS.iter().map(|s| s.key).chain(SYNONYMS.iter().map(|(key, _)| *key));
@@ -132,7 +132,7 @@ impl Reader<'_> {
         setting: &'static Setting,
         key: &Spanned<String>,
         node: &Node,
-        given: &mut Vec<GivenSetting>,
+        given: &mut Vec<SettingEntry>,
     ) {
         if let Some(earlier) = given.iter().find(|earlier| earlier.setting.key == setting.key) {
             let message = format!("`{}` is set twice, under two names", setting.key);
@@ -150,7 +150,7 @@ impl Reader<'_> {
             Kind::RangeTable => self.ranges(setting, node),
             _ => self.single(setting, node),
         };
-        given.extend(value.map(|value| GivenSetting { setting, value, span: node.span }));
+        given.extend(value.map(|value| SettingEntry { setting, value, span: node.span }));
     }
 
     fn single(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {

@@ -158,7 +158,7 @@ pub struct Expression {
 
 impl Expression {
     /// The span in the file of a range of the expression's text.
-    pub fn place(&self, start: usize, end: usize) -> Span {
+    pub fn span_of(&self, start: usize, end: usize) -> Span {
         match self.verbatim_at {
             Some(at) if !self.text.contains('\n') && start <= end && end <= self.text.len() => {
                 Span::new(at + start, at + end)

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
 use lz_core::device::Platform;
-use lz_core::tensor::{Layout, MAX_RANK, Place};
+use lz_core::tensor::{Device, Layout, MAX_RANK};
 use lz_core::{DType, Handle, KernelError, Reason, ReasonCode, TensorMut, TensorView};
 use lz_ops::tokenizer;
 
@@ -70,8 +70,8 @@ impl Tensor {
         let mut tensor = Tensor {
             rank: layout.shape.len() as u32,
             dtype: layout.dtype as u8,
-            platform: layout.place.platform as u8,
-            device: layout.place.index,
+            platform: layout.device.platform as u8,
+            device: layout.device.index,
             ..Tensor::NONE
         };
         tensor.shape[..layout.shape.len()].copy_from_slice(&layout.shape);
@@ -122,9 +122,9 @@ impl Tensor {
             return Err(self.problem());
         };
         let dimension = |at: usize| (self.shape[at % MAX_RANK], self.strides[at % MAX_RANK]);
-        let place = Place { platform, index: self.device };
+        let device = Device { platform, index: self.device };
         // SAFETY: forwarded to the caller.
-        unsafe { view.describe(self.data.cast_const().cast(), rank, (dtype, place), dimension) };
+        unsafe { view.describe(self.data.cast_const().cast(), rank, (dtype, device), dimension) };
         Ok(())
     }
 }

@@ -33,21 +33,21 @@ macro_rules! plugin_kernel {
         unsafe { crate::abi::$kind(stringify!($input), $self.$input, &mut $args.$input) }?;
     };
     // Inputs to C. What is changed in place is read and written through the outputs' view of it.
-    (@lend $call:ident $out:ident tensor $input:ident) => { let $input = crate::abi::Tensor::of(&$call.$input); };
-    (@lend $call:ident $out:ident optional_tensor $input:ident) => {
+    (@borrow $call:ident $out:ident tensor $input:ident) => { let $input = crate::abi::Tensor::of(&$call.$input); };
+    (@borrow $call:ident $out:ident optional_tensor $input:ident) => {
         let $input = $call.$input.as_ref().map(crate::abi::Tensor::of);
     };
-    (@lend $call:ident $out:ident tensor_mut $input:ident) => {
+    (@borrow $call:ident $out:ident tensor_mut $input:ident) => {
         let mut $input = crate::abi::Tensor::of_mut(&mut $out.$input);
     };
-    (@lend $call:ident $out:ident optional_tensor_mut $input:ident) => {
+    (@borrow $call:ident $out:ident optional_tensor_mut $input:ident) => {
         let mut $input = $out.$input.as_mut().map(crate::abi::Tensor::of_mut);
     };
-    (@lend $call:ident $out:ident texts $input:ident) => {
+    (@borrow $call:ident $out:ident texts $input:ident) => {
         let items = crate::abi::text_items($call.$input);
         let $input = crate::abi::Texts { items: items.as_ptr(), count: items.len() };
     };
-    (@lend $call:ident $out:ident tokenizer $input:ident) => {
+    (@borrow $call:ident $out:ident tokenizer $input:ident) => {
         let $input = crate::abi::Tokenizer::of($call.$input)?;
     };
     (@pointer tensor_mut $local:ident) => { &raw mut $local };
@@ -134,7 +134,7 @@ macro_rules! plugin_kernel {
             /// and nobody else uses what the operation changes in place until then.
             #[inline]
             #[allow(unused_mut, clippy::all, reason = "operations differ in what they use")]
-            pub unsafe fn lend<R>(&self, body: impl FnOnce(&lz_ops::$typed<'_>) -> R) -> Result<R, lz_core::Reason> {
+            pub unsafe fn with_views<R>(&self, body: impl FnOnce(&lz_ops::$typed<'_>) -> R) -> Result<R, lz_core::Reason> {
                 $(crate::operation::plugin_kernel!(@read self $input_kind $input);)*
                 let mut args = lz_ops::$typed {
                     $($input: crate::operation::plugin_kernel!(@initial $input_kind $input),)*
@@ -155,7 +155,7 @@ macro_rules! plugin_kernel {
                 mut out: lz_ops::$out<'_>,
                 run: &mut lz_core::Run<'_>,
             ) -> Result<(), lz_core::KernelError> {
-                $(crate::operation::plugin_kernel!(@lend call out $input_kind $input);)*
+                $(crate::operation::plugin_kernel!(@borrow call out $input_kind $input);)*
                 let args = $args {
                     size: size_of::<$args>(),
                     given: u64::MAX,

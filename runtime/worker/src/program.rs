@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::serve::{Offer, serve};
+use crate::serve::{WorkerKernels, serve};
 use lz_plugin::loader::{Plugin, Trust};
 
 /// The main function of `lz-worker`.
@@ -22,7 +22,7 @@ pub fn main() -> ExitCode {
 const USAGE: &str =
     "usage: lz-worker PLUGIN --allow FOLDER... [--manifest FILE | --pins LINES] [--key HEXADECIMAL]...";
 
-fn offer() -> Result<Offer, String> {
+fn offer() -> Result<WorkerKernels, String> {
     let mut arguments = std::env::args_os().skip(1);
     let plugin = PathBuf::from(arguments.next().ok_or(USAGE)?);
     let mut trust = Trust::default();
@@ -50,5 +50,5 @@ fn offer() -> Result<Offer, String> {
     // SAFETY: as above.
     let descriptor =
         unsafe { opened.descriptor() }.ok_or("the plugin has no capability descriptor")?.to_owned();
-    Ok(Offer { descriptor, kernels })
+    Ok(WorkerKernels { descriptor, kernels })
 }

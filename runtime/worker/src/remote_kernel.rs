@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lz_core::check::{self, Produced};
-use lz_core::tensor::{Indices, Layout, Place};
+use lz_core::tensor::{Device, Indices, Layout};
 use lz_core::{
     Arg, Kernel, KernelError, KernelSpec, OperationInfo, OutArg, Reason, ReasonCode, Run, Tensor, TensorMut,
     TensorView,
@@ -99,7 +99,7 @@ impl<'a> Blocks<'a> {
 
     /// Allocates a dense tensor with the shape of `layout`.
     fn allocate(&mut self, layout: &Layout) -> Result<ArenaTensor, KernelError> {
-        let dense = Layout { strides: layout.shape.contiguous_strides(), place: Place::HOST, ..*layout };
+        let dense = Layout { strides: layout.shape.contiguous_strides(), device: Device::HOST, ..*layout };
         let bytes = dense_bytes(layout).ok_or_else(|| self.too_large(usize::MAX))?;
         Ok(ArenaTensor { offset: self.take(bytes)?.offset, layout: dense })
     }
@@ -384,12 +384,12 @@ fn produced_outputs<'h>(call: &Call, pending: &'h [PendingOutput]) -> Option<Vec
 }
 
 fn host_only(view: &TensorView<'_>) -> Result<(), KernelError> {
-    if view.place().is_host() {
+    if view.device().is_host() {
         return Ok(());
     }
     let reason = Reason::new(ReasonCode::DeviceMismatch)
         .required("tensors in host memory: kernels in a worker process cannot access device memory")
-        .found(view.place().to_string());
+        .found(view.device().to_string());
     Err(KernelError::because(reason).before_writing())
 }
 

@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The kernels that a worker provides.
 #[derive(Debug)]
-pub struct Offer {
+pub struct WorkerKernels {
     /// The JSON of the capability descriptor; empty if the host already has the specs of the kernels.
     pub descriptor: String,
     /// The kernels of the descriptor.
@@ -33,7 +33,7 @@ pub struct Offer {
 
 /// Sends the result of `make` as the handshake, then serves calls. Returns only on failure. Must be called once, in a process that a host
 /// has spawned.
-pub fn serve(make: impl FnOnce() -> Result<Offer, String>) -> io::Result<()> {
+pub fn serve(make: impl FnOnce() -> Result<WorkerKernels, String>) -> io::Result<()> {
     let (channel, arena) = open()?;
     let offer = match catch_unwind(AssertUnwindSafe(make)) {
         Ok(Ok(offer)) => offer,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lz_core::{Reason, ReasonCode};
 use lz_engine::Engine;
-use lz_engine::policy::Sourced;
+use lz_engine::policy::WithSource;
 use lz_files as files;
 use lz_schema::policy::SettingValue;
 
@@ -60,7 +60,11 @@ impl Origin<'_> {
 
 /// Where a backend runs, and the source of that setting. The policy for its origin applies; the policy for the name that it reports
 /// applies only if it is stricter, because untrusted code chooses its own name. `container` is rejected: it is not implemented.
-pub fn isolation(engine: &Engine, origin: Origin<'_>, backend: &str) -> Result<Sourced<Isolation>, Reason> {
+pub fn isolation(
+    engine: &Engine,
+    origin: Origin<'_>,
+    backend: &str,
+) -> Result<WithSource<Isolation>, Reason> {
     let set = engine.setting(ISOLATION);
     let (general, named) = match set.as_ref().map(|set| &set.value) {
         Some(SettingValue::WordByName(word, named)) => (word.as_str(), named.as_slice()),
@@ -78,9 +82,9 @@ pub fn isolation(engine: &Engine, origin: Origin<'_>, backend: &str) -> Result<S
     let word = word.unwrap_or("in_process");
     let source = set.as_ref().map_or_else(|| "default".to_owned(), |set| set.source.to_string());
     match word {
-        _ if is_worker() => Ok(Sourced::new(Isolation::InProcess, "this process is a worker")),
-        "in_process" => Ok(Sourced::new(Isolation::InProcess, source)),
-        "subprocess" => Ok(Sourced::new(Isolation::Subprocess, source)),
+        _ if is_worker() => Ok(WithSource::new(Isolation::InProcess, "this process is a worker")),
+        "in_process" => Ok(WithSource::new(Isolation::InProcess, source)),
+        "subprocess" => Ok(WithSource::new(Isolation::Subprocess, source)),
         other => Err(Reason::new(ReasonCode::PolicyInvalid).message(format!(
             "`{ISOLATION}: {other}` for `{backend}` ({source}) is not implemented; use `subprocess`, which runs it in a worker \
              process; `worker.program` may be a program that starts the worker in a container"

@@ -1,7 +1,7 @@
 //! The little-endian byte format of messages. Parsing validates its input and returns `None` for invalid bytes.
 
 use lz_core::DType;
-use lz_core::tensor::{Dims, Layout, Place};
+use lz_core::tensor::{Device, Dims, Layout};
 
 use crate::arena::{ArenaTensor, Block};
 
@@ -92,7 +92,7 @@ impl Reader<'_> {
         let dtype = DType::from_number(self.byte()?)?;
         let rank = self.byte()?;
         let (shape, strides) = (self.dims(rank)?, self.dims(rank)?);
-        Some(ArenaTensor { offset, layout: Layout { shape, strides, dtype, place: Place::HOST } })
+        Some(ArenaTensor { offset, layout: Layout { shape, strides, dtype, device: Device::HOST } })
     }
 }
 

@@ -75,7 +75,7 @@ pub struct OwnedCall {
 
 impl OwnedCall {
     /// Passes the call as borrowed dynamic arguments.
-    pub fn lend<R>(&mut self, run: impl FnOnce(&mut [Arg<'_>], &mut [OutArg<'_>]) -> R) -> R {
+    pub fn with_args<R>(&mut self, run: impl FnOnce(&mut [Arg<'_>], &mut [OutArg<'_>]) -> R) -> R {
         let texts: Vec<Vec<&str>> = self
             .args
             .iter()
@@ -112,7 +112,7 @@ impl OwnedCall {
 
     /// Result of the interpreted check of the inputs, and of the outputs if `with_outputs`.
     pub fn interpret(&mut self, operation: &Operation, with_outputs: bool) -> Result<Bound, Error> {
-        self.lend(|args, outputs| {
+        self.with_args(|args, outputs| {
             let outputs: Option<&[OutArg<'_>]> = if with_outputs { Some(outputs) } else { None };
             check_call(operation, args, outputs)
         })
@@ -122,7 +122,7 @@ impl OwnedCall {
 /// A read-write tensor. The call is borrowed exclusively, so nothing else accesses the memory.
 fn written(tensor: &OwnedTensor) -> TensorMut<'_> {
     let view: TensorView<'_> = tensor.view();
-    // SAFETY: `lend` borrows the whole call exclusively, and passes each tensor once.
+    // SAFETY: `with_args` borrows the whole call exclusively, and passes each tensor once.
     unsafe { TensorMut::from_raw(view.as_ptr().cast_mut(), *view.layout()) }
 }
 
@@ -158,7 +158,7 @@ fn describe(f: &mut fmt::Formatter<'_>, index: usize, what: &str, tensor: &Owned
         layout.dtype.long_name(),
         layout.shape,
         layout.strides,
-        layout.place,
+        layout.device,
         tensor.address(),
         tensor.pattern()
     )

@@ -44,8 +44,8 @@ impl Coverage {
                 _ => self.note(format!("{} given", param.name)),
             }
         }
-        for (output, place) in operation.outputs.iter().zip(&call.outputs) {
-            match place {
+        for (output, slot) in operation.outputs.iter().zip(&call.outputs) {
+            match slot {
                 OwnedOut::Absent => self.note(format!("no output {}", output.name)),
                 OwnedOut::Tensor(tensor) => {
                     self.note(format!("output {}", output.name));

@@ -7,7 +7,7 @@ use std::cell::UnsafeCell;
 
 use lz_core::DType;
 use lz_core::device::Platform;
-use lz_core::tensor::{Dims, Indices, Layout, MAX_RANK, Place, TensorMut, TensorView};
+use lz_core::tensor::{Device, Dims, Indices, Layout, MAX_RANK, TensorMut, TensorView};
 
 use crate::random::Random;
 
@@ -139,7 +139,7 @@ impl OwnedTensor {
 
     /// Marks the memory as device memory. The host then never reads it.
     pub fn put_on_device(&mut self, index: u16) {
-        self.layout.place = Place { platform: Platform::Cuda, index };
+        self.layout.device = Device { platform: Platform::Cuda, index };
     }
 
     /// Changes the metadata; the result must be unsound, or rejected for another reason before it is read.
@@ -161,7 +161,7 @@ impl OwnedTensor {
     /// are never read.
     pub fn is_backed(&self) -> bool {
         let view = self.view();
-        if !view.is_sound() || !self.layout.place.is_host() {
+        if !view.is_sound() || !self.layout.device.is_host() {
             return true;
         }
         let Some((start, end)) = view.address_range() else { return self.layout.shape.contains(&0) };
@@ -172,7 +172,7 @@ impl OwnedTensor {
     /// A device tensor without memory: validation accepts it, nothing can read it.
     pub fn described(shape: &[i64], dtype: DType) -> Option<OwnedTensor> {
         let mut layout = Layout::contiguous(shape, dtype).ok()?;
-        layout.place = Place { platform: Platform::Cuda, index: 0 };
+        layout.device = Device { platform: Platform::Cuda, index: 0 };
         let (buffer, origin) = allocate(0);
         let address = Some(1 << 20);
         Some(OwnedTensor {
@@ -201,7 +201,7 @@ impl OwnedTensor {
                 bytes.fill(true);
             }
         }
-        (0..self.window).find(|&place| !inside[place] && now[place] != before[place])
+        (0..self.window).find(|&index| !inside[index] && now[index] != before[index])
     }
 }
 
@@ -224,15 +224,15 @@ fn allocate(window: usize) -> (Vec<UnsafeCell<u64>>, usize) {
 fn drawn_layout(random: &mut Random, shape: &[i64], dtype: DType, pattern: Pattern) -> Layout {
     let shape = Dims::new(shape).unwrap_or(Dims::empty());
     let strides = strides(random, &shape, pattern);
-    Layout { shape, strides, dtype, place: Place::HOST }
+    Layout { shape, strides, dtype, device: Device::HOST }
 }
 
 fn strides(random: &mut Random, shape: &Dims, pattern: Pattern) -> Dims {
     let rank = shape.len();
     let mut order: Vec<usize> = (0..rank).collect();
     if pattern == Pattern::Transposed {
-        for place in (1..rank).rev() {
-            order.swap(place, random.below(place + 1));
+        for index in (1..rank).rev() {
+            order.swap(index, random.below(index + 1));
         }
         if order.is_sorted() && rank >= 2 {
             order.swap(rank - 2, rank - 1);
@@ -240,10 +240,10 @@ fn strides(random: &mut Random, shape: &Dims, pattern: Pattern) -> Dims {
     }
     let mut values = [1i64; MAX_RANK];
     let mut next = if pattern == Pattern::Stepped { 2 } else { 1 };
-    for (place, &dimension) in order.iter().enumerate().rev() {
+    for (index, &dimension) in order.iter().enumerate().rev() {
         values[dimension] = next;
         next = next.saturating_mul(shape[dimension].max(1));
-        if pattern == Pattern::Padded && place + 1 == rank {
+        if pattern == Pattern::Padded && index + 1 == rank {
             next = next.saturating_add(random.between(1, 3));
         }
     }

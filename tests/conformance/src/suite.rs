@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lz_core::context::{FRESH_OUTPUT, Field, FieldKind, dtype_of, place_bits, stride_class};
+use lz_core::context::{FRESH_OUTPUT, Field, FieldKind, device_bits, dtype_of, stride_class};
 use lz_core::expr::Value;
-use lz_core::tensor::Place;
+use lz_core::tensor::Device;
 use lz_core::{Arg, Context, Error, OperationInfo, OutArg};
 use lz_schema::model::{Kind, Slot};
 
@@ -116,7 +116,7 @@ pub fn agreement(subject: &dyn Subject, call: &mut OwnedCall) -> Result<(), Stri
     let with_outputs = !call.outputs.is_empty();
     let inputs = call.interpret(operation, false);
     let all = call.interpret(operation, with_outputs);
-    let checked = call.lend(|args, outputs| subject.check(args, with_outputs.then_some(outputs)));
+    let checked = call.with_args(|args, outputs| subject.check(args, with_outputs.then_some(outputs)));
     let disagreement = |what: &str, fast: String, slow: String| {
         Err(format!("{what}: the generated check returns {fast}, the interpreter {slow}\n{call:?}"))
     };
@@ -164,7 +164,7 @@ pub fn metadata(subject: &dyn Subject) {
                 call.interpret(operation, true).map_err(|error| {
                     format!("a valid call with its outputs is rejected: {error}\n{call:?}")
                 })?;
-                match call.lend(|args, outputs| subject.check(args, Some(outputs))) {
+                match call.with_args(|args, outputs| subject.check(args, Some(outputs))) {
                     Some(Checked::Right { outputs: Some(Ok(())), .. }) => Ok(()),
                     Some(Checked::Right { outputs: Some(Err(error)), .. } | Checked::Refused(error)) => {
                         Err(format!("the generated check rejects a valid call: {error}\n{call:?}"))
@@ -192,7 +192,7 @@ fn untyped(subject: &dyn Subject, broken: Break, call: &mut OwnedCall) -> Result
         return Err(format!("{broken:?} was not rejected\n{call:?}"));
     }
     let passes = !broken.is_of_outputs()
-        && matches!(call.lend(|args, _| subject.check(args, None)), Some(Checked::Right { .. }));
+        && matches!(call.with_args(|args, _| subject.check(args, None)), Some(Checked::Right { .. }));
     if passes { Err(format!("{broken:?} passes as typed arguments\n{call:?}")) } else { Ok(()) }
 }
 
@@ -228,7 +228,7 @@ pub fn broken(subject: &dyn Subject) {
                 return Ok(());
             }
             let with_outputs = broken.is_of_outputs();
-            match wrong.call.lend(|args, outputs| subject.check(args, with_outputs.then_some(outputs))) {
+            match wrong.call.with_args(|args, outputs| subject.check(args, with_outputs.then_some(outputs))) {
                 // A required output cannot be omitted from a typed call.
                 None => Ok(()),
                 Some(Checked::Refused(error) | Checked::Right { outputs: Some(Err(error)), .. }) => {
@@ -258,12 +258,12 @@ pub fn context(subject: &dyn Subject) {
             let focus = focus_of(&prepared, case);
             let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
             let mut drawn = draw_valid(&prepared, random, &drawing)?;
-            let checked = drawn.call.lend(|args, outputs| subject.check(args, Some(outputs)));
+            let checked = drawn.call.with_args(|args, outputs| subject.check(args, Some(outputs)));
             let Some(Checked::Right { context, outputs: Some(Ok(())) }) = checked else {
                 return Err(format!("the generated check rejects a valid call\n{:?}", drawn.call));
             };
-            for (place, field) in subject.info().fields.iter().enumerate() {
-                check_field(&prepared, &drawn, &context, place, field)
+            for (index, field) in subject.info().fields.iter().enumerate() {
+                check_field(&prepared, &drawn, &context, index, field)
                     .map_err(|problem| format!("field {}: {problem}\n{:?}", field.name, drawn.call))?;
             }
             Ok(())
@@ -275,13 +275,13 @@ fn check_field(
     prepared: &Prepared,
     drawn: &Drawn,
     context: &Context,
-    place: usize,
+    index: usize,
     field: &Field,
 ) -> Result<(), String> {
     let operation = prepared.operation;
     let found = context.value(field);
-    if let Some(slot) = prepared.slots.get(place) {
-        let expected = match (slot, drawn.bound.values[place]) {
+    if let Some(slot) = prepared.slots.get(index) {
+        let expected = match (slot, drawn.bound.values[index]) {
             (Slot::Axis(axis), _) => Value::Int(drawn.bound.axes[*axis].unwrap_or(0)),
             (_, value) => value,
         };
@@ -294,13 +294,13 @@ fn check_field(
     let raw = context.raw(field.store);
     let arg_of = |prefix: &str| {
         let name = field.name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(')'));
-        let place = operation.inputs.iter().position(|input| Some(input.name.as_str()) == name);
-        place.map(|place| &drawn.call.args[place])
+        let index = operation.inputs.iter().position(|input| Some(input.name.as_str()) == name);
+        index.map(|index| &drawn.call.args[index])
     };
     let output_of = |prefix: &str| {
         let name = field.name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(')'));
-        let place = operation.outputs.iter().position(|output| Some(output.name.as_str()) == name);
-        place.map(|place| &drawn.call.outputs[place])
+        let index = operation.outputs.iter().position(|output| Some(output.name.as_str()) == name);
+        index.map(|index| &drawn.call.outputs[index])
     };
     let expected = match &field.kind {
         FieldKind::DType => {
@@ -324,12 +324,12 @@ fn check_field(
             });
             handles.map(|handle| lz_core::context::digest_bits(&handle.digest())).next().unwrap_or(0)
         }
-        FieldKind::Place => {
+        FieldKind::Device => {
             let required = operation.inputs.iter().zip(&drawn.call.args);
             let first = required
                 .filter(|(input, _)| input.kind == Kind::Tensor && input.optional.is_none())
                 .find_map(|(_, arg)| arg.tensor());
-            place_bits(first.map_or(Place::HOST, |tensor| tensor.layout().place))
+            device_bits(first.map_or(Device::HOST, |tensor| tensor.layout().device))
         }
         other => return Err(format!("unexpected kind {other:?} after the slots")),
     };
@@ -347,7 +347,7 @@ pub fn workloads(subject: &dyn Subject) {
         if let Err(error) = call.interpret(operation, true) {
             panic!("{} {}: {error}", operation.name, workload.name);
         }
-        match call.lend(|args, outputs| subject.check(args, Some(outputs))) {
+        match call.with_args(|args, outputs| subject.check(args, Some(outputs))) {
             Some(Checked::Right { outputs: Some(Ok(())), .. }) => {}
             Some(Checked::Right { outputs: Some(Err(error)), .. } | Checked::Refused(error)) => {
                 panic!("{} {}: the generated check returns {error}", operation.name, workload.name)

@@ -134,13 +134,13 @@ pub fn outputs(
     bound: &Bound,
 ) -> Result<Vec<OwnedOut>, String> {
     let specs = infer_outputs(prepared.operation, bound).map_err(|reason| reason.to_string())?;
-    let place = prepared
+    let device = prepared
         .operation
         .inputs
         .iter()
         .zip(&call.args)
         .find_map(|(input, arg)| (input.device == DeviceRule::Same).then(|| arg.tensor()).flatten())
-        .map(|tensor| tensor.layout().place);
+        .map(|tensor| tensor.layout().device);
     Ok(specs
         .into_iter()
         .map(|spec| match spec {
@@ -150,8 +150,8 @@ pub fn outputs(
             OutputSpec::Tensor(shape, dtype) => {
                 let pattern = random.pick(&Pattern::WRITTEN).copied().unwrap_or(Pattern::Contiguous);
                 let mut tensor = OwnedTensor::new(random, &shape, dtype, pattern);
-                if let Some(place) = place {
-                    tensor.relabel(|layout: &mut Layout| layout.place = place);
+                if let Some(device) = device {
+                    tensor.relabel(|layout: &mut Layout| layout.device = device);
                 }
                 OwnedOut::Tensor(tensor)
             }

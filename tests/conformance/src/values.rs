@@ -92,7 +92,7 @@ pub fn conforms(
         let numbers = if case % 4 == 3 { Numbers::Awkward } else { Numbers::Normal };
         let drawing = Drawing { size, focus: &focus, numbers, devices: false };
         let mut drawn = draw_valid(&prepared, random, &drawing)?;
-        let context = match drawn.call.lend(|args, outputs| subject.check(args, Some(outputs))) {
+        let context = match drawn.call.with_args(|args, outputs| subject.check(args, Some(outputs))) {
             Some(Checked::Right { context, outputs: Some(Ok(())) }) => context,
             _ => return Err("the generated check rejects a valid call".to_owned()),
         };
@@ -145,8 +145,8 @@ fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), Str
     }
     let before = call.clone();
     let mut scratch = Scratch::default();
-    let outcome =
-        call.lend(|args, outputs| entry.kernel.run(args, outputs, &mut Run::new(&mut scratch, u64::MAX)));
+    let outcome = call
+        .with_args(|args, outputs| entry.kernel.run(args, outputs, &mut Run::new(&mut scratch, u64::MAX)));
     outcome.map_err(|error| format!("{} does not run a valid call: {error}\n{before:?}", entry.spec.id))?;
     for (index, (now, then)) in call.args.iter().zip(&before.args).enumerate() {
         match (now, then) {

@@ -4,7 +4,7 @@
 use lz_core::DType;
 use lz_core::device::Platform;
 use lz_core::expr::Value;
-use lz_core::tensor::{Dims, MAX_RANK, Place};
+use lz_core::tensor::{Device, Dims, MAX_RANK};
 use lz_schema::model::{Kind, ParamType};
 
 use crate::assign::Prepared;
@@ -93,7 +93,7 @@ fn disturb(random: &mut Random, tensor: &mut OwnedTensor) {
         4 => {
             let platform = if random.one_in(2) { Platform::Cuda } else { Platform::Rocm };
             let index = random.below(3) as u16;
-            tensor.relabel(|layout| layout.place = Place { platform, index });
+            tensor.relabel(|layout| layout.device = Device { platform, index });
         }
         _ => tensor.readdress(match random.below(3) {
             0 => 0,
@@ -104,6 +104,6 @@ fn disturb(random: &mut Random, tensor: &mut OwnedTensor) {
     // Sound metadata is trusted, so it must not claim host memory that does not exist, nor so many elements
     // (stride 0 makes them cheap) that reading them takes hours.
     if !tensor.is_backed() || tensor.layout().elements().is_some_and(|elements| elements > 100_000) {
-        tensor.relabel(|layout| layout.place = Place { platform: Platform::Cuda, index: 0 });
+        tensor.relabel(|layout| layout.device = Device { platform: Platform::Cuda, index: 0 });
     }
 }

@@ -65,7 +65,7 @@ fn build_call(prepared: &Prepared, workload: &Workload, filled: bool) -> Result<
     let mut next = 1usize << 20;
     for arg in &mut args {
         if let Some(tensor) = arg.tensor_mut()
-            && !tensor.layout().place.is_host()
+            && !tensor.layout().device.is_host()
         {
             tensor.readdress(next);
             next += bytes(tensor).next_multiple_of(64);
@@ -75,7 +75,7 @@ fn build_call(prepared: &Prepared, workload: &Workload, filled: bool) -> Result<
     let mut call = OwnedCall { args, outputs: Vec::new() };
     let bound = call.interpret(operation, false).map_err(|error| error.to_string())?;
     let on_device =
-        call.args.iter().filter_map(OwnedArg::tensor).any(|tensor| !tensor.layout().place.is_host());
+        call.args.iter().filter_map(OwnedArg::tensor).any(|tensor| !tensor.layout().device.is_host());
     for spec in infer_outputs(operation, &bound).map_err(|reason| reason.to_string())? {
         call.outputs.push(match spec {
             OutputSpec::Absent => OwnedOut::Absent,

@@ -9,7 +9,7 @@ use lz_conformance::suite::{focus_of, for_each_case};
 use lz_conformance::valid::{Drawing, draw_valid};
 use lz_conformance::values::same;
 use lz_core::{Error, KernelEntry};
-use lz_engine::policy::{Policy, Sourced};
+use lz_engine::policy::{Policy, WithSource};
 use lz_engine::{Engine, dynamic};
 
 /// Workspace that a kernel declares per unit of the batch.
@@ -21,7 +21,7 @@ const CASES: u64 = 24;
 fn engine(entry: &KernelEntry, headroom: Option<u64>) -> Engine {
     let engine = Engine::new();
     engine.register([entry.clone()]).unwrap_or_else(|error| panic!("{error}"));
-    engine.set_policy(Policy { memory_headroom: Sourced::new(headroom, "test"), ..Policy::default() });
+    engine.set_policy(Policy { memory_headroom: WithSource::new(headroom, "test"), ..Policy::default() });
     engine
 }
 
@@ -45,13 +45,13 @@ fn split_calls_match_whole_calls() {
                 let drawing = Drawing { size, focus: &focus, numbers: Numbers::Normal, devices: false };
                 let drawn = draw_valid(&prepared, random, &drawing)?;
                 let mut expected = drawn.call.clone();
-                match expected.lend(|args, outputs| dynamic::call_into(&whole, info, args, outputs)) {
+                match expected.with_args(|args, outputs| dynamic::call_into(&whole, info, args, outputs)) {
                     Err(Error::NoKernel { .. }) => return Ok(()),
                     outcome => outcome.map_err(|error| error.to_string())?,
                 }
                 let mut found = drawn.call;
                 let parts = engine(&kernel, Some((1 + case % 3) * UNIT));
-                match found.lend(|args, outputs| dynamic::call_into(&parts, info, args, outputs)) {
+                match found.with_args(|args, outputs| dynamic::call_into(&parts, info, args, outputs)) {
                     // A pack is split only along its first dimension, and one step of that may already be too
                     // large.
                     Err(Error::NoKernel { .. }) => return Ok(()),

@@ -49,7 +49,7 @@ fn run(
     scratch: &mut Scratch,
     workspace: u64,
 ) -> Result<u64, String> {
-    call.lend(|args, outputs| {
+    call.with_args(|args, outputs| {
         let before = ALLOCATIONS.get();
         let outcome = kernel.kernel.run(args, outputs, &mut Run::new(scratch, workspace));
         let allocations = ALLOCATIONS.get() - before;
@@ -88,7 +88,7 @@ fn for_each_workload(check: impl Fn(&KernelEntry, &OwnedCall, u64)) {
             if size > if is_compute_bound(&info.name) { MAX_COMPUTE_BOUND_BYTES } else { MAX_BYTES } {
                 continue;
             }
-            let answer = call.lend(|args, outputs| subject.check(args, Some(outputs)));
+            let answer = call.with_args(|args, outputs| subject.check(args, Some(outputs)));
             let Some(Checked::Right { context, outputs: Some(Ok(())) }) = answer else {
                 panic!("{} {}: rejected", info.name, workload.name)
             };

@@ -18,8 +18,8 @@ void check_activation_gelu(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_gelu_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_gelu_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -36,8 +36,8 @@ void check_activation_gelu(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_gelu_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_gelu_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -57,8 +57,8 @@ void check_activation_gelu_mul(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_gelu_mul_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_gelu_mul_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -75,8 +75,8 @@ void check_activation_gelu_mul(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_gelu_mul_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_gelu_mul_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -94,8 +94,8 @@ void check_activation_relu(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_relu_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_relu_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -112,8 +112,8 @@ void check_activation_relu(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_relu_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_relu_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -131,8 +131,8 @@ void check_activation_relu_squared(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_relu_squared_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_relu_squared_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -149,8 +149,8 @@ void check_activation_relu_squared(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_relu_squared_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_relu_squared_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -169,8 +169,8 @@ void check_activation_silu(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_silu_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_silu_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -187,8 +187,8 @@ void check_activation_silu(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_silu_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_silu_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -207,8 +207,8 @@ void check_activation_silu_mul(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_silu_mul_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_silu_mul_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -225,8 +225,8 @@ void check_activation_silu_mul(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::activation_silu_mul_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::activation_silu_mul_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -252,9 +252,9 @@ void check_attention_cross_decode(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_cross_decode_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_cross_decode_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -272,9 +272,9 @@ void check_attention_cross_decode(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_cross_decode_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_cross_decode_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -301,9 +301,9 @@ void check_attention_cross_prefill(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_cross_prefill_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_cross_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -321,9 +321,9 @@ void check_attention_cross_prefill(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_cross_prefill_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_cross_prefill_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -352,9 +352,9 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_decode_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_decode_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -372,9 +372,9 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_decode_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_decode_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -405,9 +405,9 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_decode_paged_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_decode_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -425,9 +425,9 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_decode_paged_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_decode_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -459,9 +459,9 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_prefill_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -479,9 +479,9 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_prefill_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_prefill_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -515,9 +515,9 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_prefill_paged_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_prefill_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -535,9 +535,9 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_prefill_paged_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_prefill_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -568,9 +568,9 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_prefill_ragged_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_prefill_ragged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -588,9 +588,9 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_gqa_prefill_ragged_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_prefill_ragged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -615,9 +615,9 @@ void check_attention_mla_decode(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_mla_decode_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_mla_decode_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -635,9 +635,9 @@ void check_attention_mla_decode(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_mla_decode_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_mla_decode_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -665,9 +665,9 @@ void check_attention_mla_decode_paged(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_mla_decode_paged_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_mla_decode_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -685,9 +685,9 @@ void check_attention_mla_decode_paged(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_mla_decode_paged_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_mla_decode_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -714,9 +714,9 @@ void check_attention_mla_prefill(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_mla_prefill_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_mla_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -734,9 +734,9 @@ void check_attention_mla_prefill(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_mla_prefill_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_mla_prefill_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -765,9 +765,9 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_sparse_block_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_sparse_block_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -785,9 +785,9 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_sparse_block_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_sparse_block_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -815,9 +815,9 @@ void check_attention_sparse_variable_block(const Engines &engines, Case &drawn) 
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_sparse_variable_block_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_sparse_variable_block_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -835,9 +835,9 @@ void check_attention_sparse_variable_block(const Engines &engines, Case &drawn) 
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_sparse_variable_block_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_sparse_variable_block_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -866,9 +866,9 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_decode_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_decode_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -886,9 +886,9 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_decode_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_decode_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -919,9 +919,9 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_decode_paged_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_decode_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -939,9 +939,9 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_decode_paged_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_decode_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -973,9 +973,9 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_prefill_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -993,9 +993,9 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_prefill_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_prefill_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -1029,9 +1029,9 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_prefill_paged_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_prefill_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -1049,9 +1049,9 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_prefill_paged_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_prefill_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -1082,9 +1082,9 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_prefill_ragged_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_prefill_ragged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -1102,9 +1102,9 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.optional_place("lse");
-        lz::ops::attention_standard_prefill_ragged_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_standard_prefill_ragged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -1125,9 +1125,9 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.place("lse");
-        lz::ops::attention_state_merge_into(engines.reference, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.output_tensor("lse");
+        lz::ops::attention_state_merge_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -1145,9 +1145,9 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_lse = drawn.place("lse");
-        lz::ops::attention_state_merge_into(engine, args, {.output = mutable_view(place_output), .lse = mutable_view(place_lse)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.output_tensor("lse");
+        lz::ops::attention_state_merge_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
@@ -1174,8 +1174,8 @@ void check_dequantize(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::dequantize_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::dequantize_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1192,8 +1192,8 @@ void check_dequantize(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::dequantize_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::dequantize_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1212,8 +1212,8 @@ void check_embedding_lookup(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::embedding_lookup_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::embedding_lookup_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1230,8 +1230,8 @@ void check_embedding_lookup(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::embedding_lookup_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::embedding_lookup_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1316,8 +1316,8 @@ void check_mlp_fused(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::mlp_fused_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_fused_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1334,8 +1334,8 @@ void check_mlp_fused(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::mlp_fused_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_fused_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1356,8 +1356,8 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::mlp_linear_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1374,8 +1374,8 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::mlp_linear_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1402,8 +1402,8 @@ void check_mlp_linear_int8(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::mlp_linear_int8_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_int8_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1420,8 +1420,8 @@ void check_mlp_linear_int8(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::mlp_linear_int8_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_int8_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1439,8 +1439,8 @@ void check_mlp_linear_pack(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_packed = drawn.place("packed");
-        lz::ops::mlp_linear_pack_into(engines.reference, args, {.packed = mutable_view(place_packed)});
+        auto output_packed = drawn.output_tensor("packed");
+        lz::ops::mlp_linear_pack_into(engines.reference, args, {.packed = mutable_view(output_packed)});
         drawn.expect("packed", place_packed, true);
         drawn.expect_written(true);
     }
@@ -1457,8 +1457,8 @@ void check_mlp_linear_pack(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_packed = drawn.place("packed");
-        lz::ops::mlp_linear_pack_into(engine, args, {.packed = mutable_view(place_packed)});
+        auto output_packed = drawn.output_tensor("packed");
+        lz::ops::mlp_linear_pack_into(engine, args, {.packed = mutable_view(output_packed)});
         drawn.expect("packed", place_packed, true);
         drawn.expect_written(true);
     }
@@ -1486,8 +1486,8 @@ void check_mlp_linear_weight_only(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::mlp_linear_weight_only_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_weight_only_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1504,8 +1504,8 @@ void check_mlp_linear_weight_only(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::mlp_linear_weight_only_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_weight_only_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1529,10 +1529,10 @@ void check_norm_layer(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_mean = drawn.optional_place("mean");
-        auto place_inv_std = drawn.optional_place("inv_std");
-        lz::ops::norm_layer_into(engines.reference, args, {.output = mutable_view(place_output), .mean = mutable_view(place_mean), .inv_std = mutable_view(place_inv_std)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_mean = drawn.optional_output_tensor("mean");
+        auto output_inv_std = drawn.optional_output_tensor("inv_std");
+        lz::ops::norm_layer_into(engines.reference, args, {.output = mutable_view(output_output), .mean = mutable_view(output_mean), .inv_std = mutable_view(output_inv_std)});
         drawn.expect("output", place_output, true);
         drawn.expect("mean", place_mean, true);
         drawn.expect("inv_std", place_inv_std, true);
@@ -1551,10 +1551,10 @@ void check_norm_layer(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        auto place_mean = drawn.optional_place("mean");
-        auto place_inv_std = drawn.optional_place("inv_std");
-        lz::ops::norm_layer_into(engine, args, {.output = mutable_view(place_output), .mean = mutable_view(place_mean), .inv_std = mutable_view(place_inv_std)});
+        auto output_output = drawn.output_tensor("output");
+        auto output_mean = drawn.optional_output_tensor("mean");
+        auto output_inv_std = drawn.optional_output_tensor("inv_std");
+        lz::ops::norm_layer_into(engine, args, {.output = mutable_view(output_output), .mean = mutable_view(output_mean), .inv_std = mutable_view(output_inv_std)});
         drawn.expect("output", place_output, true);
         drawn.expect("mean", place_mean, true);
         drawn.expect("inv_std", place_inv_std, true);
@@ -1577,8 +1577,8 @@ void check_norm_rms(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::norm_rms_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_rms_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1595,8 +1595,8 @@ void check_norm_rms(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::norm_rms_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_rms_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1618,8 +1618,8 @@ void check_norm_rms_add(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::norm_rms_add_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_rms_add_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1636,8 +1636,8 @@ void check_norm_rms_add(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::norm_rms_add_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_rms_add_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1657,8 +1657,8 @@ void check_posenc_alibi(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::posenc_alibi_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::posenc_alibi_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1675,8 +1675,8 @@ void check_posenc_alibi(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::posenc_alibi_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::posenc_alibi_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1699,8 +1699,8 @@ void check_posenc_rope(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::posenc_rope_into(engines.reference, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::posenc_rope_into(engines.reference, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1717,8 +1717,8 @@ void check_posenc_rope(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_output = drawn.place("output");
-        lz::ops::posenc_rope_into(engine, args, {.output = mutable_view(place_output)});
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::posenc_rope_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
@@ -1743,9 +1743,9 @@ void check_quantize(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_quantized = drawn.place("quantized");
-        auto place_scale_out = drawn.optional_place("scale_out");
-        lz::ops::quantize_into(engines.reference, args, {.quantized = mutable_view(place_quantized), .scale_out = mutable_view(place_scale_out)});
+        auto output_quantized = drawn.output_tensor("quantized");
+        auto output_scale_out = drawn.optional_output_tensor("scale_out");
+        lz::ops::quantize_into(engines.reference, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
         drawn.expect("quantized", place_quantized, true);
         drawn.expect("scale_out", place_scale_out, true);
         drawn.expect_written(true);
@@ -1763,9 +1763,9 @@ void check_quantize(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_quantized = drawn.place("quantized");
-        auto place_scale_out = drawn.optional_place("scale_out");
-        lz::ops::quantize_into(engine, args, {.quantized = mutable_view(place_quantized), .scale_out = mutable_view(place_scale_out)});
+        auto output_quantized = drawn.output_tensor("quantized");
+        auto output_scale_out = drawn.optional_output_tensor("scale_out");
+        lz::ops::quantize_into(engine, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
         drawn.expect("quantized", place_quantized, true);
         drawn.expect("scale_out", place_scale_out, true);
         drawn.expect_written(true);
@@ -1791,9 +1791,9 @@ void check_sampling_speculative(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_tokens = drawn.place("tokens");
-        auto place_accepted = drawn.place("accepted");
-        lz::ops::sampling_speculative_into(engines.reference, args, {.tokens = mutable_view(place_tokens), .accepted = mutable_view(place_accepted)});
+        auto output_tokens = drawn.output_tensor("tokens");
+        auto output_accepted = drawn.output_tensor("accepted");
+        lz::ops::sampling_speculative_into(engines.reference, args, {.tokens = mutable_view(output_tokens), .accepted = mutable_view(output_accepted)});
         drawn.expect("tokens", place_tokens, true);
         drawn.expect("accepted", place_accepted, true);
         drawn.expect_written(true);
@@ -1811,9 +1811,9 @@ void check_sampling_speculative(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_tokens = drawn.place("tokens");
-        auto place_accepted = drawn.place("accepted");
-        lz::ops::sampling_speculative_into(engine, args, {.tokens = mutable_view(place_tokens), .accepted = mutable_view(place_accepted)});
+        auto output_tokens = drawn.output_tensor("tokens");
+        auto output_accepted = drawn.output_tensor("accepted");
+        lz::ops::sampling_speculative_into(engine, args, {.tokens = mutable_view(output_tokens), .accepted = mutable_view(output_accepted)});
         drawn.expect("tokens", place_tokens, true);
         drawn.expect("accepted", place_accepted, true);
         drawn.expect_written(true);
@@ -1839,8 +1839,8 @@ void check_sampling_topk(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_tokens = drawn.place("tokens");
-        lz::ops::sampling_topk_into(engines.reference, args, {.tokens = mutable_view(place_tokens)});
+        auto output_tokens = drawn.output_tensor("tokens");
+        lz::ops::sampling_topk_into(engines.reference, args, {.tokens = mutable_view(output_tokens)});
         drawn.expect("tokens", place_tokens, true);
         drawn.expect_written(true);
     }
@@ -1857,8 +1857,8 @@ void check_sampling_topk(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_tokens = drawn.place("tokens");
-        lz::ops::sampling_topk_into(engine, args, {.tokens = mutable_view(place_tokens)});
+        auto output_tokens = drawn.output_tensor("tokens");
+        lz::ops::sampling_topk_into(engine, args, {.tokens = mutable_view(output_tokens)});
         drawn.expect("tokens", place_tokens, true);
         drawn.expect_written(true);
     }
@@ -1884,8 +1884,8 @@ void check_sampling_topp(const Engines &engines, Case &drawn) {
     }
     {
         drawn.restore();
-        auto place_tokens = drawn.place("tokens");
-        lz::ops::sampling_topp_into(engines.reference, args, {.tokens = mutable_view(place_tokens)});
+        auto output_tokens = drawn.output_tensor("tokens");
+        lz::ops::sampling_topp_into(engines.reference, args, {.tokens = mutable_view(output_tokens)});
         drawn.expect("tokens", place_tokens, true);
         drawn.expect_written(true);
     }
@@ -1902,8 +1902,8 @@ void check_sampling_topp(const Engines &engines, Case &drawn) {
     drawn.echoed = true;
     {
         drawn.restore();
-        auto place_tokens = drawn.place("tokens");
-        lz::ops::sampling_topp_into(engine, args, {.tokens = mutable_view(place_tokens)});
+        auto output_tokens = drawn.output_tensor("tokens");
+        lz::ops::sampling_topp_into(engine, args, {.tokens = mutable_view(output_tokens)});
         drawn.expect("tokens", place_tokens, true);
         drawn.expect_written(true);
     }

@@ -44,7 +44,7 @@ fn write_case(file: &mut Writer, info: &'static OperationInfo, case: u64) -> Res
     let before = drawn.call.clone();
     let mut call = drawn.call;
     let engine = lz_ops::reference_engine();
-    call.lend(|args, outputs| dynamic::call_into(&engine, info, args, outputs))?;
+    call.with_args(|args, outputs| dynamic::call_into(&engine, info, args, outputs))?;
     file.text(&operation.name);
     write_arguments(file, operation, &before, &call)?;
     file.count(operation.outputs.len());

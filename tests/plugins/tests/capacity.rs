@@ -6,7 +6,7 @@ use std::time::Duration;
 use lz_core::device::Platform;
 use lz_core::{Error, KernelSpec, ReasonCode, TensorView};
 use lz_engine::Engine;
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_ops::{NORM_RMS, NormRms, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
 
@@ -23,7 +23,7 @@ fn engine(worker: &Worker, id: &str) -> Engine {
     let spec = KernelSpec::new(id, "norm.rms", "far", "1", Platform::Cpu);
     engine.register([worker.kernel(spec, &NORM_RMS)]).unwrap();
     engine.lock("norm.rms", id).unwrap();
-    engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
+    engine.configure([("fallback_enabled".to_owned(), SettingInput::Bool(false))]).unwrap();
     engine
 }
 

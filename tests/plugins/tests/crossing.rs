@@ -61,9 +61,9 @@ fn every_operation_gives_bit_identical_results_in_a_worker() {
             let drawing = Drawing { size: 40, focus: &[], numbers: Numbers::Normal, devices: false };
             let mut remote = draw_valid(&prepared, &mut random, &drawing).unwrap().call;
             let mut local = remote.clone();
-            local.lend(|args, outputs| dynamic::call_into(&reference, info, args, outputs)).unwrap();
+            local.with_args(|args, outputs| dynamic::call_into(&reference, info, args, outputs)).unwrap();
             remote
-                .lend(|args, outputs| dynamic::call_into(&engine, info, args, outputs))
+                .with_args(|args, outputs| dynamic::call_into(&engine, info, args, outputs))
                 .unwrap_or_else(|error| panic!("{}, case {case}: {error}", info.name));
             assert_eq!(results(&remote), results(&local), "{}, case {case}", info.name);
         }

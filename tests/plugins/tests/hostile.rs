@@ -10,7 +10,7 @@ use lz_conformance::random::{Random, case_seed};
 use lz_conformance::valid::{Drawing, draw_valid};
 use lz_core::device::Platform;
 use lz_core::{Error, KernelSpec, OperationInfo, ReasonCode, TensorView};
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_engine::{Engine, dynamic};
 use lz_ops::{NORM_RMS, NormRms, TOKENIZE_ENCODE, norm_rms};
 use lz_worker::{Worker, WorkerOptions};
@@ -34,7 +34,7 @@ fn engine(worker: &Worker, info: &'static OperationInfo) -> Engine {
     let spec = KernelSpec::new(&format!("far.{}", info.name), &info.name, "far", "1", Platform::Cpu);
     engine.register([worker.kernel(spec, info)]).unwrap();
     engine.lock(&info.name, &format!("far.{}", info.name)).unwrap();
-    engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
+    engine.configure([("fallback_enabled".to_owned(), SettingInput::Bool(false))]).unwrap();
     engine
 }
 
@@ -50,7 +50,7 @@ fn encode(engine: &Engine) -> Result<(), Error> {
     let mut random = Random::new(case_seed(&operation.name, "hostile", 1));
     let drawing = Drawing { size: 20, focus: &[], numbers: Numbers::Normal, devices: false };
     let mut call = draw_valid(&prepared, &mut random, &drawing).unwrap().call;
-    call.lend(|args, outputs| dynamic::call_into(engine, &TOKENIZE_ENCODE, args, outputs))
+    call.with_args(|args, outputs| dynamic::call_into(engine, &TOKENIZE_ENCODE, args, outputs))
 }
 
 /// After an attack, the restarted worker works and the whole arena is free.

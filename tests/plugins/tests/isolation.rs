@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lz_core::{Error, ReasonCode, TensorMut, TensorView};
 use lz_engine::Engine;
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_ops::{NormRms, norm_rms, norm_rms_into};
 use lz_worker::{Worker, WorkerOptions};
 use support::{compile, folder, worker_program};
@@ -35,7 +35,7 @@ fn call(engine: &Engine) -> Result<Vec<f32>, Error> {
 }
 
 fn without_fallback(engine: &Engine) {
-    engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
+    engine.configure([("fallback_enabled".to_owned(), SettingInput::Bool(false))]).unwrap();
 }
 
 fn assert_close(found: &[f32], expected: &[f32]) {

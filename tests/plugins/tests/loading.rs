@@ -95,7 +95,7 @@ fn an_exception_fails_only_its_call() {
     assert_eq!(call(&engine, 0.25).unwrap(), call(&lz_ops::reference_engine(), 0.25).unwrap());
     assert_eq!(engine.fallbacks(), 1, "fell back to the reference kernel");
     engine
-        .configure([("fallback_enabled".to_owned(), lz_engine::policy::layer::Given::Bool(false))])
+        .configure([("fallback_enabled".to_owned(), lz_engine::policy::layer::SettingInput::Bool(false))])
         .unwrap();
     let error = call(&engine, 0.25).unwrap_err();
     assert!(matches!(error, Error::KernelExecution { .. }), "{error}");
@@ -112,7 +112,7 @@ fn run_failures_contain_the_error_message_of_the_plugin() {
     ] {
         let engine = lz_ops::reference_engine();
         load(&engine, &compile("plugin.c", fault), &trust()).unwrap();
-        let off = lz_engine::policy::layer::Given::Bool(false);
+        let off = lz_engine::policy::layer::SettingInput::Bool(false);
         engine.configure([("fallback_enabled".to_owned(), off)]).unwrap();
         let error = call(&engine, 1e-5).unwrap_err();
         assert!(error.to_string().contains(message), "{fault}: {error}");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use lz_core::{Error, ReasonCode, TensorView};
 use lz_engine::Engine;
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_ops::{NormRms, norm_rms};
 use lz_plugin::loader::LoadedPlugin;
 use lz_worker::plugins;
@@ -58,7 +58,7 @@ fn a_policy_file_isolates_every_plugin() {
     // A crash of the plugin does not affect this process.
     let engine = opened(&format!("{BASE_CONFIG}backend_isolation: subprocess\n"), &[]).unwrap();
     load(&engine, &compile("plugin.c", "CRASH")).unwrap();
-    engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
+    engine.configure([("fallback_enabled".to_owned(), SettingInput::Bool(false))]).unwrap();
     let x = vec![1f32; 24];
     let args = NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap());
     let error = norm_rms(&engine, args).unwrap_err();
@@ -83,7 +83,7 @@ fn the_environment_and_configure_override_the_file() {
     let loaded = load(&engine, &compile("plugin.c", "")).unwrap();
     assert!(loaded.runs_in.unwrap().contains("LAYERZERO_BACKEND_ISOLATION"));
     let engine = opened(BASE_CONFIG, &variables).unwrap();
-    let in_process = Given::Text("in_process".to_owned());
+    let in_process = SettingInput::Text("in_process".to_owned());
     engine.configure([("backend_isolation".to_owned(), in_process)]).unwrap();
     assert_eq!(load(&engine, &compile("plugin.c", "")).unwrap().runs_in, None);
     let wrong = opened(BASE_CONFIG, &[("LAYERZERO_BACKEND_ISOLATION", "sub_process")]).unwrap_err();

@@ -5,7 +5,7 @@
 //! asserted.
 
 pub mod calls;
-pub mod house;
+pub mod engines;
 pub mod kernels;
 pub mod measured;
 pub mod performance;

@@ -18,7 +18,7 @@ use lz_ops::NORM_RMS;
 use lz_perfdb::{HealthScope, Options, PerfDb};
 
 use crate::calls::{Norm, Prefill, ScenarioCall};
-use crate::house::{self, host_engine, host_spec, stack, vocabulary};
+use crate::engines::{self, host_engine, host_spec, stack, vocabulary};
 use crate::kernels::kernel_fn;
 use crate::measured::{evidence, measurement, spec_of};
 
@@ -103,7 +103,7 @@ pub fn freeze_rank(engine: &Engine) -> Lockfile {
 pub fn broken_rank() -> Engine {
     let engine = rank();
     let bad = host_spec("delta.norm.rms").priority(90);
-    house::register(
+    engines::register(
         &engine,
         [kernel_fn(bad, &NORM_RMS, || Err(KernelError::failed("an illegal memory access")))],
     );
@@ -201,7 +201,7 @@ pub fn restore(engine: &Engine, database: &PerfDb) -> usize {
 
 /// Prints the kernel selected on an H100 under this process's environment variables.
 fn environment() {
-    let engine = house::engine_on("h100");
+    let engine = engines::engine_on("h100");
     let stack = stack(&engine);
     match env::read(std::env::vars_os(), &vocabulary()) {
         Ok(environment) => {

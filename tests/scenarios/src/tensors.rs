@@ -4,11 +4,11 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use lz_core::device::Platform;
-use lz_core::tensor::{Dims, Layout, Place};
+use lz_core::tensor::{Device, Dims, Layout};
 use lz_core::{DType, TensorView};
 
 /// The first CUDA device.
-pub const CUDA: Place = Place { platform: Platform::Cuda, index: 0 };
+pub const CUDA: Device = Device { platform: Platform::Cuda, index: 0 };
 
 /// Size of the host buffer that all host views share; larger tensors must be on a device.
 const HOST_BYTES: usize = 64 << 20;
@@ -24,7 +24,7 @@ fn host() -> &'static [u8] {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// Device of the tensor.
-    pub place: Place,
+    pub device: Device,
     /// Stride of the last dimension in elements; 1 is contiguous.
     pub last_stride: i64,
     /// Byte offset of the address from a multiple of 64.
@@ -33,9 +33,9 @@ pub struct Placement {
 
 impl Placement {
     /// Contiguous and aligned, on the host.
-    pub const HOST: Placement = Placement { place: Place::HOST, last_stride: 1, offset: 0 };
+    pub const HOST: Placement = Placement { device: Device::HOST, last_stride: 1, offset: 0 };
     /// Contiguous and aligned, on `cuda:0`.
-    pub const CUDA: Placement = Placement { place: CUDA, last_stride: 1, offset: 0 };
+    pub const CUDA: Placement = Placement { device: CUDA, last_stride: 1, offset: 0 };
 }
 
 /// A tensor of zeros with this shape.
@@ -46,8 +46,8 @@ pub fn tensor(shape: &[i64], dtype: DType, placement: Placement) -> TensorView<'
     let whole = Layout::contiguous(shape, dtype).expect("scenarios use valid shapes");
     let strides: Vec<i64> = whole.strides.iter().map(|stride| stride * placement.last_stride).collect();
     let strides = Dims::new(&strides).expect("rank of strides equals rank of shape");
-    let layout = Layout { strides, place: placement.place, ..whole };
-    let address = if placement.place.is_host() {
+    let layout = Layout { strides, device: placement.device, ..whole };
+    let address = if placement.device.is_host() {
         let elements = whole.elements().expect("the shape was validated") * placement.last_stride;
         let bytes = usize::try_from(elements).expect("sizes are not negative") * 8 + placement.offset;
         assert!(bytes <= HOST_BYTES, "{shape:?} is too large for the host");

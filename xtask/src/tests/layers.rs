@@ -244,17 +244,17 @@ fn code(folder: &str) -> Vec<(String, String)> {
 #[test]
 fn the_generator_does_no_input_or_output() {
     let banned = ["std::fs", "std::io", "std::env", "std::net", "std::process", "println!", "print!", "dbg!"];
-    for (place, line) in ["lz-codegen/src", "lz-interchange/src"].into_iter().flat_map(code) {
+    for (location, line) in ["lz-codegen/src", "lz-interchange/src"].into_iter().flat_map(code) {
         for word in banned {
-            assert!(!line.contains(word), "{place} uses {word}: {line}");
+            assert!(!line.contains(word), "{location} uses {word}: {line}");
         }
     }
 }
 
 #[test]
 fn schemas_know_no_tensors() {
-    for (place, line) in code("lz-schema/src") {
-        assert!(!line.contains("lz_core") && !line.contains("TensorView"), "{place}: {line}");
+    for (location, line) in code("lz-schema/src") {
+        assert!(!line.contains("lz_core") && !line.contains("TensorView"), "{location}: {line}");
     }
 }
 
@@ -275,9 +275,9 @@ fn the_engine_knows_no_particular_operation() {
         .flat_map(|name| [(*name).to_owned(), name.replace('.', "_"), lz_codegen::names::camel(name)])
         .collect();
     let folders = ["lz-core/src", "lz-device/src", "lz-perfdb/src", "lz-engine/src"];
-    for (place, line) in folders.into_iter().flat_map(code) {
+    for (location, line) in folders.into_iter().flat_map(code) {
         for spelling in &spellings {
-            assert!(!line.contains(spelling.as_str()), "{place} names {spelling}: {line}");
+            assert!(!line.contains(spelling.as_str()), "{location} names {spelling}: {line}");
         }
     }
 }

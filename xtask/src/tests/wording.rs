@@ -136,14 +136,14 @@ fn banned_phrases_do_not_occur() {
 
     let mut report = String::new();
     for (phrase, replacement) in BANNED {
-        let places: Vec<String> = texts
+        let locations: Vec<String> = texts
             .iter()
             .flat_map(|(path, words)| {
                 occurrences(words, phrase).into_iter().map(move |line| format!("{path}:{line}"))
             })
             .collect();
-        if !places.is_empty() {
-            let _ = writeln!(report, "\"{phrase}\" (write: {replacement})\n  {}", places.join("\n  "));
+        if !locations.is_empty() {
+            let _ = writeln!(report, "\"{phrase}\" (write: {replacement})\n  {}", locations.join("\n  "));
         }
     }
     assert!(report.is_empty(), "phrases that docs/glossary.md replaces:\n{report}");

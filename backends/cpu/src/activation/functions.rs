@@ -89,9 +89,9 @@ impl Pointwise<1> for Gelu {
 
 /// A function of the first operand, times the second (gated activation).
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times<F>(pub F);
+pub(super) struct GatedProduct<F>(pub F);
 
-impl<F: Pointwise<1>> Pointwise<2> for Times<F> {
+impl<F: Pointwise<1>> Pointwise<2> for GatedProduct<F> {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, [gate, up]: [S::F32; 2]) -> S::F32 {
         s.mul(self.0.apply(s, [gate]), up)

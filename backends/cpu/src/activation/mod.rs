@@ -16,8 +16,8 @@ use lz_ops::{
 use crate::isa::require;
 use crate::pointwise;
 use crate::simd::Simd;
+use functions::{GatedProduct, ReluSquared};
 pub(crate) use functions::{Gelu, GeluTanh, Relu, Silu};
-use functions::{ReluSquared, Times};
 
 /// `max(x, 0)`.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl<S: Simd> ActivationSiluMulKernel for SiluMulElements<S> {
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
         let (inputs, output) = ([&call.gate, &call.up], &mut out.output);
-        pointwise::run::<S, 2>(simd, inputs, output, Times(Silu { alpha: 1.0 }))
+        pointwise::run::<S, 2>(simd, inputs, output, GatedProduct(Silu { alpha: 1.0 }))
     }
 }
 
@@ -181,9 +181,11 @@ impl<S: Simd> ActivationGeluMulKernel for GeluMulElements<S> {
         let simd = require::<S>()?;
         let (inputs, output) = ([&call.gate, &call.up], &mut out.output);
         match call.approximate {
-            ActivationGeluMulApproximate::None => pointwise::run::<S, 2>(simd, inputs, output, Times(Gelu)),
+            ActivationGeluMulApproximate::None => {
+                pointwise::run::<S, 2>(simd, inputs, output, GatedProduct(Gelu))
+            }
             ActivationGeluMulApproximate::Tanh => {
-                pointwise::run::<S, 2>(simd, inputs, output, Times(GeluTanh))
+                pointwise::run::<S, 2>(simd, inputs, output, GatedProduct(GeluTanh))
             }
         }
     }

@@ -269,7 +269,7 @@ pub(crate) fn rows<T: Float>(
     head: usize,
 ) -> Result<Rows<T>, KernelError> {
     let layout = view.layout();
-    if view.dtype() != T::DTYPE || !layout.place.is_host() || !layout.last_is_dense() || !view.is_sound() {
+    if view.dtype() != T::DTYPE || !layout.device.is_host() || !layout.last_is_dense() || !view.is_sound() {
         return Err(not_dense_rows());
     }
     let stride = |axis: usize| layout.strides.get(axis).copied().unwrap_or(0) as isize;
@@ -283,7 +283,7 @@ pub(crate) fn rows_mut<T: Float>(
     head: usize,
 ) -> Result<Rows<T>, KernelError> {
     let layout = tensor.layout();
-    let usable = tensor.dtype() == T::DTYPE && layout.place.is_host() && layout.last_is_dense();
+    let usable = tensor.dtype() == T::DTYPE && layout.device.is_host() && layout.last_is_dense();
     if !usable || !tensor.is_sound() || layout.overlaps_itself() {
         return Err(not_dense_rows());
     }
@@ -306,7 +306,7 @@ pub(crate) fn lse_mut(
     let Some(tensor) = tensor else { return Ok(Rows::NONE) };
     let layout = *tensor.layout();
     if tensor.dtype() != DType::F32
-        || !layout.place.is_host()
+        || !layout.device.is_host()
         || !tensor.is_sound()
         || layout.overlaps_itself()
     {

@@ -2,7 +2,7 @@
 //! memory bandwidth. Packing it into panels first, which pays off for many rows, would cost more than the
 //! products.
 
-use crate::simd::{Float, MAX_LANES, Simd, Span, Tail, Whole, load_bytes, load_nibbles};
+use crate::simd::{Float, FullVector, MAX_LANES, Simd, Span, Tail, load_bytes, load_nibbles};
 
 /// Maximum rows of the input for which this path is faster.
 pub(super) const MAX_ROWS: usize = 4;
@@ -54,7 +54,7 @@ pub(super) unsafe fn sum<S: Simd, const BITS: u32, const MR: usize>(
                 let mut sums = [[s.splat(0.0); NR]; MR];
                 let mut at = first;
                 while at + S::LANES <= end {
-                    add::<S, BITS, MR>(s, &x, &columns, &zero_points, Whole(at), &mut sums);
+                    add::<S, BITS, MR>(s, &x, &columns, &zero_points, FullVector(at), &mut sums);
                     at += S::LANES;
                 }
                 if at < end {

@@ -7,26 +7,26 @@ use super::{Simd, Work};
 /// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl` and the features they imply; with [`TILES`] also of
 /// AMX-BF16, with [`VNNI`] also of AVX512-VNNI.
 #[derive(Debug, Clone, Copy)]
-pub struct Wide<const EXTENSIONS: u8>(());
+pub struct Avx512Family<const EXTENSIONS: u8>(());
 
 const BASE: u8 = 0;
 const TILES: u8 = 1;
 const VNNI: u8 = 2;
 
 /// AVX-512.
-pub type Avx512 = Wide<BASE>;
+pub type Avx512 = Avx512Family<BASE>;
 
 /// AVX-512 and AMX-BF16.
-pub type Amx = Wide<TILES>;
+pub type Amx = Avx512Family<TILES>;
 
 /// AVX-512 and VNNI.
-pub type Vnni = Wide<VNNI>;
+pub type Vnni = Avx512Family<VNNI>;
 
 impl Amx {
     /// The proof of AVX-512 alone.
     #[inline(always)]
     pub(crate) fn vectors(self) -> Avx512 {
-        Wide(())
+        Avx512Family(())
     }
 }
 
@@ -60,7 +60,7 @@ fn to_bf16(value: __m512) -> __m256i {
     })
 }
 
-impl<const EXTENSIONS: u8> Simd for Wide<EXTENSIONS> {
+impl<const EXTENSIONS: u8> Simd for Avx512Family<EXTENSIONS> {
     const NAME: &'static str = match EXTENSIONS {
         TILES => "amx",
         VNNI => "vnni",
@@ -101,7 +101,7 @@ impl<const EXTENSIONS: u8> Simd for Wide<EXTENSIONS> {
             && is_x86_feature_detected!("f16c")
             && (EXTENSIONS != TILES || (is_x86_feature_detected!("avx512bf16") && super::amx::available()))
             && (EXTENSIONS != VNNI || is_x86_feature_detected!("avx512vnni"));
-        all.then_some(Wide(()))
+        all.then_some(Avx512Family(()))
     }
     #[inline(always)]
     fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {

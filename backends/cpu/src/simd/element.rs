@@ -16,13 +16,13 @@ pub trait Span: Copy {
 
 /// A full vector starting at this index.
 #[derive(Debug, Clone, Copy)]
-pub struct Whole(pub usize);
+pub struct FullVector(pub usize);
 
 /// The tail of a row: start index, and number of elements (fewer than `LANES`).
 #[derive(Debug, Clone, Copy)]
 pub struct Tail(pub usize, pub usize);
 
-impl Span for Whole {
+impl Span for FullVector {
     #[inline(always)]
     fn at(self) -> usize {
         self.0

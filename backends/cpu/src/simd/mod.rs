@@ -26,7 +26,7 @@ pub use avx2::Avx2;
 pub use avx512::{Amx, Avx512, Vnni};
 pub(crate) use element::MAX_LANES;
 pub use element::{
-    Float, FloatKind, Span, Tail, Whole, load_bytes, load_nibbles, store_bytes, store_nibbles,
+    Float, FloatKind, FullVector, Span, Tail, load_bytes, load_nibbles, store_bytes, store_nibbles,
 };
 pub use math::{exp, exp2};
 pub use minifloat::{E2M1, E4M3, E5M2, SmallFloat, decode, encode};
@@ -286,7 +286,7 @@ macro_rules! vectors {
         let lanes = <$S as $crate::simd::Simd>::LANES;
         let mut at = 0;
         while at + lanes <= len {
-            let $span = $crate::simd::Whole(at);
+            let $span = $crate::simd::FullVector(at);
             $body
             at += lanes;
         }
@@ -301,14 +301,14 @@ macro_rules! vectors {
         let mut at = 0;
         while at + $n * lanes <= len {
             for $k in 0..$n {
-                let $span = $crate::simd::Whole(at + $k * lanes);
+                let $span = $crate::simd::FullVector(at + $k * lanes);
                 $body
             }
             at += $n * lanes;
         }
         while at + lanes <= len {
             let $k = 0;
-            let $span = $crate::simd::Whole(at);
+            let $span = $crate::simd::FullVector(at);
             $body
             at += lanes;
         }

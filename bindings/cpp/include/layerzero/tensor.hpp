@@ -33,11 +33,15 @@ enum class Platform : std::uint8_t {
 };
 
 /// The device of a tensor.
-struct Place {
+struct Device {
     Platform platform = Platform::Cpu;
+    /// Index of the device on its platform.
     std::uint16_t device = 0;
-    friend bool operator==(const Place &, const Place &) = default;
+    friend bool operator==(const Device &, const Device &) = default;
 };
+
+/// The former name of `Device`.
+using Place [[deprecated("use lz::Device")]] = Device;
 
 /// Sizes or strides.
 using Dims = std::span<const std::int64_t>;
@@ -57,7 +61,7 @@ template <> struct DTypeOf<std::uint16_t> { static constexpr DType value = DType
 template <> struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::U8; };
 template <> struct DTypeOf<bool> { static constexpr DType value = DType::Bool; };
 
-inline lz_tensor describe(void *data, DType dtype, Dims shape, const Dims *strides, Place place) {
+inline lz_tensor describe(void *data, DType dtype, Dims shape, const Dims *strides, Device device) {
     if (shape.size() > LZ_MAX_RANK) {
         throw ValidationError("a tensor can have at most 8 dimensions");
     }
@@ -68,8 +72,8 @@ inline lz_tensor describe(void *data, DType dtype, Dims shape, const Dims *strid
     tensor.data = data;
     tensor.rank = static_cast<std::uint32_t>(shape.size());
     tensor.dtype = static_cast<std::uint8_t>(dtype);
-    tensor.platform = static_cast<std::uint8_t>(place.platform);
-    tensor.device = place.device;
+    tensor.platform = static_cast<std::uint8_t>(device.platform);
+    tensor.device = device.device;
     std::int64_t dense = 1;
     for (std::size_t at = shape.size(); at-- > 0;) {
         tensor.shape[at] = shape[at];
@@ -93,9 +97,11 @@ class AnyView {
     /// Element type.
     [[nodiscard]] DType dtype() const noexcept { return static_cast<DType>(tensor_.dtype); }
     /// The device.
-    [[nodiscard]] Place place() const noexcept {
+    [[nodiscard]] Device device() const noexcept {
         return {static_cast<Platform>(tensor_.platform), tensor_.device};
     }
+    /// The former name of `device`.
+    [[deprecated("use device()")]] [[nodiscard]] Device place() const noexcept { return device(); }
     /// Number of elements.
     [[nodiscard]] std::int64_t elements() const noexcept {
         std::int64_t product = 1;
@@ -123,7 +129,7 @@ class AnyView {
     explicit AnyView(const lz_tensor &tensor) noexcept : tensor_(tensor) {}
 
     template <class T> [[nodiscard]] std::span<T> elements_as() const {
-        if (dtype() != DTypeOf<std::remove_const_t<T>>::value || place() != Place{} || !is_contiguous()) {
+        if (dtype() != DTypeOf<std::remove_const_t<T>>::value || device() != Device{} || !is_contiguous()) {
             throw ValidationError("the tensor is not contiguous, not in host memory, or has another dtype");
         }
         return {static_cast<T *>(tensor_.data), static_cast<std::size_t>(elements())};
@@ -153,11 +159,11 @@ class TensorView : public detail::AnyView {
     TensorView(std::span<T> data, std::initializer_list<std::int64_t> shape)
         : TensorView(data, Dims(shape.begin(), shape.size())) {}
     /// A view of memory on any device, dense row-major.
-    TensorView(const void *data, DType dtype, Dims shape, Place place = {})
-        : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, nullptr, place)) {}
+    TensorView(const void *data, DType dtype, Dims shape, Device device = {})
+        : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, nullptr, device)) {}
     /// A view of memory on any device, with strides in elements.
-    TensorView(const void *data, DType dtype, Dims shape, Dims strides, Place place = {})
-        : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, &strides, place)) {}
+    TensorView(const void *data, DType dtype, Dims shape, Dims strides, Device device = {})
+        : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, &strides, device)) {}
     /// A read-only view of a writable one.
     TensorView(const TensorMut &tensor) noexcept;
     /// A view of a tensor; the tensor must outlive it.
@@ -194,11 +200,11 @@ class TensorMut : public detail::AnyView {
     TensorMut(std::span<T> data, std::initializer_list<std::int64_t> shape)
         : TensorMut(data, Dims(shape.begin(), shape.size())) {}
     /// A view of memory on any device, dense row-major.
-    TensorMut(void *data, DType dtype, Dims shape, Place place = {})
-        : AnyView(detail::describe(data, dtype, shape, nullptr, place)) {}
+    TensorMut(void *data, DType dtype, Dims shape, Device device = {})
+        : AnyView(detail::describe(data, dtype, shape, nullptr, device)) {}
     /// A view of memory on any device, with strides in elements.
-    TensorMut(void *data, DType dtype, Dims shape, Dims strides, Place place = {})
-        : AnyView(detail::describe(data, dtype, shape, &strides, place)) {}
+    TensorMut(void *data, DType dtype, Dims shape, Dims strides, Device device = {})
+        : AnyView(detail::describe(data, dtype, shape, &strides, device)) {}
     /// A view of a tensor; the tensor must outlive it.
     TensorMut(Tensor &tensor) noexcept;
 
@@ -304,7 +310,9 @@ class Tensor {
     [[nodiscard]] Dims shape() const noexcept { return {tensor_.shape, tensor_.rank}; }
     [[nodiscard]] Dims strides() const noexcept { return {tensor_.strides, tensor_.rank}; }
     [[nodiscard]] DType dtype() const noexcept { return static_cast<DType>(tensor_.dtype); }
-    [[nodiscard]] Place place() const noexcept { return view().place(); }
+    [[nodiscard]] Device device() const noexcept { return view().device(); }
+    /// The former name of `device`.
+    [[deprecated("use device()")]] [[nodiscard]] Device place() const noexcept { return device(); }
     [[nodiscard]] std::int64_t elements() const noexcept { return view().elements(); }
     [[nodiscard]] const void *data() const noexcept { return tensor_.data; }
     /// The elements; throws unless they are dense, in host memory and of this type.

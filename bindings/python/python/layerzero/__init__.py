@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from layerzero import _watch, ops
+from layerzero._compile import CompiledModel, Session, compile
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
 from layerzero._functions import (
@@ -36,6 +37,7 @@ from layerzero._kv import KvCache, kv_cache
 from layerzero._native import (
     ConfigurationError,
     CudaGraphUnsafeError,
+    GraphImportError,
     KernelExecutionError,
     LayerZeroError,
     NoKernelFoundError,
@@ -51,10 +53,12 @@ from layerzero._register import load_backends, register_kernel, register_operati
 from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
 
 __all__ = [
+    "CompiledModel",
     "Config",
     "ConfigurationError",
     "CudaGraphUnsafeError",
     "Explanation",
+    "GraphImportError",
     "KernelExecutionError",
     "KvCache",
     "LayerZeroError",
@@ -65,11 +69,13 @@ __all__ = [
     "Plugin",
     "Reason",
     "Report",
+    "Session",
     "Tokenizer",
     "ValidationError",
     "Worker",
     "__version__",
     "attention",
+    "compile",
     "config",
     "configure",
     "dequantize",

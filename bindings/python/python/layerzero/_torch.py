@@ -142,7 +142,7 @@ def refuse_gradients(operation: str, *tensors: torch.Tensor | None) -> None:
                 raise RuntimeError(f"{operation} has no backward, but a tensor requires grad; call it under torch.no_grad()")
 
 
-def places(operation: str, out: torch.Tensor | Sequence[torch.Tensor], count: int) -> tuple[torch.Tensor, ...]:
+def out_tensors(operation: str, out: torch.Tensor | Sequence[torch.Tensor], count: int) -> tuple[torch.Tensor, ...]:
     """`out=` as a tuple with one tensor per output."""
     given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
     if len(given) != count:

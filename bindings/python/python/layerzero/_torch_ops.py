@@ -5,7 +5,7 @@ function. `OVERLOADS` has the schemas; `layerzero._torch` defines them."""
 
 import torch
 
-from layerzero._torch import Overload, places, refuse_gradients
+from layerzero._torch import Overload, out_tensors, refuse_gradients
 
 _layerzero = torch.ops.layerzero
 OVERLOADS = []
@@ -21,7 +21,7 @@ def activation_gelu(x, *, approximate=None, out=None):
     refuse_gradients("activation.gelu", x)
     if out is None:
         return _layerzero.activation_gelu.default(x, approximate=approximate)
-    out = places("activation.gelu", out, 1)
+    out = out_tensors("activation.gelu", out, 1)
     _layerzero.activation_gelu.out(x, approximate=approximate, out=out[0])
     return out[0]
 
@@ -48,7 +48,7 @@ def activation_gelu_mul(gate, up, *, approximate=None, out=None):
     refuse_gradients("activation.gelu_mul", gate, up)
     if out is None:
         return _layerzero.activation_gelu_mul.default(gate, up, approximate=approximate)
-    out = places("activation.gelu_mul", out, 1)
+    out = out_tensors("activation.gelu_mul", out, 1)
     _layerzero.activation_gelu_mul.out(gate, up, approximate=approximate, out=out[0])
     return out[0]
 
@@ -75,7 +75,7 @@ def activation_relu(x, *, out=None):
     refuse_gradients("activation.relu", x)
     if out is None:
         return _layerzero.activation_relu.default(x)
-    out = places("activation.relu", out, 1)
+    out = out_tensors("activation.relu", out, 1)
     _layerzero.activation_relu.out(x, out=out[0])
     return out[0]
 
@@ -102,7 +102,7 @@ def activation_relu_squared(x, *, out=None):
     refuse_gradients("activation.relu_squared", x)
     if out is None:
         return _layerzero.activation_relu_squared.default(x)
-    out = places("activation.relu_squared", out, 1)
+    out = out_tensors("activation.relu_squared", out, 1)
     _layerzero.activation_relu_squared.out(x, out=out[0])
     return out[0]
 
@@ -129,7 +129,7 @@ def activation_silu(x, *, alpha=None, out=None):
     refuse_gradients("activation.silu", x)
     if out is None:
         return _layerzero.activation_silu.default(x, alpha=alpha)
-    out = places("activation.silu", out, 1)
+    out = out_tensors("activation.silu", out, 1)
     _layerzero.activation_silu.out(x, alpha=alpha, out=out[0])
     return out[0]
 
@@ -156,7 +156,7 @@ def activation_silu_mul(gate, up, *, out=None):
     refuse_gradients("activation.silu_mul", gate, up)
     if out is None:
         return _layerzero.activation_silu_mul.default(gate, up)
-    out = places("activation.silu_mul", out, 1)
+    out = out_tensors("activation.silu_mul", out, 1)
     _layerzero.activation_silu_mul.out(gate, up, out=out[0])
     return out[0]
 
@@ -195,12 +195,12 @@ def attention_cross_decode(q, k, v, kv_lens=None, mask=None, *, sm_scale=None, r
     if return_lse:
         if out is None:
             return _layerzero.attention_cross_decode.lse(q, k, v, kv_lens, mask, sm_scale=sm_scale, layout=layout)
-        out = places("attention.cross.decode", out, 2)
+        out = out_tensors("attention.cross.decode", out, 2)
         _layerzero.attention_cross_decode.lse_out(q, k, v, kv_lens, mask, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_cross_decode.default(q, k, v, kv_lens, mask, sm_scale=sm_scale, layout=layout)
-    out = places("attention.cross.decode", out, 1)
+    out = out_tensors("attention.cross.decode", out, 1)
     _layerzero.attention_cross_decode.out(q, k, v, kv_lens, mask, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -250,12 +250,12 @@ def attention_cross_prefill(q, k, v, kv_lens=None, mask=None, *, sm_scale=None, 
     if return_lse:
         if out is None:
             return _layerzero.attention_cross_prefill.lse(q, k, v, kv_lens, mask, sm_scale=sm_scale, layout=layout)
-        out = places("attention.cross.prefill", out, 2)
+        out = out_tensors("attention.cross.prefill", out, 2)
         _layerzero.attention_cross_prefill.lse_out(q, k, v, kv_lens, mask, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_cross_prefill.default(q, k, v, kv_lens, mask, sm_scale=sm_scale, layout=layout)
-    out = places("attention.cross.prefill", out, 1)
+    out = out_tensors("attention.cross.prefill", out, 1)
     _layerzero.attention_cross_prefill.out(q, k, v, kv_lens, mask, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -302,12 +302,12 @@ def attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, *, window_lef
     if return_lse:
         if out is None:
             return _layerzero.attention_gqa_decode.lse(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-        out = places("attention.gqa.decode", out, 2)
+        out = out_tensors("attention.gqa.decode", out, 2)
         _layerzero.attention_gqa_decode.lse_out(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_gqa_decode.default(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-    out = places("attention.gqa.decode", out, 1)
+    out = out_tensors("attention.gqa.decode", out, 1)
     _layerzero.attention_gqa_decode.out(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -348,12 +348,12 @@ def attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_la
     if return_lse:
         if out is None:
             return _layerzero.attention_gqa_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-        out = places("attention.gqa.decode.paged", out, 2)
+        out = out_tensors("attention.gqa.decode.paged", out, 2)
         _layerzero.attention_gqa_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_gqa_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-    out = places("attention.gqa.decode.paged", out, 1)
+    out = out_tensors("attention.gqa.decode.paged", out, 1)
     _layerzero.attention_gqa_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -403,12 +403,12 @@ def attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, *, causal=None,
     if return_lse:
         if out is None:
             return _layerzero.attention_gqa_prefill.lse(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-        out = places("attention.gqa.prefill", out, 2)
+        out = out_tensors("attention.gqa.prefill", out, 2)
         _layerzero.attention_gqa_prefill.lse_out(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_gqa_prefill.default(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-    out = places("attention.gqa.prefill", out, 1)
+    out = out_tensors("attention.gqa.prefill", out, 1)
     _layerzero.attention_gqa_prefill.out(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -449,12 +449,12 @@ def attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_in
     if return_lse:
         if out is None:
             return _layerzero.attention_gqa_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-        out = places("attention.gqa.prefill.paged", out, 2)
+        out = out_tensors("attention.gqa.prefill.paged", out, 2)
         _layerzero.attention_gqa_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_gqa_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-    out = places("attention.gqa.prefill.paged", out, 1)
+    out = out_tensors("attention.gqa.prefill.paged", out, 1)
     _layerzero.attention_gqa_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -496,12 +496,12 @@ def attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=Non
     if return_lse:
         if out is None:
             return _layerzero.attention_gqa_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
-        out = places("attention.gqa.prefill.ragged", out, 2)
+        out = out_tensors("attention.gqa.prefill.ragged", out, 2)
         _layerzero.attention_gqa_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_gqa_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
-    out = places("attention.gqa.prefill.ragged", out, 1)
+    out = out_tensors("attention.gqa.prefill.ragged", out, 1)
     _layerzero.attention_gqa_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
     return out[0]
 
@@ -542,12 +542,12 @@ def attention_mla_decode(q_nope, q_pe, ckv, kpe, *, sm_scale, return_lse=None, o
     if return_lse:
         if out is None:
             return _layerzero.attention_mla_decode.lse(q_nope, q_pe, ckv, kpe, sm_scale=sm_scale)
-        out = places("attention.mla.decode", out, 2)
+        out = out_tensors("attention.mla.decode", out, 2)
         _layerzero.attention_mla_decode.lse_out(q_nope, q_pe, ckv, kpe, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_mla_decode.default(q_nope, q_pe, ckv, kpe, sm_scale=sm_scale)
-    out = places("attention.mla.decode", out, 1)
+    out = out_tensors("attention.mla.decode", out, 1)
     _layerzero.attention_mla_decode.out(q_nope, q_pe, ckv, kpe, sm_scale=sm_scale, out=out[0])
     return out[0]
 
@@ -588,12 +588,12 @@ def attention_mla_decode_paged(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv
     if return_lse:
         if out is None:
             return _layerzero.attention_mla_decode_paged.lse(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale)
-        out = places("attention.mla.decode.paged", out, 2)
+        out = out_tensors("attention.mla.decode.paged", out, 2)
         _layerzero.attention_mla_decode_paged.lse_out(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_mla_decode_paged.default(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale)
-    out = places("attention.mla.decode.paged", out, 1)
+    out = out_tensors("attention.mla.decode.paged", out, 1)
     _layerzero.attention_mla_decode_paged.out(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=sm_scale, out=out[0])
     return out[0]
 
@@ -634,12 +634,12 @@ def attention_mla_prefill(q_nope, q_pe, ckv, kpe, *, sm_scale, causal=None, caus
     if return_lse:
         if out is None:
             return _layerzero.attention_mla_prefill.lse(q_nope, q_pe, ckv, kpe, sm_scale=sm_scale, causal=causal, causal_offset=causal_offset)
-        out = places("attention.mla.prefill", out, 2)
+        out = out_tensors("attention.mla.prefill", out, 2)
         _layerzero.attention_mla_prefill.lse_out(q_nope, q_pe, ckv, kpe, sm_scale=sm_scale, causal=causal, causal_offset=causal_offset, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_mla_prefill.default(q_nope, q_pe, ckv, kpe, sm_scale=sm_scale, causal=causal, causal_offset=causal_offset)
-    out = places("attention.mla.prefill", out, 1)
+    out = out_tensors("attention.mla.prefill", out, 1)
     _layerzero.attention_mla_prefill.out(q_nope, q_pe, ckv, kpe, sm_scale=sm_scale, causal=causal, causal_offset=causal_offset, out=out[0])
     return out[0]
 
@@ -680,12 +680,12 @@ def attention_sparse_block(q, k, v, indptr, indices, *, block_rows, block_cols, 
     if return_lse:
         if out is None:
             return _layerzero.attention_sparse_block.lse(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale)
-        out = places("attention.sparse.block", out, 2)
+        out = out_tensors("attention.sparse.block", out, 2)
         _layerzero.attention_sparse_block.lse_out(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_sparse_block.default(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale)
-    out = places("attention.sparse.block", out, 1)
+    out = out_tensors("attention.sparse.block", out, 1)
     _layerzero.attention_sparse_block.out(q, k, v, indptr, indices, block_rows=block_rows, block_cols=block_cols, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
     return out[0]
 
@@ -726,12 +726,12 @@ def attention_sparse_variable_block(q, k, v, block_mask, block_row_sizes, block_
     if return_lse:
         if out is None:
             return _layerzero.attention_sparse_variable_block.lse(q, k, v, block_mask, block_row_sizes, block_col_sizes, soft_cap=soft_cap, sm_scale=sm_scale)
-        out = places("attention.sparse.variable_block", out, 2)
+        out = out_tensors("attention.sparse.variable_block", out, 2)
         _layerzero.attention_sparse_variable_block.lse_out(q, k, v, block_mask, block_row_sizes, block_col_sizes, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_sparse_variable_block.default(q, k, v, block_mask, block_row_sizes, block_col_sizes, soft_cap=soft_cap, sm_scale=sm_scale)
-    out = places("attention.sparse.variable_block", out, 1)
+    out = out_tensors("attention.sparse.variable_block", out, 1)
     _layerzero.attention_sparse_variable_block.out(q, k, v, block_mask, block_row_sizes, block_col_sizes, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
     return out[0]
 
@@ -778,12 +778,12 @@ def attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, *, windo
     if return_lse:
         if out is None:
             return _layerzero.attention_standard_decode.lse(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-        out = places("attention.standard.decode", out, 2)
+        out = out_tensors("attention.standard.decode", out, 2)
         _layerzero.attention_standard_decode.lse_out(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_standard_decode.default(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-    out = places("attention.standard.decode", out, 1)
+    out = out_tensors("attention.standard.decode", out, 1)
     _layerzero.attention_standard_decode.out(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -824,12 +824,12 @@ def attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, 
     if return_lse:
         if out is None:
             return _layerzero.attention_standard_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-        out = places("attention.standard.decode.paged", out, 2)
+        out = out_tensors("attention.standard.decode.paged", out, 2)
         _layerzero.attention_standard_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_standard_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-    out = places("attention.standard.decode.paged", out, 1)
+    out = out_tensors("attention.standard.decode.paged", out, 1)
     _layerzero.attention_standard_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -879,12 +879,12 @@ def attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, *, causal=
     if return_lse:
         if out is None:
             return _layerzero.attention_standard_prefill.lse(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-        out = places("attention.standard.prefill", out, 2)
+        out = out_tensors("attention.standard.prefill", out, 2)
         _layerzero.attention_standard_prefill.lse_out(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_standard_prefill.default(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-    out = places("attention.standard.prefill", out, 1)
+    out = out_tensors("attention.standard.prefill", out, 1)
     _layerzero.attention_standard_prefill.out(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -925,12 +925,12 @@ def attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, 
     if return_lse:
         if out is None:
             return _layerzero.attention_standard_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-        out = places("attention.standard.prefill.paged", out, 2)
+        out = out_tensors("attention.standard.prefill.paged", out, 2)
         _layerzero.attention_standard_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_standard_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
-    out = places("attention.standard.prefill.paged", out, 1)
+    out = out_tensors("attention.standard.prefill.paged", out, 1)
     _layerzero.attention_standard_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
@@ -972,12 +972,12 @@ def attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slope
     if return_lse:
         if out is None:
             return _layerzero.attention_standard_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
-        out = places("attention.standard.prefill.ragged", out, 2)
+        out = out_tensors("attention.standard.prefill.ragged", out, 2)
         _layerzero.attention_standard_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
         return _layerzero.attention_standard_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
-    out = places("attention.standard.prefill.ragged", out, 1)
+    out = out_tensors("attention.standard.prefill.ragged", out, 1)
     _layerzero.attention_standard_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
     return out[0]
 
@@ -1013,7 +1013,7 @@ def attention_state_merge(v, s, *, out=None):
     refuse_gradients("attention.state.merge", v, s)
     if out is None:
         return _layerzero.attention_state_merge.default(v, s)
-    out = places("attention.state.merge", out, 2)
+    out = out_tensors("attention.state.merge", out, 2)
     _layerzero.attention_state_merge.out(v, s, out_output=out[0], out_lse=out[1])
     return out
 
@@ -1044,7 +1044,7 @@ def dequantize(quantized, scale, zero_point=None, global_scale=None, *, format, 
     refuse_gradients("dequantize", quantized, scale, zero_point, global_scale)
     if out is None:
         return _layerzero.dequantize.default(quantized, scale, zero_point, global_scale, format=format, granularity=granularity, block_size=block_size, inner=inner, output_dtype=output_dtype)
-    out = places("dequantize", out, 1)
+    out = out_tensors("dequantize", out, 1)
     _layerzero.dequantize.out(quantized, scale, zero_point, global_scale, format=format, granularity=granularity, block_size=block_size, inner=inner, output_dtype=output_dtype, out=out[0])
     return out[0]
 
@@ -1072,7 +1072,7 @@ def embedding_lookup(table, ids, *, out=None):
     refuse_gradients("embedding.lookup", table, ids)
     if out is None:
         return _layerzero.embedding_lookup.default(table, ids)
-    out = places("embedding.lookup", out, 1)
+    out = out_tensors("embedding.lookup", out, 1)
     _layerzero.embedding_lookup.out(table, ids, out=out[0])
     return out[0]
 
@@ -1134,7 +1134,7 @@ def mlp_fused(x, gate_weight, up_weight, down_weight, *, activation=None, out=No
     refuse_gradients("mlp.fused", x, gate_weight, up_weight, down_weight)
     if out is None:
         return _layerzero.mlp_fused.default(x, gate_weight, up_weight, down_weight, activation=activation)
-    out = places("mlp.fused", out, 1)
+    out = out_tensors("mlp.fused", out, 1)
     _layerzero.mlp_fused.out(x, gate_weight, up_weight, down_weight, activation=activation, out=out[0])
     return out[0]
 
@@ -1162,7 +1162,7 @@ def mlp_linear(x, weight, bias=None, *, activation=None, out=None):
     refuse_gradients("mlp.linear", x, weight, bias)
     if out is None:
         return _layerzero.mlp_linear.default(x, weight, bias, activation=activation)
-    out = places("mlp.linear", out, 1)
+    out = out_tensors("mlp.linear", out, 1)
     _layerzero.mlp_linear.out(x, weight, bias, activation=activation, out=out[0])
     return out[0]
 
@@ -1192,7 +1192,7 @@ def mlp_linear_int8(x, weight, x_scale, weight_scale, x_zero_point=None, bias=No
     refuse_gradients("mlp.linear.int8", x, weight, x_scale, weight_scale, x_zero_point, bias)
     if out is None:
         return _layerzero.mlp_linear_int8.default(x, weight, x_scale, weight_scale, x_zero_point, bias, x_granularity=x_granularity, weight_layout=weight_layout, activation=activation, output_dtype=output_dtype)
-    out = places("mlp.linear.int8", out, 1)
+    out = out_tensors("mlp.linear.int8", out, 1)
     _layerzero.mlp_linear_int8.out(x, weight, x_scale, weight_scale, x_zero_point, bias, x_granularity=x_granularity, weight_layout=weight_layout, activation=activation, output_dtype=output_dtype, out=out[0])
     return out[0]
 
@@ -1219,7 +1219,7 @@ def mlp_linear_pack(weight, *, out=None):
     refuse_gradients("mlp.linear.pack", weight)
     if out is None:
         return _layerzero.mlp_linear_pack.default(weight)
-    out = places("mlp.linear.pack", out, 1)
+    out = out_tensors("mlp.linear.pack", out, 1)
     _layerzero.mlp_linear_pack.out(weight, out=out[0])
     return out[0]
 
@@ -1252,7 +1252,7 @@ def mlp_linear_weight_only(x, weight, scale, zero_point=None, bias=None, *, form
     refuse_gradients("mlp.linear.weight_only", x, weight, scale, zero_point, bias)
     if out is None:
         return _layerzero.mlp_linear_weight_only.default(x, weight, scale, zero_point, bias, format=format, granularity=granularity, block_size=block_size, weight_layout=weight_layout, stored=stored, activation=activation)
-    out = places("mlp.linear.weight_only", out, 1)
+    out = out_tensors("mlp.linear.weight_only", out, 1)
     _layerzero.mlp_linear_weight_only.out(x, weight, scale, zero_point, bias, format=format, granularity=granularity, block_size=block_size, weight_layout=weight_layout, stored=stored, activation=activation, out=out[0])
     return out[0]
 
@@ -1286,12 +1286,12 @@ def norm_layer(x, weight=None, bias=None, *, eps=None, return_stats=None, out=No
     if return_stats:
         if out is None:
             return _layerzero.norm_layer.mean_inv_std(x, weight, bias, eps=eps)
-        out = places("norm.layer", out, 3)
+        out = out_tensors("norm.layer", out, 3)
         _layerzero.norm_layer.mean_inv_std_out(x, weight, bias, eps=eps, out_output=out[0], out_mean=out[1], out_inv_std=out[2])
         return out
     if out is None:
         return _layerzero.norm_layer.default(x, weight, bias, eps=eps)
-    out = places("norm.layer", out, 1)
+    out = out_tensors("norm.layer", out, 1)
     _layerzero.norm_layer.out(x, weight, bias, eps=eps, out=out[0])
     return out[0]
 
@@ -1326,7 +1326,7 @@ def norm_rms(x, weight=None, *, eps=None, weight_offset=None, out=None):
     refuse_gradients("norm.rms", x, weight)
     if out is None:
         return _layerzero.norm_rms.default(x, weight, eps=eps, weight_offset=weight_offset)
-    out = places("norm.rms", out, 1)
+    out = out_tensors("norm.rms", out, 1)
     _layerzero.norm_rms.out(x, weight, eps=eps, weight_offset=weight_offset, out=out[0])
     return out[0]
 
@@ -1353,7 +1353,7 @@ def norm_rms_add(x, residual, weight=None, *, eps=None, weight_offset=None, out=
     refuse_gradients("norm.rms.add", x, residual, weight)
     if out is None:
         return _layerzero.norm_rms_add.default(x, residual, weight, eps=eps, weight_offset=weight_offset)
-    out = places("norm.rms.add", out, 1)
+    out = out_tensors("norm.rms.add", out, 1)
     _layerzero.norm_rms_add.out(x, residual, weight, eps=eps, weight_offset=weight_offset, out=out[0])
     return out[0]
 
@@ -1380,7 +1380,7 @@ def posenc_alibi(scores, slopes, *, causal_offset=None, out=None):
     refuse_gradients("posenc.alibi", scores, slopes)
     if out is None:
         return _layerzero.posenc_alibi.default(scores, slopes, causal_offset=causal_offset)
-    out = places("posenc.alibi", out, 1)
+    out = out_tensors("posenc.alibi", out, 1)
     _layerzero.posenc_alibi.out(scores, slopes, causal_offset=causal_offset, out=out[0])
     return out[0]
 
@@ -1412,7 +1412,7 @@ def posenc_rope(x, cos, sin, positions=None, *, interleaved=None, layout=None, o
     refuse_gradients("posenc.rope", x, cos, sin, positions)
     if out is None:
         return _layerzero.posenc_rope.default(x, cos, sin, positions, interleaved=interleaved, layout=layout)
-    out = places("posenc.rope", out, 1)
+    out = out_tensors("posenc.rope", out, 1)
     _layerzero.posenc_rope.out(x, cos, sin, positions, interleaved=interleaved, layout=layout, out=out[0])
     return out[0]
 
@@ -1445,12 +1445,12 @@ def quantize(x, scale=None, zero_point=None, global_scale=None, *, format, granu
     if not (scale is not None):
         if out is None:
             return _layerzero.quantize.scale_out(x, scale, zero_point, global_scale, format=format, granularity=granularity, block_size=block_size)
-        out = places("quantize", out, 2)
+        out = out_tensors("quantize", out, 2)
         _layerzero.quantize.scale_out_out(x, scale, zero_point, global_scale, format=format, granularity=granularity, block_size=block_size, out_quantized=out[0], out_scale_out=out[1])
         return out
     if out is None:
         return _layerzero.quantize.default(x, scale, zero_point, global_scale, format=format, granularity=granularity, block_size=block_size)
-    out = places("quantize", out, 1)
+    out = out_tensors("quantize", out, 1)
     _layerzero.quantize.out(x, scale, zero_point, global_scale, format=format, granularity=granularity, block_size=block_size, out=out[0])
     return out[0]
 
@@ -1486,7 +1486,7 @@ def sampling_speculative(draft_probs, draft_tokens, target_probs, seed_tensor=No
     refuse_gradients("sampling.speculative", draft_probs, draft_tokens, target_probs, seed_tensor, offset_tensor)
     if out is None:
         return _layerzero.sampling_speculative.default(draft_probs, draft_tokens, target_probs, seed_tensor, offset_tensor, seed=seed, offset=offset)
-    out = places("sampling.speculative", out, 2)
+    out = out_tensors("sampling.speculative", out, 2)
     _layerzero.sampling_speculative.out(draft_probs, draft_tokens, target_probs, seed_tensor, offset_tensor, seed=seed, offset=offset, out_tokens=out[0], out_accepted=out[1])
     return out
 
@@ -1513,7 +1513,7 @@ def sampling_topk(logits, k_tensor=None, seed_tensor=None, offset_tensor=None, *
     refuse_gradients("sampling.topk", logits, k_tensor, seed_tensor, offset_tensor)
     if out is None:
         return _layerzero.sampling_topk.default(logits, k_tensor, seed_tensor, offset_tensor, k=k, temperature=temperature, seed=seed, offset=offset)
-    out = places("sampling.topk", out, 1)
+    out = out_tensors("sampling.topk", out, 1)
     _layerzero.sampling_topk.out(logits, k_tensor, seed_tensor, offset_tensor, k=k, temperature=temperature, seed=seed, offset=offset, out=out[0])
     return out[0]
 
@@ -1540,7 +1540,7 @@ def sampling_topp(logits, p_tensor=None, seed_tensor=None, offset_tensor=None, *
     refuse_gradients("sampling.topp", logits, p_tensor, seed_tensor, offset_tensor)
     if out is None:
         return _layerzero.sampling_topp.default(logits, p_tensor, seed_tensor, offset_tensor, p=p, top_k=top_k, temperature=temperature, seed=seed, offset=offset)
-    out = places("sampling.topp", out, 1)
+    out = out_tensors("sampling.topp", out, 1)
     _layerzero.sampling_topp.out(logits, p_tensor, seed_tensor, offset_tensor, p=p, top_k=top_k, temperature=temperature, seed=seed, offset=offset, out=out[0])
     return out[0]
 

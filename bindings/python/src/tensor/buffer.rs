@@ -10,14 +10,14 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyTuple};
 
-use super::{Hold, Kind, Owner, Problem, describe_bytes, unsupported};
+use super::{BorrowGuard, Kind, Owner, Problem, describe_bytes, unsupported};
 
 /// Borrows the memory of an object through the buffer protocol.
 pub fn read(
     object: Borrowed<'_, '_, PyAny>,
     kind: Kind,
     view: &mut TensorView<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<(), Problem> {
     let mut buffer = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
     // SAFETY: the object is alive, the buffer is zeroed memory of the right type.
@@ -28,9 +28,9 @@ pub fn read(
     let buffer = unsafe { Box::from_raw(Box::into_raw(buffer).cast::<ffi::Py_buffer>()) };
     let (data, rank, size) = (buffer.buf.cast::<u8>(), buffer.ndim.max(0) as usize, buffer.itemsize as usize);
     let (shape, strides, format) = (buffer.shape, buffer.strides, buffer.format);
-    (hold.read_only, hold.kind) = (buffer.readonly != 0, kind);
+    (guard.read_only, guard.kind) = (buffer.readonly != 0, kind);
     // From here on dropping the hold releases the buffer.
-    hold.owner = Owner::Buffer(buffer);
+    guard.owner = Owner::Buffer(buffer);
     let format = if format.is_null() {
         "B".to_owned()
     } else {

@@ -1,7 +1,7 @@
 //! Tensors of any library through DLPack capsules (`__dlpack__`).
 
 use lz_core::device::Platform;
-use lz_core::tensor::{Dims, MAX_RANK, Place};
+use lz_core::tensor::{Device, Dims, MAX_RANK};
 use lz_core::{DType, Reason, ReasonCode, TensorView};
 use pyo3::Borrowed;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -10,14 +10,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
 use super::layout::{DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY};
-use super::{Hold, Kind, Owner, Problem, too_many_dimensions, unsupported};
+use super::{BorrowGuard, Kind, Owner, Problem, too_many_dimensions, unsupported};
 
 /// Borrows a tensor through a DLPack capsule.
 pub fn read(
     object: Borrowed<'_, '_, PyAny>,
     kind: Kind,
     view: &mut TensorView<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<(), Problem> {
     let py = object.py();
     let keywords = PyDict::new(py);
@@ -39,9 +39,9 @@ pub fn read(
                 return Err(unsupported("DLPack with a major version above 1"));
             }
             describe(&(*tensor).dl_tensor, view)?;
-            (hold.kind, hold.read_only) = (kind, (*tensor).flags & FLAG_READ_ONLY != 0);
+            (guard.kind, guard.read_only) = (kind, (*tensor).flags & FLAG_READ_ONLY != 0);
             ffi::PyCapsule_SetName(capsule.as_ptr(), c"used_dltensor_versioned".as_ptr());
-            hold.owner = Owner::DlPackVersioned(tensor);
+            guard.owner = Owner::DlPackVersioned(tensor);
             return Ok(());
         }
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), c"dltensor".as_ptr()) == 0 {
@@ -50,9 +50,9 @@ pub fn read(
         let tensor =
             ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dltensor".as_ptr()).cast::<DLManagedTensor>();
         describe(&(*tensor).dl_tensor, view)?;
-        hold.kind = kind;
+        guard.kind = kind;
         ffi::PyCapsule_SetName(capsule.as_ptr(), c"used_dltensor".as_ptr());
-        hold.owner = Owner::DlPack(tensor);
+        guard.owner = Owner::DlPack(tensor);
         Ok(())
     }
 }
@@ -89,7 +89,7 @@ pub unsafe fn describe(tensor: &DLTensor, view: &mut TensorView<'_>) -> Result<(
     let index =
         if platform == Platform::Cpu { 0 } else { u16::try_from(tensor.device.device_id).unwrap_or(0) };
     let data = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    let what = (dtype, Place { platform, index });
+    let what = (dtype, Device { platform, index });
     // SAFETY: DLPack guarantees `ndim` sizes, and as many strides if there are any; the rest is promised by
     // the caller.
     unsafe {

@@ -11,7 +11,7 @@ mod types;
 
 use std::cell::Cell;
 
-use lz_core::tensor::{Dims, MAX_RANK, Place};
+use lz_core::tensor::{Device, Dims, MAX_RANK};
 use lz_core::{DType, Reason, ReasonCode, TensorMut, TensorView};
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -46,7 +46,7 @@ impl Kind {
 
 /// The borrow of a tensor's memory; released when dropped. The view is kept separately, because it is too
 /// large to be moved from function to function in every call.
-pub struct Hold {
+pub struct BorrowGuard {
     read_only: bool,
     /// The library of the tensor.
     pub kind: Kind,
@@ -54,9 +54,9 @@ pub struct Hold {
 }
 
 /// A borrowed tensor and its view together, for code that is not performance-critical.
-pub struct Import {
+pub struct BorrowedTensor {
     tensor: TensorMut<'static>,
-    hold: Hold,
+    guard: BorrowGuard,
 }
 
 /// The owner of the memory.
@@ -68,7 +68,7 @@ enum Owner {
     DlPackVersioned(*mut DLManagedTensorVersioned),
 }
 
-impl Drop for Hold {
+impl Drop for BorrowGuard {
     #[inline]
     fn drop(&mut self) {
         if !matches!(self.owner, Owner::Caller) {
@@ -97,9 +97,9 @@ impl From<Reason> for Problem {
     }
 }
 
-impl Hold {
+impl BorrowGuard {
     /// No borrow.
-    pub const NOTHING: Hold = Hold { read_only: false, kind: Kind::Numpy, owner: Owner::Caller };
+    pub const EMPTY: BorrowGuard = BorrowGuard { read_only: false, kind: Kind::Numpy, owner: Owner::Caller };
 
     /// Borrows an object and describes it in an empty view.
     #[inline]
@@ -152,28 +152,34 @@ impl Hold {
     }
 }
 
-impl Import {
+impl BorrowedTensor {
     /// Borrows an object.
-    pub fn new(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
-        let mut import = Import { tensor: TensorMut::empty(), hold: Hold::NOTHING };
+    pub fn new(object: Borrowed<'_, '_, PyAny>) -> Result<BorrowedTensor, Problem> {
+        let mut import = BorrowedTensor { tensor: TensorMut::empty(), guard: BorrowGuard::EMPTY };
         // SAFETY: the view describes the object's own memory; code that writes checks for read-only tensors
         // first.
-        import.hold.fill(object, unsafe { import.tensor.description() })?;
+        import.guard.fill(object, unsafe { import.tensor.description() })?;
         Ok(import)
     }
 
-    /// The view and the hold, to be filled.
+    /// The view and the guard, to be filled.
     #[inline]
-    pub fn parts(&mut self) -> (&mut TensorMut<'static>, &mut Hold) {
-        (&mut self.tensor, &mut self.hold)
+    pub fn parts(&mut self) -> (&mut TensorMut<'static>, &mut BorrowGuard) {
+        (&mut self.tensor, &mut self.guard)
     }
 
     /// No tensor.
-    pub const EMPTY: Import = Import { tensor: TensorMut::empty(), hold: Hold::NOTHING };
+    pub const EMPTY: BorrowedTensor =
+        BorrowedTensor { tensor: TensorMut::empty(), guard: BorrowGuard::EMPTY };
 
     /// Whether the memory is read-only.
     pub fn is_read_only(&self) -> bool {
-        self.hold.is_read_only()
+        self.guard.is_read_only()
+    }
+
+    /// The library of the tensor.
+    pub fn kind(&self) -> Kind {
+        self.guard.kind
     }
 
     /// Reinterprets bytes as packed 4-bit floats, for libraries that have only bytes.
@@ -190,10 +196,10 @@ impl Import {
     }
 
     /// The view for writing. The caller uses each tensor once and keeps the import until the call is over.
-    pub fn lend<'a>(&self) -> TensorMut<'a> {
+    pub fn duplicate<'a>(&self) -> TensorMut<'a> {
         // SAFETY: read-only memory was refused when it was imported for writing; the rest is the caller's
         // duty.
-        unsafe { self.tensor.lend() }
+        unsafe { self.tensor.duplicate() }
     }
 }
 
@@ -220,7 +226,7 @@ pub fn describe_contiguous(
     data: *mut u8,
     sizes: &Dims,
     dtype: DType,
-    device: Place,
+    device: Device,
 ) {
     let strides = sizes.contiguous_strides();
     // SAFETY: the library has just allocated the memory for these sizes.
@@ -249,7 +255,7 @@ unsafe fn describe_bytes(
     let rest = Cell::new(0i64);
     // SAFETY: promised by the caller; `describe` passes positions below the rank.
     unsafe {
-        view.describe(data, rank, (dtype, Place::HOST), |position| {
+        view.describe(data, rank, (dtype, Device::HOST), |position| {
             let (size, step) = (*shape.add(position) as i64, *strides.add(position) as i64);
             rest.set(rest.get() | step & (dtype.size() as i64 - 1));
             (size, step >> shift)

@@ -15,7 +15,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
 use pyo3::{Borrowed, intern};
 
-use super::{Hold, Kind, Problem, describe_bytes, types, unsupported};
+use super::{BorrowGuard, Kind, Problem, describe_bytes, types, unsupported};
 use crate::private;
 
 /// `PyArrayObject_fields`.
@@ -53,13 +53,13 @@ const WRITEABLE: c_int = 0x0400;
 pub unsafe fn read(
     object: Borrowed<'_, '_, PyAny>,
     view: &mut TensorView<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<(), Problem> {
     // SAFETY: promised by the caller; the array and its descriptor live as long as the object.
     unsafe {
         let array = &*object.as_ptr().cast::<ArrayObject>();
         let dtype = dtype_of(object, array.descriptor)?;
-        (hold.kind, hold.read_only) = (Kind::Numpy, array.flags & WRITEABLE == 0);
+        (guard.kind, guard.read_only) = (Kind::Numpy, array.flags & WRITEABLE == 0);
         describe_bytes(view, array.data, array.rank as usize, (array.shape, array.strides), dtype)
     }
 }

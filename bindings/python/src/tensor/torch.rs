@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use lz_core::device::Platform;
-use lz_core::tensor::{Dims, Place};
+use lz_core::tensor::{Device, Dims};
 use lz_core::{DType, Reason, ReasonCode, TensorView};
 use pyo3::exceptions::{PyBufferError, PyRuntimeError};
 use pyo3::ffi;
@@ -16,7 +16,7 @@ use pyo3::types::{IntoPyDict, PyTuple, PyType};
 use pyo3::{Borrowed, intern};
 
 use super::layout::{DLPackExchangeAPI, DLTensor};
-use super::{Hold, Kind, Problem, capsule, describe_contiguous, types};
+use super::{BorrowGuard, Kind, Problem, capsule, describe_contiguous, types};
 use crate::private;
 
 mod flags;
@@ -89,10 +89,10 @@ fn exchange(ty: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExchangeAP
 pub fn read(
     object: Borrowed<'_, '_, PyAny>,
     view: &mut TensorView<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<(), Problem> {
-    hold.kind = Kind::Torch;
-    let Some(torch) = TORCH.get(object.py()) else { return capsule::read(object, Kind::Torch, view, hold) };
+    guard.kind = Kind::Torch;
+    let Some(torch) = TORCH.get(object.py()) else { return capsule::read(object, Kind::Torch, view, guard) };
     if torch.is_grad_enabled(object.py())? {
         torch.flags.refuse_grad(object)?;
     }
@@ -103,7 +103,7 @@ pub fn read(
             Outcome::Unusual => {}
         }
     }
-    read_by_exchange(torch, object, view, hold)
+    read_by_exchange(torch, object, view, guard)
 }
 
 /// Borrows a tensor through published functions only.
@@ -112,11 +112,11 @@ fn read_by_exchange(
     torch: &Torch,
     object: Borrowed<'_, '_, PyAny>,
     view: &mut TensorView<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<(), Problem> {
     torch.flags.refuse_negated(object)?;
     let Some(borrow) = torch.exchange.and_then(|exchange| exchange.borrow) else {
-        return read_by_capsule(object, view, hold);
+        return read_by_capsule(object, view, guard);
     };
     let mut tensor = DLTensor::EMPTY;
     // SAFETY: the object is a tensor of the type that the function belongs to; it fills the structure, whose
@@ -152,20 +152,20 @@ pub fn interfaces(py: Python<'_>) -> Vec<&'static str> {
 fn read_by_capsule(
     object: Borrowed<'_, '_, PyAny>,
     view: &mut TensorView<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<(), Problem> {
     // torch exports no tensor that requires grad. Other tensors are not detached: that is an operation, which
     // torch modes intercept.
     let requires_grad = object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()?;
     let detached = if requires_grad { object.call_method0("detach")? } else { object.to_owned() };
-    match capsule::read(detached.as_borrowed(), Kind::Torch, view, hold) {
+    match capsule::read(detached.as_borrowed(), Kind::Torch, view, guard) {
         Err(Problem::Python(error)) if error.is_instance_of::<PyRuntimeError>(object.py()) => {
             return Err(borrow_refused(object, error));
         }
         done => done?,
     }
     // Before version 1.3 torch never marks an exported tensor as read-only.
-    hold.read_only = false;
+    guard.read_only = false;
     Ok(())
 }
 
@@ -199,8 +199,8 @@ pub fn object_of<'py>(py: Python<'py>, tensor: &TensorHandle) -> PyResult<Bound<
 }
 
 /// torch's current stream, as the driver's handle.
-pub fn stream(py: Python<'_>, place: Place) -> usize {
-    let device = match place.platform {
+pub fn stream(py: Python<'_>, device: Device) -> usize {
+    let device_type = match device.platform {
         Platform::Cuda => DL_CUDA,
         Platform::Rocm => 10,
         _ => return 0,
@@ -208,16 +208,16 @@ pub fn stream(py: Python<'_>, place: Place) -> usize {
     let exchange = TORCH.get(py).and_then(|torch| torch.exchange);
     let mut stream = ptr::null_mut::<c_void>();
     // SAFETY: the function fills the pointer, or sets an exception.
-    let is_known = exchange
-        .and_then(|exchange| exchange.stream)
-        .is_some_and(|current| unsafe { current(device, c_int::from(place.index), &raw mut stream) == 0 });
+    let is_known = exchange.and_then(|exchange| exchange.stream).is_some_and(|current| unsafe {
+        current(device_type, c_int::from(device.index), &raw mut stream) == 0
+    });
     if is_known {
         return stream as usize;
     }
     drop(PyErr::take(py));
     // A torch without that function has the stream as a Python attribute; one without a GPU has only the
     // default stream.
-    stream_by_attribute(py, place.index).unwrap_or_default()
+    stream_by_attribute(py, device.index).unwrap_or_default()
 }
 
 fn stream_by_attribute(py: Python<'_>, index: u16) -> PyResult<usize> {
@@ -239,22 +239,22 @@ pub fn allocate<'py>(
     sizes: &Dims,
     dtype: DType,
     like: Borrowed<'_, 'py, PyAny>,
-    place: Place,
+    device: Device,
     view: &mut TensorView<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<Bound<'py, PyAny>, Problem> {
-    hold.kind = Kind::Torch;
+    guard.kind = Kind::Torch;
     let strides = sizes.contiguous_strides();
     if let Some(stable) = TORCH.get(py).and_then(|torch| torch.stable.as_ref())
-        && let Some((object, data)) = stable.empty(py, sizes, &strides, dtype, place)
+        && let Some((object, data)) = stable.empty(py, sizes, &strides, dtype, device)
     {
         // In a torch mode that creates other tensors (FakeTensorMode) the result has another type, and is
         // read like any other object.
         if types::TENSOR.is(types::of(object.as_borrowed())) {
-            describe_contiguous(view, data, sizes, dtype, place);
+            describe_contiguous(view, data, sizes, dtype, device);
             return Ok(object);
         }
-        hold.fill(object.as_borrowed(), view)?;
+        guard.fill(object.as_borrowed(), view)?;
         return Ok(object);
     }
     // For a torch without the stable C ABI, or for dtypes that it lacks. `new_empty` is cheaper than
@@ -266,6 +266,6 @@ pub fn allocate<'py>(
         let keywords = [("dtype", torch_dtype)].into_py_dict(py)?;
         like.call_method(intern!(py, "new_empty"), (shape,), Some(&keywords))?
     };
-    hold.fill(object.as_borrowed(), view)?;
+    guard.fill(object.as_borrowed(), view)?;
     Ok(object)
 }

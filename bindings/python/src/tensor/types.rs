@@ -9,7 +9,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use super::{Hold, Kind, Problem, buffer, capsule, numpy, torch};
+use super::{BorrowGuard, Kind, Problem, buffer, capsule, numpy, torch};
 
 /// The address of a type, once it was seen. The type is never released, so the address cannot be reused.
 pub struct TypeAddress(AtomicPtr<ffi::PyTypeObject>);
@@ -75,7 +75,7 @@ static ACCESS_BY_TYPE: Mutex<Vec<(usize, Access)>> = Mutex::new(Vec::new());
 pub fn read(
     object: Borrowed<'_, '_, PyAny>,
     view: &mut TensorView<'_>,
-    hold: &mut Hold,
+    guard: &mut BorrowGuard,
 ) -> Result<(), Problem> {
     let address = of(object) as usize;
     let access = match cached_access(address) {
@@ -84,11 +84,11 @@ pub fn read(
     };
     match access {
         // SAFETY: a subclass of `numpy.ndarray` begins with its struct.
-        Access::Array => unsafe { numpy::read(object, view, hold) },
-        Access::Tensor => torch::read(object, view, hold),
-        Access::Capsule => capsule::read(object, Kind::Other, view, hold),
-        Access::Buffer => buffer::read(object, Kind::Buffer, view, hold),
-        Access::ArrayBuffer => buffer::read(object, Kind::Numpy, view, hold),
+        Access::Array => unsafe { numpy::read(object, view, guard) },
+        Access::Tensor => torch::read(object, view, guard),
+        Access::Capsule => capsule::read(object, Kind::Other, view, guard),
+        Access::Buffer => buffer::read(object, Kind::Buffer, view, guard),
+        Access::ArrayBuffer => buffer::read(object, Kind::Numpy, view, guard),
         Access::Dispatch => {
             let why = "a tensor that implements __torch_dispatch__ has no memory that a kernel could use";
             Err(refused(object, why))

@@ -322,7 +322,7 @@ fn origin(node: &Node) -> Origin {
 /// Adds domain and opset to an error of this node.
 fn with_opset(error: GraphError, at: &Origin, node: &Node, version: Option<i64>) -> GraphError {
     match error {
-        GraphError::Import { origin, message } if origin == *at => {
+        GraphError::Import { origin, message } if *origin == *at => {
             let domain = if domain_name(&node.domain).is_empty() { "ai.onnx" } else { &node.domain };
             let opset = version.map_or_else(String::new, |version| format!(" opset {version}"));
             GraphError::Import { origin, message: format!("{message} ({domain}{opset})") }

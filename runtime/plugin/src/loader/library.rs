@@ -11,7 +11,7 @@ use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
 use lz_engine::Engine;
 
 use super::refusal;
-use super::trust::Checked;
+use super::trust::CheckedFile;
 use crate::abi::{self, Status, Versioned};
 
 /// Capacity of the buffer for a plugin's initialization error.
@@ -100,7 +100,7 @@ impl Plugin {
     ///
     /// # Safety
     /// Its code runs: static initializers, then `lz_plugin_init`.
-    pub unsafe fn open(checked: &Checked) -> Result<Arc<Plugin>, Reason> {
+    pub unsafe fn open(checked: &CheckedFile) -> Result<Arc<Plugin>, Reason> {
         let failed =
             |error: libloading::Error| Reason::new(ReasonCode::PluginLoadFailed).message(error.to_string());
         // SAFETY: forwarded to the caller. With `RTLD_LOCAL`, two plugins may use the same symbol names.

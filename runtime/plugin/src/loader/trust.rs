@@ -31,11 +31,11 @@ pub struct Trust {
 
 /// A file that passed the checks, kept open so that the checked file is the one that is loaded.
 #[derive(Debug)]
-pub struct Checked {
+pub struct CheckedFile {
     file: File,
 }
 
-impl Checked {
+impl CheckedFile {
     /// A path to the checked file, even if its name has changed since. Every call returns a different spelling: the dynamic loader
     /// considers a library loaded if it has seen the same path before, and file descriptor numbers are reused.
     pub fn path(&self) -> PathBuf {
@@ -93,7 +93,7 @@ impl Trust {
     }
 
     /// Checks a file. `sha256` receives its hash even if it is rejected afterwards.
-    pub fn check(&self, path: &Path, sha256: &mut String) -> Result<Checked, Reason> {
+    pub fn check(&self, path: &Path, sha256: &mut String) -> Result<CheckedFile, Reason> {
         let real = fs::canonicalize(path).map_err(|error| unreadable(path, &error))?;
         let allowed = self
             .directories
@@ -120,7 +120,7 @@ impl Trust {
         *sha256 = hexadecimal(&Sha256::digest(&bytes));
         self.check_manifest(&real, sha256)?;
         self.check_signature(&real, &bytes)?;
-        Ok(Checked { file: file.into_file() })
+        Ok(CheckedFile { file: file.into_file() })
     }
 
     fn check_manifest(&self, real: &Path, sha256: &str) -> Result<(), Reason> {

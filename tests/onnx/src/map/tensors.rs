@@ -3,7 +3,7 @@
 use super::{MapError, unsupported};
 use crate::tensor::{DataType, NamedTensor, TensorData};
 use half::{bf16, f16};
-use lz_core::tensor::{Dims, Layout, Place};
+use lz_core::tensor::{Device, Dims, Layout};
 use lz_core::{DType, Reason, ReasonCode, Tensor, TensorView};
 
 /// Sizes as i64.
@@ -70,7 +70,7 @@ pub fn strided<'t>(
     else {
         return Err(wrong_size("a layout".to_owned(), format!("{shape:?} with {strides:?} from {start}")));
     };
-    let layout = Layout { shape, strides, dtype: tensor.dtype(), place: Place::HOST };
+    let layout = Layout { shape, strides, dtype: tensor.dtype(), device: Device::HOST };
     let view = tensor.view();
     let strided = match tensor.dtype() {
         DType::F32 => TensorView::from_slice_with(view.as_slice::<f32>().unwrap_or(&[]), start, layout),

@@ -12,12 +12,12 @@ use lz_core::{DType, KernelEntry, KernelSpec, ReasonCode};
 use lz_worker::memory::SharedMemory;
 use lz_worker::message::{Answer, KernelFailure, PendingOutput, Request};
 use lz_worker::protocol::{self, Channel, MESSAGE_BYTES};
-use lz_worker::serve::{Offer, open, serve};
+use lz_worker::serve::{WorkerKernels, open, serve};
 
 /// The operations of its kernels.
 const OPERATIONS: [&str; 2] = ["norm.rms", "tokenize.encode"];
 
-fn offer() -> Result<Offer, String> {
+fn offer() -> Result<WorkerKernels, String> {
     let engine = lz_ops::reference_engine();
     let registry = engine.registry();
     let mut kernels = Vec::new();
@@ -26,7 +26,7 @@ fn offer() -> Result<Offer, String> {
         let spec = KernelSpec::new(&format!("far.{operation}"), operation, "far", "1", Platform::Cpu);
         kernels.push(KernelEntry { spec: Arc::new(spec), ..entry.clone() });
     }
-    Ok(Offer { descriptor: String::new(), kernels })
+    Ok(WorkerKernels { descriptor: String::new(), kernels })
 }
 
 /// The next request: its slot and its token.

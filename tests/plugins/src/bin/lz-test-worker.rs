@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lz_core::device::Platform;
 use lz_core::{Arg, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, Run};
-use lz_worker::serve::{Offer, serve};
+use lz_worker::serve::{WorkerKernels, serve};
 
 /// Writes the distance from the input to the output, in elements, into the output.
 struct Addresses;
@@ -48,7 +48,7 @@ impl Kernel for Slow {
     }
 }
 
-fn offer() -> Result<Offer, String> {
+fn offer() -> Result<WorkerKernels, String> {
     let engine = lz_ops::reference_engine();
     let registry = engine.registry();
     let mut kernels: Vec<KernelEntry> = Vec::new();
@@ -63,7 +63,7 @@ fn offer() -> Result<Offer, String> {
     }
     let spec = KernelSpec::new("far.addresses", "norm.rms", "far", "1", Platform::Cpu);
     kernels.push(KernelEntry::new(spec, Addresses).of(&lz_ops::NORM_RMS));
-    Ok(Offer { descriptor: String::new(), kernels })
+    Ok(WorkerKernels { descriptor: String::new(), kernels })
 }
 
 fn main() -> std::io::Result<()> {

@@ -10,7 +10,7 @@ use lz_ops::NORM_RMS;
 use super::Bench;
 use super::naive::MutexMap;
 use super::repeating::{decide, kernels, norms};
-use crate::house::{host_spec, vocabulary};
+use crate::engines::{host_spec, vocabulary};
 use crate::kernels::noop_kernel;
 
 /// Replaces the policy of an engine with 32 kernels; compared with clearing a map of decisions.

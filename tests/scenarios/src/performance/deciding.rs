@@ -5,7 +5,7 @@ use std::hint::black_box;
 use lz_core::ReasonCode;
 use lz_device::detect_cpu;
 use lz_engine::Engine;
-use lz_engine::policy::{CacheConfig, Policy, Sourced};
+use lz_engine::policy::{CacheConfig, Policy, WithSource};
 use lz_ops::NORM_RMS;
 use lz_perfdb::PerfDb;
 
@@ -13,7 +13,7 @@ use super::Bench;
 use super::naive::{best, checks};
 use super::repeating::{decide, kernels, norm, norms};
 use crate::calls::{Norm, ScenarioCall};
-use crate::house::{apply_policy, host_engine, host_spec};
+use crate::engines::{apply_policy, host_engine, host_spec};
 use crate::measured::{evidence, measurement, spec_of};
 use lz_test_support::Folder;
 
@@ -21,7 +21,7 @@ use lz_test_support::Folder;
 fn uncached(engine: &Engine) {
     let mut policy = Policy::clone(&engine.policy());
     let off = CacheConfig { enabled: false, ..policy.cache.value };
-    policy.cache = Sourced::new(off, "the benchmark");
+    policy.cache = WithSource::new(off, "the benchmark");
     engine.set_policy(policy);
 }
 

@@ -14,7 +14,7 @@ use super::Bench;
 use super::naive::if_chain;
 use super::repeating::norm;
 use crate::calls::{Norm, ScenarioCall};
-use crate::house::{host_spec, register};
+use crate::engines::{host_spec, register};
 use crate::kernels::{kernel_fn, noop_kernel};
 use crate::tensors::{Placement, tensor};
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use lz_core::{DType, ReasonCode, Tensor};
 use lz_engine::Engine;
-use lz_engine::evidence::{Evidence, Finding, Measured, Question};
-use lz_engine::mode::{self, Ask, ModeChange};
+use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured};
+use lz_engine::mode::{self, ModeFlag, ModeOverride};
 use lz_ops::{ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms, norm_rms_into};
 
 use super::Bench;
 use super::naive::{Dictionary, MutexMap, if_chain};
-use crate::house::{apply_policy, full_engine, host_engine, host_spec};
+use crate::engines::{apply_policy, full_engine, host_engine, host_spec};
 use crate::tensors::{Placement, tensor};
 
 /// A norm with the given rows and row length.
@@ -125,7 +125,7 @@ pub fn a_call_inside_of_a_capture(bench: &mut Bench) {
     safe.cuda_graph_safe = true;
     let (engine, args) = (host_engine([safe, host_spec("fast.x").priority(90)]), norm(4, 4096));
     bench.measure(20_000, || {
-        let _capture = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+        let _capture = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
         decide(&engine, black_box(&args));
     });
 }
@@ -180,11 +180,11 @@ pub fn twenty_rules_in_force(bench: &mut Bench) {
 struct Rows(Vec<String>);
 
 impl Evidence for Rows {
-    fn findings(&self, _: &Question<'_>, on_finding: &mut dyn FnMut(&Finding<'_>)) {
+    fn findings(&self, _: &EvidenceQuery<'_>, on_finding: &mut dyn FnMut(&KernelEvidence<'_>)) {
         for (at, kernel) in self.0.iter().enumerate() {
             let median_ns = 1000.0 + at as f64;
             let measured = Measured { median_ns, samples: 40, age_seconds: 60, confidence: 0.9 };
-            on_finding(&Finding { kernel, version: "1", capabilities_hash: "", measured });
+            on_finding(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
         }
     }
 }

@@ -7,11 +7,11 @@ use std::thread;
 
 use lz_core::device::DeviceSpec;
 use lz_core::{KernelError, Reason, ReasonCode};
-use lz_engine::evidence::{Evidence, Finding, Measured, MemoryProbe, Question};
+use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe};
 use lz_engine::policy::Policy;
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{engine_on, host_engine, host_spec, register};
+use lz_scenarios::engines::{engine_on, host_engine, host_spec, register};
 use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
 use super::{Rounds, only, run_concurrently};
@@ -106,9 +106,9 @@ fn a_flapping_backend_never_fails_a_call() {
 struct FastestKernel(&'static str);
 
 impl Evidence for FastestKernel {
-    fn findings(&self, _: &Question<'_>, on_finding: &mut dyn FnMut(&Finding<'_>)) {
+    fn findings(&self, _: &EvidenceQuery<'_>, on_finding: &mut dyn FnMut(&KernelEvidence<'_>)) {
         let measured = Measured { median_ns: 100.0, samples: 40, age_seconds: 1, confidence: 1.0 };
-        on_finding(&Finding { kernel: self.0, version: "1", capabilities_hash: "", measured });
+        on_finding(&KernelEvidence { kernel: self.0, version: "1", capabilities_hash: "", measured });
     }
 }
 

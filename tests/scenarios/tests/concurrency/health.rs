@@ -10,7 +10,7 @@ use lz_engine::Engine;
 use lz_engine::health::{Health, HealthConfig, ManualClock};
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::{host_spec, register};
+use lz_scenarios::engines::{host_spec, register};
 use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
 use super::run_concurrently;

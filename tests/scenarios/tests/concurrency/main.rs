@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use lz_engine::policy::{Listed, Pattern, Policy, Provenance};
+use lz_engine::policy::{ListEntry, Pattern, Policy, Provenance};
 
 /// Path of the second process.
 const OTHER_PROCESS: &str = env!("CARGO_BIN_EXE_other-process");
@@ -68,7 +68,7 @@ impl Rounds {
 
 /// A policy that allows only the kernels or backends that match the pattern.
 fn only(pattern: &str) -> Policy {
-    let listed = Listed {
+    let listed = ListEntry {
         kernels: Pattern::new(pattern),
         operations: Pattern::any(),
         source: Provenance::new("layerzero.yaml:1"),

@@ -8,10 +8,10 @@ use std::thread;
 use lz_core::{Context, OperationInfo, ReasonCode};
 use lz_engine::Engine;
 use lz_engine::engine::JitRequests;
-use lz_engine::evidence::{Evidence, Finding, Question};
-use lz_engine::policy::{CacheConfig, Policy, Sourced};
+use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence};
+use lz_engine::policy::{CacheConfig, Policy, WithSource};
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::{host_engine, host_spec};
+use lz_scenarios::engines::{host_engine, host_spec};
 
 use super::run_concurrently;
 
@@ -22,7 +22,7 @@ struct BlockingEvidence {
 }
 
 impl Evidence for BlockingEvidence {
-    fn findings(&self, _: &Question<'_>, _: &mut dyn FnMut(&Finding<'_>)) {
+    fn findings(&self, _: &EvidenceQuery<'_>, _: &mut dyn FnMut(&KernelEvidence<'_>)) {
         self.decisions.fetch_add(1, Ordering::SeqCst);
         let release = self.release.lock().unwrap().take();
         if let Some(release) = release {
@@ -112,7 +112,7 @@ fn each_of_many_shapes_is_decided_once() {
 fn evidence_that_calls_the_engine_does_not_deadlock() {
     struct RecursiveEvidence(Engine, AtomicU64);
     impl Evidence for RecursiveEvidence {
-        fn findings(&self, question: &Question<'_>, _: &mut dyn FnMut(&Finding<'_>)) {
+        fn findings(&self, question: &EvidenceQuery<'_>, _: &mut dyn FnMut(&KernelEvidence<'_>)) {
             if self.1.fetch_add(1, Ordering::SeqCst) < 40 {
                 assert_eq!(self.0.decide(question.operation, question.context).unwrap(), "alpha.x");
             }
@@ -184,7 +184,7 @@ fn engine_with_cache_capacity(max_entries: usize) -> Engine {
         host_spec("large.x"),
     ]);
     let cache = CacheConfig { max_entries, ..CacheConfig::default() };
-    engine.set_policy(Policy { cache: Sourced::new(cache, "layerzero.yaml:1"), ..Policy::default() });
+    engine.set_policy(Policy { cache: WithSource::new(cache, "layerzero.yaml:1"), ..Policy::default() });
     engine
 }
 

@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use lz_engine::policy::file::Document;
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_engine::policy::stack::PolicyStack;
 use lz_engine::reload::{Outcome, watch};
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::{host_engine, host_spec, stack, vocabulary};
+use lz_scenarios::engines::{host_engine, host_spec, stack, vocabulary};
 use lz_test_support::Folder;
 
 use super::run_concurrently;
@@ -138,7 +138,7 @@ fn values_set_by_calls_override_the_file_in_any_order() {
         });
         for round in 0..50 {
             stack
-                .configure([("cache.max_size".to_owned(), Given::Int(1000 + round))], "lz.configure")
+                .configure([("cache.max_size".to_owned(), SettingInput::Int(1000 + round))], "lz.configure")
                 .unwrap();
         }
     });
@@ -164,7 +164,7 @@ fn the_engine_policy_equals_the_stack_policy() {
             let stack = Arc::clone(&stack);
             scope.spawn(move || {
                 for turn in 0..40 {
-                    let value = Given::Int(1 + 100 * number + turn);
+                    let value = SettingInput::Int(1 + 100 * number + turn);
                     stack.configure([("cache.max_size".to_owned(), value)], "lz.configure").unwrap();
                 }
             });

@@ -8,10 +8,10 @@ use std::thread;
 
 use lz_core::KernelSpec;
 use lz_engine::Engine;
-use lz_engine::mode::{self, Ask as Asked, ModeChange};
+use lz_engine::mode::{self, ModeFlag as Asked, ModeOverride};
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::{host_engine, host_spec, register};
+use lz_scenarios::engines::{host_engine, host_spec, register};
 use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
 use super::{only, run_concurrently};
@@ -33,7 +33,7 @@ fn modes_are_per_thread() {
             scope.spawn(move || {
                 start.wait();
                 let wants = number % 2 == 0;
-                let _mode = mode::scope(ModeChange::NONE.set(Asked::Deterministic, wants));
+                let _mode = mode::scope(ModeOverride::NONE.set(Asked::Deterministic, wants));
                 for _ in 0..500 {
                     let expected = if wants { "safe.x" } else { "fast.x" };
                     assert_eq!(Norm::default().serve(engine).unwrap(), expected);
@@ -52,7 +52,7 @@ fn a_capture_restricts_only_its_own_thread() {
     thread::scope(|scope| {
         let engine = &engine;
         let capturing = scope.spawn(move || {
-            let _capture = mode::scope(ModeChange::NONE.set(Asked::Capturing, true));
+            let _capture = mode::scope(ModeOverride::NONE.set(Asked::Capturing, true));
             captured.send(()).unwrap();
             (0..500).for_each(|_| assert_eq!(Norm::default().serve(engine).unwrap(), "safe.x"));
         });
@@ -70,7 +70,7 @@ fn a_mode_ends_with_its_scope_on_panic() {
         8,
         |_| {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                let _mode = mode::scope(ModeChange::NONE.set(Asked::Deterministic, true));
+                let _mode = mode::scope(ModeOverride::NONE.set(Asked::Deterministic, true));
                 assert_eq!(Norm::default().serve(&engine).unwrap(), "safe.x");
                 std::panic::resume_unwind(Box::new("the request was cancelled"));
             }));

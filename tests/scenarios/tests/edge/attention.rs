@@ -3,7 +3,7 @@
 
 use lz_core::DType;
 use lz_scenarios::calls::{Prefill, ScenarioCall};
-use lz_scenarios::house::engine_on;
+use lz_scenarios::engines::engine_on;
 use lz_scenarios::tensors::Placement;
 
 const SDPA_BACKENDS: [&str; 4] =

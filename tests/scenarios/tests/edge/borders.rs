@@ -3,11 +3,11 @@
 
 use lz_core::ReasonCode;
 use lz_device::detect_cpu;
-use lz_engine::policy::{Action, CacheConfig, Pattern, Policy, Provenance, Rule, Sourced};
+use lz_engine::policy::{Action, CacheConfig, Pattern, Policy, Provenance, Rule, WithSource};
 use lz_ops::NORM_RMS;
 use lz_perfdb::PerfDb;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::{host_engine, host_spec, register};
+use lz_scenarios::engines::{host_engine, host_spec, register};
 use lz_scenarios::kernels::noop_kernel;
 use lz_scenarios::measured::{evidence, measurement, spec_of};
 use lz_scenarios::process::rank;
@@ -118,7 +118,7 @@ fn with_cache(cache: CacheConfig) -> lz_engine::Engine {
         host_spec("small.x").limit("hidden <= 100", ReasonCode::AxisLimit).priority(90),
         host_spec("large.x"),
     ]);
-    engine.set_policy(Policy { cache: Sourced::new(cache, "layerzero.yaml:1"), ..Policy::default() });
+    engine.set_policy(Policy { cache: WithSource::new(cache, "layerzero.yaml:1"), ..Policy::default() });
     engine
 }
 

@@ -6,7 +6,7 @@ use lz_core::device::{
 use lz_engine::Engine;
 use lz_ops::QuantizeFormat;
 use lz_scenarios::calls::{Norm, Prefill, Quantized, ScenarioCall};
-use lz_scenarios::house::{apply_policy, device, engine_on, full_engine};
+use lz_scenarios::engines::{apply_policy, device, engine_on, full_engine};
 
 fn gpu(sm: u32, table: &GenerationTable) -> DeviceSpec {
     DeviceSpec {

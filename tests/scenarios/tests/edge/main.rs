@@ -4,7 +4,7 @@
 mod attention;
 mod borders;
 mod devices;
-mod figures;
+mod measurements;
 mod policy;
 mod shapes;
 mod splitting;

@@ -3,9 +3,9 @@
 use lz_core::ReasonCode;
 use lz_engine::policy::env;
 use lz_engine::policy::file::Document;
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_scenarios::calls::{DecodePaged, Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, engine_on, stack, vocabulary};
+use lz_scenarios::engines::{apply_policy, engine_on, stack, vocabulary};
 
 fn chosen(yaml: &str) -> String {
     let engine = engine_on("h100");
@@ -129,8 +129,10 @@ fn loading_an_equal_policy_changes_nothing() {
 fn configure_is_atomic() {
     let engine = engine_on("h100");
     let stack = stack(&engine);
-    let values =
-        [("deterministic".to_owned(), Given::Bool(true)), ("cache.max_sise".to_owned(), Given::Int(5))];
+    let values = [
+        ("deterministic".to_owned(), SettingInput::Bool(true)),
+        ("cache.max_sise".to_owned(), SettingInput::Int(5)),
+    ];
     let error = stack.configure(values, "lz.configure").unwrap_err();
     assert_eq!(error.to_string(), "unknown setting `cache.max_sise`; did you mean `cache.max_size`?");
     assert!(!engine.policy().deterministic.value);

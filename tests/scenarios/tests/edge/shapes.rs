@@ -7,7 +7,7 @@ use lz_core::{DType, Error, ReasonCode, TensorView};
 use lz_engine::explain::CacheState;
 use lz_ops::{ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, engine_on, host_engine, host_spec, register};
+use lz_scenarios::engines::{apply_policy, engine_on, host_engine, host_spec, register};
 use lz_scenarios::kernels::{noop_kernel, spec};
 use lz_scenarios::tensors::{Placement, tensor};
 

@@ -6,7 +6,7 @@ use lz_engine::Engine;
 use lz_ops::ATTENTION_GQA_PREFILL;
 use lz_ops::{NORM_RMS, NormRms, norm_rms, reference_engine};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, engine_on, host_spec, register};
+use lz_scenarios::engines::{apply_policy, engine_on, host_spec, register};
 use lz_scenarios::kernels::{noop_kernel, spec};
 
 /// An engine whose only kernel is the `norm.rms` reference with a workspace that grows with the rows.
@@ -62,7 +62,7 @@ fn a_grid_over_the_device_limit_is_split_and_explained() {
     let mut gridded = spec("gridded.prefill", &ATTENTION_GQA_PREFILL, "1", Platform::Cuda);
     gridded.grid = Some(["1".to_owned(), "batch".to_owned(), "1".to_owned()]);
     register(&engine, [noop_kernel(gridded, &ATTENTION_GQA_PREFILL)]);
-    let engine = engine.with_device(lz_scenarios::house::device("h100"));
+    let engine = engine.with_device(lz_scenarios::engines::device("h100"));
     let call = Prefill { batch: 70_000, seq_q: 1, seq_k: 1, ..Prefill::llama3_8b() };
     assert_eq!(call.codes(&engine, "gridded.prefill"), ["CUDA_GRID_DIM_EXCEEDED", "BATCH_SPLIT_REQUIRED"]);
     assert_eq!(call.which(&engine).unwrap().split.map(|split| split.parts), Some(2));

@@ -4,12 +4,12 @@ use lz_core::kernel::Severity;
 use lz_core::{DType, Error, KernelError, Reason, ReasonCode, Tensor, TensorView};
 use lz_device::detect_cpu;
 use lz_engine::Engine;
-use lz_engine::mode::{self, Ask as Asked, ModeChange};
-use lz_engine::policy::{Policy, Sourced};
+use lz_engine::mode::{self, ModeFlag as Asked, ModeOverride};
+use lz_engine::policy::{Policy, WithSource};
 use lz_engine::registry::BackendState;
 use lz_ops::{KV_APPEND, KvAppend, NORM_RMS, NormRms, kv_append, norm_rms, reference_engine};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, engine_on, full_engine, host_spec, register};
+use lz_scenarios::engines::{apply_policy, engine_on, full_engine, host_spec, register};
 use lz_scenarios::kernels::{kernel_fn, kernel_fn_with, spec};
 
 use super::{bad, engine_with_manual_clock, good};
@@ -40,7 +40,7 @@ fn a_panic_is_caught_within_the_call() {
     let (engine, _) = engine_with_manual_clock([bad(|| panic!("index out of bounds: the len is 8")), good()]);
     assert_eq!(Norm::default().serve(&engine).unwrap(), "good.x");
     engine.set_policy(Policy {
-        fallback_enabled: Sourced::new(false, "layerzero.yaml:2"),
+        fallback_enabled: WithSource::new(false, "layerzero.yaml:2"),
         ..Policy::default()
     });
     let error = Norm::rows(100).serve(&engine).unwrap_err();
@@ -244,7 +244,7 @@ fn a_failed_backend_import_affects_only_that_backend() {
 #[test]
 fn a_capture_without_a_safe_kernel_is_a_dedicated_error() {
     let (engine, _) = engine_with_manual_clock([good()]);
-    let _capture = mode::scope(ModeChange::NONE.set(Asked::Capturing, true));
+    let _capture = mode::scope(ModeOverride::NONE.set(Asked::Capturing, true));
     let error = Norm::default().serve(&engine).unwrap_err();
     insta::assert_snapshot!(error, @r"
     norm.rms: no kernel is known to be safe inside a CUDA graph capture

@@ -8,7 +8,7 @@ use lz_engine::Engine;
 use lz_engine::health::DegradationLevel;
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::host_spec;
+use lz_scenarios::engines::host_spec;
 use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
 use super::{FlakyKernel, engine_with_manual_clock, good};

@@ -10,7 +10,7 @@ use lz_engine::policy::file::Document;
 use lz_engine::reload::{Outcome, watch};
 use lz_ops::OPERATIONS;
 use lz_scenarios::calls::{Prefill, ScenarioCall};
-use lz_scenarios::house::{engine_on, stack, vocabulary};
+use lz_scenarios::engines::{engine_on, stack, vocabulary};
 use lz_test_support::Folder;
 
 fn descriptor_codes(json: &str) -> (Option<String>, Vec<ReasonCode>) {

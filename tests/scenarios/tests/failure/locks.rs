@@ -4,7 +4,7 @@ use lz_core::{DType, Error, ReasonCode};
 use lz_engine::table::{DispatchTable, Lockfile};
 use lz_ops::OPERATIONS;
 use lz_scenarios::calls::{DecodePaged, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, device, engine_on};
+use lz_scenarios::engines::{apply_policy, device, engine_on};
 use lz_scenarios::process::{Freeze, freeze, freeze_rank, rank, run_process};
 use lz_test_support::Folder;
 

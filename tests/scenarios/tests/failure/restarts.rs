@@ -5,7 +5,7 @@ use lz_device::detect_cpu;
 use lz_ops::NORM_RMS;
 use lz_perfdb::{Filter, HealthState, PerfDb};
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::{host_spec, register};
+use lz_scenarios::engines::{host_spec, register};
 use lz_scenarios::kernels::kernel_fn;
 use lz_scenarios::process::{broken_rank, rank, restore, run_process, start};
 use lz_test_support::Folder;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use lz_core::{KernelEntry, KernelError, Reason, ReasonCode, Run};
 use lz_engine::Engine;
 use lz_engine::health::{Clock, ManualClock};
-use lz_engine::speculative::{Side, SpeculativeConfig};
-use lz_engine::tune::{Outcome, Progress, TuneOptions, Tuned};
+use lz_engine::speculative::{ModelCall, SpeculativeConfig};
+use lz_engine::tune::{Outcome, Progress, TuneOptions, TuningResult};
 use lz_ops::NORM_RMS;
 use lz_perfdb::{Filter, PerfDb, unix_now};
 use lz_scenarios::calls::{DecodePaged, Norm, ScenarioCall};
-use lz_scenarios::house::{engine_on, host_spec, register};
+use lz_scenarios::engines::{engine_on, host_spec, register};
 use lz_scenarios::kernels::kernel_fn;
 use lz_test_support::Folder;
 
@@ -38,7 +38,7 @@ fn tune(
     engine: &Engine,
     clock: &Arc<ManualClock>,
     on_progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
-) -> Tuned {
+) -> TuningResult {
     let options = TuneOptions {
         clock: Arc::clone(clock) as Arc<dyn Clock>,
         sample_time: Duration::ZERO,
@@ -49,7 +49,7 @@ fn tune(
     engine.tune(&NORM_RMS, &Norm::default().context().unwrap(), &options, &mut run, on_progress).unwrap()
 }
 
-fn outcome<'a>(tuned: &'a Tuned, kernel: &str) -> &'a Outcome {
+fn outcome<'a>(tuned: &'a TuningResult, kernel: &str) -> &'a Outcome {
     &tuned.kernels.iter().find(|(id, _)| id == kernel).unwrap().1
 }
 
@@ -101,7 +101,7 @@ fn interrupted_tuning_keeps_what_it_measured() {
 fn a_pipelined_target_cannot_be_paired() {
     let engine = engine_on("h100");
     let context = DecodePaged::llama3_8b().context().unwrap();
-    let side = |pipeline_stages| Side {
+    let side = |pipeline_stages| ModelCall {
         operation: DecodePaged::llama3_8b().operation(),
         context: &context,
         pipeline_stages,

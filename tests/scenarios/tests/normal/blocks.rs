@@ -12,7 +12,7 @@ use lz_engine::dynamic::Output;
 use lz_engine::planner::{BlockCall, Step};
 use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, engine_on, register};
+use lz_scenarios::engines::{apply_policy, engine_on, register};
 use lz_scenarios::kernels::{noop_kernel, spec};
 
 fn layer() -> Vec<Step> {

@@ -8,7 +8,7 @@ use lz_engine::dynamic::{self, Output};
 use lz_engine::table::{DispatchTable, Lockfile, TableAnswer};
 use lz_ops::{NORM_RMS, NormRms, OPERATIONS, norm_rms, reference_engine};
 use lz_scenarios::calls::{Prefill, ScenarioCall};
-use lz_scenarios::house::{engine_on, full_engine, register};
+use lz_scenarios::engines::{engine_on, full_engine, register};
 use lz_scenarios::kernels::{kernel_fn_with, noop_kernel};
 use lz_scenarios::process::{freeze_rank, rank, run_process};
 use lz_test_support::Folder;
@@ -116,7 +116,7 @@ fn a_descriptor_from_disk_registers_a_kernel() {
 /// A precomputed dispatch table is loaded: it decides inside its buckets and gives a reason outside.
 #[test]
 fn a_solved_table_decides_inside_its_buckets() {
-    let signature = lz_scenarios::house::device("h100").hardware_signature();
+    let signature = lz_scenarios::engines::device("h100").hardware_signature();
     let json = format!(
         r#"{{ "schema_version": "1.0", "model_id": "llama3-8b", "hardware_signature": "{signature}",
              "capabilities_hash": "abc",

@@ -12,7 +12,7 @@ use lz_engine::Engine;
 use lz_engine::jit::{JitConfig, JitQueue};
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::{apply_policy, host_engine, host_spec, register};
+use lz_scenarios::engines::{apply_policy, host_engine, host_spec, register};
 use lz_scenarios::kernels::noop_kernel;
 use lz_test_support::Folder;
 

@@ -3,7 +3,7 @@
 use lz_core::{Error, ReasonCode};
 use lz_ops::QuantizeFormat;
 use lz_scenarios::calls::{DecodePaged, Norm, Prefill, Quantized, ScenarioCall};
-use lz_scenarios::house::{engine_on, full_engine};
+use lz_scenarios::engines::{engine_on, full_engine};
 use lz_scenarios::tensors::Placement;
 
 /// A Llama 3 8B prefill on an H100: FlashAttention 3 runs it, because FlashInfer's JIT kernels are cold.

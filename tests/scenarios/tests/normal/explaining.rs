@@ -3,7 +3,7 @@
 use lz_engine::explain::CacheState;
 use lz_engine::registry::BackendState;
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, engine_on, full_engine, host_engine, host_spec};
+use lz_scenarios::engines::{apply_policy, engine_on, full_engine, host_engine, host_spec};
 
 /// Which kernel ran in each layer (vllm#28085): `which` for each layer of a Gemma-like model with alternating
 /// sliding windows.

@@ -1,10 +1,10 @@
 //! Call modes: deterministic, graph capture, batch-invariant, without conversions.
 
 use lz_core::device::Platform;
-use lz_engine::mode::{self, Ask as Asked, KvStrategy, ModeChange};
+use lz_engine::mode::{self, KvStrategy, ModeFlag as Asked, ModeOverride};
 use lz_ops::ATTENTION_GQA_DECODE_PAGED;
 use lz_scenarios::calls::{DecodePaged, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, engine_on, register};
+use lz_scenarios::engines::{apply_policy, engine_on, register};
 use lz_scenarios::kernels::{noop_kernel, spec};
 
 /// A reproducible evaluation: with `deterministic: true` only the bitwise deterministic kernel is eligible.
@@ -26,7 +26,7 @@ fn a_captured_step_selects_a_capture_safe_kernel() {
     register(&engine, [noop_kernel(fast, &ATTENTION_GQA_DECODE_PAGED)]);
     let call = DecodePaged::llama3_8b();
     assert_eq!(call.selected(&engine).unwrap(), "eager.decode");
-    let capture = mode::scope(ModeChange::NONE.set(Asked::Capturing, true));
+    let capture = mode::scope(ModeOverride::NONE.set(Asked::Capturing, true));
     assert_eq!(call.selected(&engine).unwrap(), "flashinfer.fa2.decode");
     assert_eq!(call.codes(&engine, "eager.decode"), ["CUDA_GRAPH_UNSAFE"]);
     drop(capture);
@@ -102,10 +102,10 @@ fn backends_declare_supported_page_layouts() {
 #[test]
 fn kv_strategy_restricts_kernels() {
     let engine = engine_on("h100");
-    let paged = mode::scope(ModeChange::NONE.kv(KvStrategy::Paged));
+    let paged = mode::scope(ModeOverride::NONE.kv(KvStrategy::Paged));
     assert_eq!(DecodePaged::llama3_8b().selected(&engine).unwrap(), "flashinfer.fa2.decode");
     drop(paged);
-    let _virtual = mode::scope(ModeChange::NONE.kv(KvStrategy::Virtual));
+    let _virtual = mode::scope(ModeOverride::NONE.kv(KvStrategy::Virtual));
     assert_eq!(DecodePaged::llama3_8b().codes(&engine, "flashinfer.fa2.decode"), ["KV_STRATEGY_UNSUPPORTED"]);
     let error = DecodePaged::llama3_8b().selected(&engine).unwrap_err();
     assert!(error.to_string().contains("requires paged, found virtual"), "{error}");

@@ -8,14 +8,14 @@ use std::time::Duration;
 use lz_core::{KernelEntry, Run};
 use lz_engine::Engine;
 use lz_engine::health::{Clock, ManualClock};
-use lz_engine::policy::layer::Given;
-use lz_engine::quant::{FormatCall, QuantConfig, Weighing};
-use lz_engine::speculative::{Side, SpeculativeConfig};
+use lz_engine::policy::layer::SettingInput;
+use lz_engine::quant::{AccuracyWeighting, FormatCall, QuantConfig};
+use lz_engine::speculative::{ModelCall, SpeculativeConfig};
 use lz_engine::tune::TuneOptions;
 use lz_ops::{NORM_RMS, OPERATIONS, QUANTIZE, QuantizeFormat};
 use lz_perfdb::unix_now;
 use lz_scenarios::calls::{DecodePaged, Norm, Quantized, ScenarioCall};
-use lz_scenarios::house::{engine_on, host_spec, register};
+use lz_scenarios::engines::{engine_on, host_spec, register};
 use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 use lz_test_support::Folder;
 
@@ -29,7 +29,7 @@ fn an_engine_is_opened_from_file_environment_and_call() {
         .operations(OPERATIONS.iter().copied())
         .config(&file)
         .variables([("LAYERZERO_PREFER".to_owned(), "gamma".to_owned())])
-        .set("cache.max_size", Given::Int(20))
+        .set("cache.max_size", SettingInput::Int(20))
         .open()
         .unwrap();
     register(&engine, ["alpha.x", "beta.x", "gamma.x"].map(|id| noop_kernel(host_spec(id), &NORM_RMS)));
@@ -49,8 +49,8 @@ fn tuning_takes_effect_immediately_and_after_a_restart() {
         let path = folder.database().display().to_string();
         let engine = Engine::builder()
             .operations(OPERATIONS.iter().copied())
-            .set("perfdb.path", Given::Text(path))
-            .set("perf_environment.use_nvml", Given::Bool(false))
+            .set("perfdb.path", SettingInput::Text(path))
+            .set("perf_environment.use_nvml", SettingInput::Bool(false))
             .open()
             .unwrap();
         for (id, cost) in [("alpha.x", 9_000), ("beta.x", 1_000), ("gamma.x", 4_000)] {
@@ -96,7 +96,7 @@ fn draft_and_target_are_selected_as_a_pair() {
         DecodePaged::llama3_8b().context().unwrap(),
     );
     let side =
-        |context| Side { operation: DecodePaged::llama3_8b().operation(), context, pipeline_stages: 1 };
+        |context| ModelCall { operation: DecodePaged::llama3_8b().operation(), context, pipeline_stages: 1 };
     let config = SpeculativeConfig { share_kv_cache: true, ..SpeculativeConfig::default() };
     let pair = engine.pair(&config, side(&draft), side(&target)).unwrap();
     assert_eq!(
@@ -121,7 +121,8 @@ fn the_most_accurate_supported_format_is_selected() {
         .zip(&contexts)
         .map(|((format, _), context)| FormatCall { format, operation: &QUANTIZE, context })
         .collect();
-    let config = QuantConfig { weighing: Weighing::High, max_drop_percent: 100.0, ..QuantConfig::default() };
+    let config =
+        QuantConfig { weighing: AccuracyWeighting::High, max_drop_percent: 100.0, ..QuantConfig::default() };
     let choose = |preset: &str, calls: &[FormatCall<'_>]| {
         let choice = engine_on(preset).choose_format(&config, None, calls).unwrap();
         (choice.format, choice.kernel)

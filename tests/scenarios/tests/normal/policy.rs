@@ -5,10 +5,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use lz_engine::policy::file::Document;
-use lz_engine::policy::layer::Given;
+use lz_engine::policy::layer::SettingInput;
 use lz_engine::reload::{Outcome, watch};
 use lz_scenarios::calls::{DecodePaged, Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{apply_policy, engine_on, full_engine, stack, vocabulary};
+use lz_scenarios::engines::{apply_policy, engine_on, full_engine, stack, vocabulary};
 use lz_test_support::Folder;
 
 use super::OTHER_PROCESS;
@@ -131,13 +131,15 @@ fn disabling_optimization_selects_the_reference() {
 /// The production profile excludes experimental kernels, the development profile includes them.
 #[test]
 fn profiles_decide_about_experimental_kernels() {
-    let engine = lz_scenarios::house::host_engine([
-        lz_scenarios::house::host_spec("alpha.x"),
-        lz_scenarios::house::host_spec("alpha.x_experimental").priority(90),
+    let engine = lz_scenarios::engines::host_engine([
+        lz_scenarios::engines::host_spec("alpha.x"),
+        lz_scenarios::engines::host_spec("alpha.x_experimental").priority(90),
     ]);
     let stack = stack(&engine);
     let profile = |name: &str| {
-        stack.configure([("profile".to_owned(), Given::Text(name.to_owned()))], "lz.configure").unwrap();
+        stack
+            .configure([("profile".to_owned(), SettingInput::Text(name.to_owned()))], "lz.configure")
+            .unwrap();
         Norm::default().selected(&engine).unwrap()
     };
     assert_eq!(profile("production"), "alpha.x");
@@ -155,7 +157,7 @@ fn every_value_reports_its_source() {
     );
     let variables = [("LAYERZERO_DETERMINISTIC".to_owned(), "1".to_owned())];
     stack.set_environment(&lz_engine::policy::env::read(variables, &vocabulary()).unwrap());
-    stack.configure([("cache.max_size".to_owned(), Given::Int(800))], "lz.configure").unwrap();
+    stack.configure([("cache.max_size".to_owned(), SettingInput::Int(800))], "lz.configure").unwrap();
     let of = |key: &str| {
         let entry = stack.config().into_iter().find(|entry| entry.key == key).unwrap();
         format!("{} from {}", entry.value, entry.source)

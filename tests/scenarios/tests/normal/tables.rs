@@ -9,7 +9,7 @@ use lz_engine::solver::{Problem, Work};
 use lz_engine::table::Lockfile;
 use lz_ops::NORM_RMS;
 use lz_scenarios::calls::{Norm, ScenarioCall};
-use lz_scenarios::house::{apply_policy, host_engine, host_spec, register};
+use lz_scenarios::engines::{apply_policy, host_engine, host_spec, register};
 use lz_scenarios::kernels::noop_kernel;
 use lz_test_support::Folder;
 

@@ -5,7 +5,7 @@ use std::io::BufReader;
 use lz_device::detect_cpu;
 use lz_perfdb::{Filter, PerfDb};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
-use lz_scenarios::house::{device, engine_on};
+use lz_scenarios::engines::{device, engine_on};
 use lz_scenarios::measured::{evidence, measurement, spec_of};
 use lz_scenarios::process::{decisions, rank, rank_with, run_process};
 use lz_test_support::Folder;

@@ -31,9 +31,9 @@ class Allocator {
   public:
     virtual ~Allocator() = default;
     /// Allocates at least `bytes` bytes with this alignment on a device; returns null on failure.
-    virtual void *allocate(std::uint64_t bytes, std::uint64_t alignment, Place place) noexcept = 0;
+    virtual void *allocate(std::uint64_t bytes, std::uint64_t alignment, Device target) noexcept = 0;
     /// Releases memory from `allocate`.
-    virtual void release(void *memory, Place place) noexcept = 0;
+    virtual void release(void *memory, Device target) noexcept = 0;
 };
 
 /// Options of a call.
@@ -149,8 +149,8 @@ template <std::size_t N> class Outputs {
     }
     static void *allocate_there(void *context, std::uint64_t bytes, std::uint64_t alignment, std::uint32_t platform,
                                 std::uint32_t device) {
-        const Place place{static_cast<Platform>(platform), static_cast<std::uint16_t>(device)};
-        return static_cast<Allocator *>(context)->allocate(bytes, alignment, place);
+        const Device target{static_cast<Platform>(platform), static_cast<std::uint16_t>(device)};
+        return static_cast<Allocator *>(context)->allocate(bytes, alignment, target);
     }
 
     /// The owner of the memory of an output.
@@ -162,9 +162,9 @@ template <std::size_t N> class Outputs {
         if (!given_.allocator) {
             return std::shared_ptr<void>(output.tensor.data, std::free);
         }
-        const Place place = TensorView::borrow(&output.tensor).place();
-        return std::shared_ptr<void>(output.tensor.data, [allocator = given_.allocator, place](void *memory) {
-            allocator->release(memory, place);
+        const Device target = TensorView::borrow(&output.tensor).device();
+        return std::shared_ptr<void>(output.tensor.data, [allocator = given_.allocator, target](void *memory) {
+            allocator->release(memory, target);
         });
     }
 

@@ -58,7 +58,7 @@ template <class Abi, class Object> struct Table {
         return guarded(run, [&] {
             Run borrowed(run);
             Abi::with_arguments(*args, [&](const typename Abi::Arguments &call) {
-                object(context).run(call, Abi::places(*out), borrowed);
+                object(context).run(call, Abi::output_slots(*out), borrowed);
             });
         });
     }

@@ -112,7 +112,7 @@ struct ActivationGeluAbi {
         return use(ActivationGelu{.x = TensorView::borrow(args.x),
             .approximate = static_cast<ActivationGeluApproximate>(args.approximate)});
     }
-    static ActivationGeluOut places([[maybe_unused]] const Out &out) {
+    static ActivationGeluOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

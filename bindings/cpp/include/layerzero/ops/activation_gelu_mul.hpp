@@ -115,7 +115,7 @@ struct ActivationGeluMulAbi {
             .up = TensorView::borrow(args.up),
             .approximate = static_cast<ActivationGeluMulApproximate>(args.approximate)});
     }
-    static ActivationGeluMulOut places([[maybe_unused]] const Out &out) {
+    static ActivationGeluMulOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

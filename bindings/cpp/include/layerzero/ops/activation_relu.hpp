@@ -99,7 +99,7 @@ struct ActivationReluAbi {
     template <class Use> static auto with_arguments(const Args &args, Use &&use) {
         return use(ActivationRelu{.x = TensorView::borrow(args.x)});
     }
-    static ActivationReluOut places([[maybe_unused]] const Out &out) {
+    static ActivationReluOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

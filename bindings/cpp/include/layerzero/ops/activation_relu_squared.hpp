@@ -99,7 +99,7 @@ struct ActivationReluSquaredAbi {
     template <class Use> static auto with_arguments(const Args &args, Use &&use) {
         return use(ActivationReluSquared{.x = TensorView::borrow(args.x)});
     }
-    static ActivationReluSquaredOut places([[maybe_unused]] const Out &out) {
+    static ActivationReluSquaredOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

@@ -104,7 +104,7 @@ struct ActivationSiluAbi {
         return use(ActivationSilu{.x = TensorView::borrow(args.x),
             .alpha = args.alpha});
     }
-    static ActivationSiluOut places([[maybe_unused]] const Out &out) {
+    static ActivationSiluOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

@@ -103,7 +103,7 @@ struct ActivationSiluMulAbi {
         return use(ActivationSiluMul{.gate = TensorView::borrow(args.gate),
             .up = TensorView::borrow(args.up)});
     }
-    static ActivationSiluMulOut places([[maybe_unused]] const Out &out) {
+    static ActivationSiluMulOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

@@ -146,7 +146,7 @@ struct AttentionCrossDecodeAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionCrossDecodeLayout>(args.layout)});
     }
-    static AttentionCrossDecodeOut places([[maybe_unused]] const Out &out) {
+    static AttentionCrossDecodeOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

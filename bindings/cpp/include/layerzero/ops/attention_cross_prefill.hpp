@@ -147,7 +147,7 @@ struct AttentionCrossPrefillAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionCrossPrefillLayout>(args.layout)});
     }
-    static AttentionCrossPrefillOut places([[maybe_unused]] const Out &out) {
+    static AttentionCrossPrefillOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -157,7 +157,7 @@ struct AttentionGqaDecodeAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionGqaDecodeLayout>(args.layout)});
     }
-    static AttentionGqaDecodeOut places([[maybe_unused]] const Out &out) {
+    static AttentionGqaDecodeOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

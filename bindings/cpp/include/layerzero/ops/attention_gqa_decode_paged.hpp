@@ -168,7 +168,7 @@ struct AttentionGqaDecodePagedAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionGqaDecodePagedLayout>(args.layout)});
     }
-    static AttentionGqaDecodePagedOut places([[maybe_unused]] const Out &out) {
+    static AttentionGqaDecodePagedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -170,7 +170,7 @@ struct AttentionGqaPrefillAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionGqaPrefillLayout>(args.layout)});
     }
-    static AttentionGqaPrefillOut places([[maybe_unused]] const Out &out) {
+    static AttentionGqaPrefillOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -184,7 +184,7 @@ struct AttentionGqaPrefillPagedAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionGqaPrefillPagedLayout>(args.layout)});
     }
-    static AttentionGqaPrefillPagedOut places([[maybe_unused]] const Out &out) {
+    static AttentionGqaPrefillPagedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -161,7 +161,7 @@ struct AttentionGqaPrefillRaggedAbi {
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0});
     }
-    static AttentionGqaPrefillRaggedOut places([[maybe_unused]] const Out &out) {
+    static AttentionGqaPrefillRaggedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

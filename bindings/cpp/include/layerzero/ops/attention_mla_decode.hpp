@@ -130,7 +130,7 @@ struct AttentionMlaDecodeAbi {
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0});
     }
-    static AttentionMlaDecodeOut places([[maybe_unused]] const Out &out) {
+    static AttentionMlaDecodeOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -143,7 +143,7 @@ struct AttentionMlaDecodePagedAbi {
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0});
     }
-    static AttentionMlaDecodePagedOut places([[maybe_unused]] const Out &out) {
+    static AttentionMlaDecodePagedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

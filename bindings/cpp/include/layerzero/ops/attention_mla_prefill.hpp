@@ -139,7 +139,7 @@ struct AttentionMlaPrefillAbi {
             .causal_offset = args.causal_offset,
             .return_lse = args.return_lse != 0});
     }
-    static AttentionMlaPrefillOut places([[maybe_unused]] const Out &out) {
+    static AttentionMlaPrefillOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

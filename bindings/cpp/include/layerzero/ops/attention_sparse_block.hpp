@@ -149,7 +149,7 @@ struct AttentionSparseBlockAbi {
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0});
     }
-    static AttentionSparseBlockOut places([[maybe_unused]] const Out &out) {
+    static AttentionSparseBlockOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -145,7 +145,7 @@ struct AttentionSparseVariableBlockAbi {
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0});
     }
-    static AttentionSparseVariableBlockOut places([[maybe_unused]] const Out &out) {
+    static AttentionSparseVariableBlockOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -156,7 +156,7 @@ struct AttentionStandardDecodeAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionStandardDecodeLayout>(args.layout)});
     }
-    static AttentionStandardDecodeOut places([[maybe_unused]] const Out &out) {
+    static AttentionStandardDecodeOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

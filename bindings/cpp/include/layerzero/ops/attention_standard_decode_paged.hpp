@@ -167,7 +167,7 @@ struct AttentionStandardDecodePagedAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionStandardDecodePagedLayout>(args.layout)});
     }
-    static AttentionStandardDecodePagedOut places([[maybe_unused]] const Out &out) {
+    static AttentionStandardDecodePagedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -169,7 +169,7 @@ struct AttentionStandardPrefillAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionStandardPrefillLayout>(args.layout)});
     }
-    static AttentionStandardPrefillOut places([[maybe_unused]] const Out &out) {
+    static AttentionStandardPrefillOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

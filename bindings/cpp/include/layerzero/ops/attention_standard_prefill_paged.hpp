@@ -183,7 +183,7 @@ struct AttentionStandardPrefillPagedAbi {
             .return_lse = args.return_lse != 0,
             .layout = static_cast<AttentionStandardPrefillPagedLayout>(args.layout)});
     }
-    static AttentionStandardPrefillPagedOut places([[maybe_unused]] const Out &out) {
+    static AttentionStandardPrefillPagedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -160,7 +160,7 @@ struct AttentionStandardPrefillRaggedAbi {
             .sm_scale = args.sm_scale,
             .return_lse = args.return_lse != 0});
     }
-    static AttentionStandardPrefillRaggedOut places([[maybe_unused]] const Out &out) {
+    static AttentionStandardPrefillRaggedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = out.lse ? std::optional<TensorMut>(TensorMut::borrow(out.lse)) : std::nullopt};
     }

@@ -113,7 +113,7 @@ struct AttentionStateMergeAbi {
         return use(AttentionStateMerge{.v = TensorView::borrow(args.v),
             .s = TensorView::borrow(args.s)});
     }
-    static AttentionStateMergeOut places([[maybe_unused]] const Out &out) {
+    static AttentionStateMergeOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .lse = TensorMut::borrow(out.lse)};
     }

@@ -167,7 +167,7 @@ struct DequantizeAbi {
             .inner = args.inner,
             .output_dtype = static_cast<DequantizeOutputDtype>(args.output_dtype)});
     }
-    static DequantizeOut places([[maybe_unused]] const Out &out) {
+    static DequantizeOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

@@ -103,7 +103,7 @@ struct EmbeddingLookupAbi {
         return use(EmbeddingLookup{.table = TensorView::borrow(args.table),
             .ids = TensorView::borrow(args.ids)});
     }
-    static EmbeddingLookupOut places([[maybe_unused]] const Out &out) {
+    static EmbeddingLookupOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

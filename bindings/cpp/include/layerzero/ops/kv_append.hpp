@@ -114,7 +114,7 @@ struct KvAppendAbi {
             .slots = TensorView::borrow(args.slots),
             .layout = static_cast<KvAppendLayout>(args.layout)});
     }
-    static KvAppendOut places([[maybe_unused]] const Out &out) {
+    static KvAppendOut output_slots([[maybe_unused]] const Out &out) {
         return {};
     }
 };

@@ -107,7 +107,7 @@ struct KvCompactAbi {
             .target = TensorView::borrow(args.target),
             .layout = static_cast<KvCompactLayout>(args.layout)});
     }
-    static KvCompactOut places([[maybe_unused]] const Out &out) {
+    static KvCompactOut output_slots([[maybe_unused]] const Out &out) {
         return {};
     }
 };

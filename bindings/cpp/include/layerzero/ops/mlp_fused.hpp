@@ -132,7 +132,7 @@ struct MlpFusedAbi {
             .down_weight = TensorView::borrow(args.down_weight),
             .activation = static_cast<MlpFusedActivation>(args.activation)});
     }
-    static MlpFusedOut places([[maybe_unused]] const Out &out) {
+    static MlpFusedOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

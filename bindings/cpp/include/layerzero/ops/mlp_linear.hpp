@@ -125,7 +125,7 @@ struct MlpLinearAbi {
             .bias = args.bias ? std::optional<TensorView>(TensorView::borrow(args.bias)) : std::nullopt,
             .activation = static_cast<MlpLinearActivation>(args.activation)});
     }
-    static MlpLinearOut places([[maybe_unused]] const Out &out) {
+    static MlpLinearOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

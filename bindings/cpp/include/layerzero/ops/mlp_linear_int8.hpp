@@ -168,7 +168,7 @@ struct MlpLinearInt8Abi {
             .activation = static_cast<MlpLinearInt8Activation>(args.activation),
             .output_dtype = static_cast<MlpLinearInt8OutputDtype>(args.output_dtype)});
     }
-    static MlpLinearInt8Out places([[maybe_unused]] const Out &out) {
+    static MlpLinearInt8Out output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

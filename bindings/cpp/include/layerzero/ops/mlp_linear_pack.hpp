@@ -101,7 +101,7 @@ struct MlpLinearPackAbi {
     template <class Use> static auto with_arguments(const Args &args, Use &&use) {
         return use(MlpLinearPack{.weight = TensorView::borrow(args.weight)});
     }
-    static MlpLinearPackOut places([[maybe_unused]] const Out &out) {
+    static MlpLinearPackOut output_slots([[maybe_unused]] const Out &out) {
         return {.packed = TensorMut::borrow(out.packed)};
     }
 };

@@ -174,7 +174,7 @@ struct MlpLinearWeightOnlyAbi {
             .stored = args.stored,
             .activation = static_cast<MlpLinearWeightOnlyActivation>(args.activation)});
     }
-    static MlpLinearWeightOnlyOut places([[maybe_unused]] const Out &out) {
+    static MlpLinearWeightOnlyOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

@@ -128,7 +128,7 @@ struct NormLayerAbi {
             .eps = args.eps,
             .return_stats = args.return_stats != 0});
     }
-    static NormLayerOut places([[maybe_unused]] const Out &out) {
+    static NormLayerOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output),
             .mean = out.mean ? std::optional<TensorMut>(TensorMut::borrow(out.mean)) : std::nullopt,
             .inv_std = out.inv_std ? std::optional<TensorMut>(TensorMut::borrow(out.inv_std)) : std::nullopt};

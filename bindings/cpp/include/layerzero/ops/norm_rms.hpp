@@ -114,7 +114,7 @@ struct NormRmsAbi {
             .eps = args.eps,
             .weight_offset = args.weight_offset});
     }
-    static NormRmsOut places([[maybe_unused]] const Out &out) {
+    static NormRmsOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

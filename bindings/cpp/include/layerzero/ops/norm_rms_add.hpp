@@ -118,7 +118,7 @@ struct NormRmsAddAbi {
             .eps = args.eps,
             .weight_offset = args.weight_offset});
     }
-    static NormRmsAddOut places([[maybe_unused]] const Out &out) {
+    static NormRmsAddOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

@@ -108,7 +108,7 @@ struct PosencAlibiAbi {
             .slopes = TensorView::borrow(args.slopes),
             .causal_offset = args.causal_offset});
     }
-    static PosencAlibiOut places([[maybe_unused]] const Out &out) {
+    static PosencAlibiOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

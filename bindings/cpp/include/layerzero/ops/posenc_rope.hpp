@@ -129,7 +129,7 @@ struct PosencRopeAbi {
             .interleaved = args.interleaved != 0,
             .layout = static_cast<PosencRopeLayout>(args.layout)});
     }
-    static PosencRopeOut places([[maybe_unused]] const Out &out) {
+    static PosencRopeOut output_slots([[maybe_unused]] const Out &out) {
         return {.output = TensorMut::borrow(out.output)};
     }
 };

@@ -170,7 +170,7 @@ struct QuantizeAbi {
             .granularity = static_cast<QuantizeGranularity>(args.granularity),
             .block_size = args.block_size});
     }
-    static QuantizeOut places([[maybe_unused]] const Out &out) {
+    static QuantizeOut output_slots([[maybe_unused]] const Out &out) {
         return {.quantized = TensorMut::borrow(out.quantized),
             .scale_out = out.scale_out ? std::optional<TensorMut>(TensorMut::borrow(out.scale_out)) : std::nullopt};
     }

@@ -150,7 +150,7 @@ struct SamplingSpeculativeAbi {
             .seed = args.seed,
             .offset = args.offset});
     }
-    static SamplingSpeculativeOut places([[maybe_unused]] const Out &out) {
+    static SamplingSpeculativeOut output_slots([[maybe_unused]] const Out &out) {
         return {.tokens = TensorMut::borrow(out.tokens),
             .accepted = TensorMut::borrow(out.accepted)};
     }

@@ -146,7 +146,7 @@ struct SamplingTopkAbi {
             .seed = args.seed,
             .offset = args.offset});
     }
-    static SamplingTopkOut places([[maybe_unused]] const Out &out) {
+    static SamplingTopkOut output_slots([[maybe_unused]] const Out &out) {
         return {.tokens = TensorMut::borrow(out.tokens)};
     }
 };

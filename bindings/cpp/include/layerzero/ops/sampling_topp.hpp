@@ -152,7 +152,7 @@ struct SamplingToppAbi {
             .seed = args.seed,
             .offset = args.offset});
     }
-    static SamplingToppOut places([[maybe_unused]] const Out &out) {
+    static SamplingToppOut output_slots([[maybe_unused]] const Out &out) {
         return {.tokens = TensorMut::borrow(out.tokens)};
     }
 };

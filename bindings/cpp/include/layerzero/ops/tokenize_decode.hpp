@@ -103,7 +103,7 @@ struct TokenizeDecodeAbi {
             .tokenizer = TokenizerView(*args.tokenizer),
             .skip_special_tokens = args.skip_special_tokens != 0});
     }
-    static TokenizeDecodeOut places([[maybe_unused]] const Out &out) {
+    static TokenizeDecodeOut output_slots([[maybe_unused]] const Out &out) {
         return {.texts = TextsOutput::borrow(out.texts)};
     }
 };

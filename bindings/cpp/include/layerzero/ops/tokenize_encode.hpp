@@ -119,7 +119,7 @@ struct TokenizeEncodeAbi {
             .add_special_tokens = args.add_special_tokens != 0,
             .return_offsets = args.return_offsets != 0});
     }
-    static TokenizeEncodeOut places([[maybe_unused]] const Out &out) {
+    static TokenizeEncodeOut output_slots([[maybe_unused]] const Out &out) {
         return {.tokens = DynamicOutput::borrow(out.tokens),
             .indptr = TensorMut::borrow(out.indptr),
             .offsets = out.offsets ? std::optional<DynamicOutput>(DynamicOutput::borrow(out.offsets)) : std::nullopt};

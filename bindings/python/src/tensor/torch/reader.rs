@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use lz_core::device::Platform;
-use lz_core::tensor::{MAX_RANK, Place};
+use lz_core::tensor::{Device, MAX_RANK};
 use lz_core::{DType, TensorView};
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -127,14 +127,14 @@ impl Reader {
             let known =
                 usize::try_from(dtype).ok().and_then(|number| self.dtypes.get(number).copied().flatten());
             let (true, Some(dtype), 0..=MAX) = (succeeded, known, rank) else { return Outcome::Unusual };
-            let place = if device == self.cpu {
-                Place::HOST
+            let device = if device == self.cpu {
+                Device::HOST
             } else if device == self.cuda && (self.index)(handle, &raw mut index) == 0 {
-                Place { platform: self.gpu, index: index as u16 }
+                Device { platform: self.gpu, index: index as u16 }
             } else {
                 return Outcome::Unusual;
             };
-            view.describe(data.cast(), rank as usize, (dtype, place), |at| {
+            view.describe(data.cast(), rank as usize, (dtype, device), |at| {
                 (*sizes.add(at), *strides.add(at))
             });
         }

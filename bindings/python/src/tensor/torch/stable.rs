@@ -6,7 +6,7 @@ use std::ptr;
 
 use lz_core::DType;
 use lz_core::device::Platform;
-use lz_core::tensor::{Dims, Place};
+use lz_core::tensor::{Device, Dims};
 use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -160,12 +160,12 @@ impl Stable {
         sizes: &Dims,
         strides: &Dims,
         dtype: DType,
-        place: Place,
+        device: Device,
     ) -> Option<(Bound<'py, PyAny>, *mut u8)> {
         let number = self.dtypes[dtype as usize];
-        let (device, index) = match place.platform {
+        let (device, index) = match device.platform {
             Platform::Cpu => (self.cpu, -1),
-            Platform::Cuda | Platform::Rocm => (self.cuda, i32::from(place.index)),
+            Platform::Cuda | Platform::Rocm => (self.cuda, i32::from(device.index)),
             _ => return None,
         };
         if number < 0 || self.objects.is_none() {

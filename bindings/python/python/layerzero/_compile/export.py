@@ -1,0 +1,174 @@
+"""The walk over an exported program: placeholders, nodes, outputs."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from layerzero._compile import aten
+from layerzero._compile.compiled import CompiledModel
+from layerzero._native import GraphBuilder, GraphImportError
+
+
+class Signature:
+    """How arguments become the inputs of a graph, and its outputs the model's results."""
+
+    def __init__(self, program: torch.export.ExportedProgram, inputs: list[int], results: list[Any]) -> None:
+        self._in_spec = program.call_spec.in_spec
+        self._out_spec = program.call_spec.out_spec
+        self._inputs = inputs
+        self._results = results
+
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """The tensors that the graph takes. Arguments that are no tensors must be those of the samples."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self._in_spec:
+            from torch.export._tree_utils import reorder_kwargs
+
+            kwargs = reorder_kwargs(kwargs, self._in_spec)
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self._in_spec:
+            raise TypeError(f"the arguments are {spec}, but the model was compiled for {self._in_spec}")
+        tensors = [leaves[index] for index in self._inputs]
+        for index, tensor in zip(self._inputs, tensors):
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"argument {index} is {type(tensor).__name__}, expected a tensor")
+        return [tensor.detach() for tensor in tensors]
+
+    def unflatten(self, outputs: list[torch.Tensor]) -> Any:
+        """The model's results. Constants that the model returns were recorded when it was compiled."""
+        leaves = [outputs[value] if kind == "tensor" else value for kind, value in self._results]
+        return pytree.tree_unflatten(leaves, self._out_spec)
+
+
+def import_program(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    optimize: bool,
+    disabled_passes: tuple[str, ...],
+) -> CompiledModel:
+    """Exports a model and builds its graph."""
+    if isinstance(model, torch.export.ExportedProgram):
+        program = model
+    elif isinstance(model, torch.nn.Module):
+        if model.training:
+            raise GraphImportError("the model is in training mode; call model.eval() first")
+        with torch.no_grad():
+            program = torch.export.export(
+                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+            )
+    else:
+        raise TypeError(f"cannot compile {type(model).__name__}; expected a torch module or an exported program")
+    return _Walk(program).run(optimize, list(disabled_passes))
+
+
+class _Walk:
+    """One pass over the nodes of a program; `values` has the graph's node, size or constant per torch node."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        self.program = program
+        self.build = GraphBuilder()
+        self.sizes = aten.Sizes(self.build, program)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.inputs: list[int] = []
+
+    def run(self, optimize: bool, disabled_passes: list[str]) -> CompiledModel:
+        specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        leaf = 0
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                spec = specs[node.name]
+                self.values[node] = self._placeholder(node, spec, leaf)
+                leaf += spec.kind == InputKind.USER_INPUT
+            elif node.op == "call_function":
+                self.values[node] = self._call(node)
+            elif node.op == "output":
+                results = self._outputs(node)
+            else:
+                raise GraphImportError(f"cannot import {node.op} `{node.name}`: control flow is not supported")
+        return CompiledModel(self.build.finish(optimize, disabled_passes), Signature(self.program, self.inputs, results))
+
+    def _placeholder(self, node: torch.fx.Node, spec: Any, leaf: int) -> Any:
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            source = self.program.state_dict if spec.kind == InputKind.PARAMETER else None
+            tensor = None if source is None else source.get(spec.target)
+            if tensor is None:
+                tensor = self.program.state_dict.get(spec.target)
+            if tensor is None:
+                tensor = self.program.constants[spec.target]
+            return aten.Tensor(self.build.constant(spec.target, _plain(tensor, spec.target)))
+        if spec.kind != InputKind.USER_INPUT:
+            raise GraphImportError(f"cannot import input `{node.name}` of kind {spec.kind.name}")
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            # Ints, bools and None are constants of the exported program.
+            return value
+        self.inputs.append(leaf)
+        shape = [self.sizes.of(size) for size in value.shape]
+        self.build.at(node.name, "input")
+        return aten.Tensor(self.build.input(node.name, shape, aten.dtype_name(value.dtype)))
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        self.build.at(node.name, str(node.target), _source_line(node))
+        if node.target is operator.getitem:
+            return self._argument(node.args[0])[node.args[1]]
+        handler = aten.find(node.target)
+        if handler is None:
+            raise GraphImportError(
+                f"cannot import {node.target} `{node.name}` at {_source_line(node) or 'an unknown place'}: "
+                "the operator is not supported"
+            )
+        args = [self._argument(argument) for argument in node.args]
+        kwargs = {name: self._argument(argument) for name, argument in node.kwargs.items()}
+        call = aten.Call(self.build, self.sizes, node)
+        try:
+            return handler(call, *args, **kwargs)
+        except aten.Unsupported as error:
+            raise GraphImportError(
+                f"cannot import {node.target} `{node.name}` at {_source_line(node) or 'an unknown place'}: {error}"
+            ) from None
+
+    def _argument(self, argument: Any) -> Any:
+        return pytree.tree_map(
+            lambda leaf: self.values[leaf] if isinstance(leaf, torch.fx.Node) else leaf,
+            argument,
+            is_leaf=lambda leaf: isinstance(leaf, torch.fx.Node),
+        )
+
+    def _outputs(self, node: torch.fx.Node) -> list[Any]:
+        results: list[Any] = []
+        count = 0
+        for spec, argument in zip(self.program.graph_signature.output_specs, node.args[0]):
+            if spec.kind != OutputKind.USER_OUTPUT:
+                raise GraphImportError(f"the model changes {spec.target}, which a compiled model cannot do")
+            value = self._argument(argument)
+            if isinstance(value, aten.Tensor):
+                self.build.output(argument.name, value.node)
+                results.append(("tensor", count))
+                count += 1
+            elif value is None or isinstance(value, (int, float, bool, str)):
+                results.append(("constant", value))
+            else:
+                raise GraphImportError(f"the model returns {value!r}, which is no tensor or constant")
+        return results
+
+
+def _plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """A parameter as a dense host tensor without gradient."""
+    tensor = tensor.detach()
+    if tensor.device.type != "cpu":
+        raise GraphImportError(f"`{name}` is on {tensor.device}; a compiled model runs on the host")
+    return tensor.resolve_neg().resolve_conj()
+
+
+def _source_line(node: torch.fx.Node) -> str:
+    """The innermost line of the user's source that made the node."""
+    trace = node.meta.get("stack_trace") or ""
+    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
+    return lines[-1].removeprefix("File ") if lines else ""

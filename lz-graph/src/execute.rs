@@ -1,0 +1,235 @@
+//! The compiled executor: a plan with memory. A run patches the addresses of inputs and outputs and makes one call per step.
+
+use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use lz_core::args::{Arg, OutArg};
+use lz_core::{Error, TensorMut, TensorView};
+use lz_engine::{Engine, dynamic};
+
+use crate::error::GraphError;
+use crate::graph::Graph;
+use crate::memory::ALIGNMENT;
+use crate::plan::{Location, Plan, Source, Step, StepArg};
+
+/// Memory for the buffers of a plan, reused by every run of an instance.
+#[derive(Debug)]
+struct Arena {
+    data: NonNull<u8>,
+    layout: Option<AllocLayout>,
+}
+
+// SAFETY: the arena owns plain bytes.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    fn new(bytes: usize) -> Option<Arena> {
+        if bytes == 0 {
+            return Some(Arena { data: NonNull::dangling(), layout: None });
+        }
+        let layout = AllocLayout::from_size_align(bytes, ALIGNMENT).ok()?;
+        // SAFETY: the size is not 0.
+        let Some(data) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        Some(Arena { data, layout: Some(layout) })
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if let Some(layout) = self.layout {
+            // SAFETY: allocated with this layout in `new`.
+            unsafe { dealloc(self.data.as_ptr(), layout) }
+        }
+    }
+}
+
+/// A tensor of a step whose memory changes with every run.
+#[derive(Debug)]
+struct Patch {
+    step: usize,
+    slot: Slot,
+    location: Location,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Slot {
+    Read(usize),
+    Write(usize),
+    Output(usize),
+}
+
+/// The arguments of one step, with addresses.
+struct Arguments {
+    args: Vec<Arg<'static>>,
+    outputs: Vec<OutArg<'static>>,
+}
+
+/// A plan with memory; one thread runs it at a time.
+pub struct Instance {
+    plan: Arc<Plan>,
+    graph: Arc<Graph>,
+    arguments: Vec<Arguments>,
+    patches: Vec<Patch>,
+    arena: Arena,
+}
+
+// SAFETY: the arguments refer to the arena, the plan and the constants, which the instance owns or shares; those of inputs and
+// outputs are replaced at the start of every run and not used after it.
+unsafe impl Send for Instance {}
+
+impl std::fmt::Debug for Instance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Instance").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+impl Instance {
+    /// Allocates the arena of a plan.
+    pub fn new(plan: Arc<Plan>, graph: Arc<Graph>) -> Result<Instance, GraphError> {
+        let Some(arena) = Arena::new(plan.placement.bytes) else {
+            let message = format!("an arena of {} bytes is too large", plan.placement.bytes);
+            return Err(GraphError::input("", message));
+        };
+        let mut instance =
+            Instance { plan: plan.clone(), graph, arguments: Vec::new(), patches: Vec::new(), arena };
+        for (index, step) in plan.steps.iter().enumerate() {
+            let arguments = instance.prepare(index, step);
+            instance.arguments.push(arguments);
+        }
+        Ok(instance)
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    fn prepare(&mut self, index: usize, step: &Step) -> Arguments {
+        let mut args = Vec::with_capacity(step.args.len());
+        for (position, arg) in step.args.iter().enumerate() {
+            args.push(match arg {
+                StepArg::Read(location) => match self.fixed_address(location) {
+                    // SAFETY: the plan places the tensor inside its buffer, and no other step writes it while it is needed.
+                    Some(data) => Arg::Tensor(unsafe { TensorView::from_raw(data, location.view.layout) }),
+                    None => self.patched(index, Slot::Read(position), location, Arg::Absent),
+                },
+                StepArg::Write(location) => match self.fixed_address(location) {
+                    Some(data) => {
+                        // SAFETY: as above, and the arena is owned.
+                        let tensor = unsafe { TensorMut::from_raw(data.cast_mut(), location.view.layout) };
+                        Arg::TensorMut(tensor)
+                    }
+                    None => self.patched(index, Slot::Write(position), location, Arg::Absent),
+                },
+                StepArg::Param(value) => value.map_or(Arg::Absent, Arg::Value),
+            });
+        }
+        let mut outputs = Vec::with_capacity(step.outputs.len());
+        for (position, output) in step.outputs.iter().enumerate() {
+            outputs.push(match output {
+                Some(location) => match self.fixed_address(location) {
+                    Some(data) => {
+                        // SAFETY: as for inputs.
+                        let tensor = unsafe { TensorMut::from_raw(data.cast_mut(), location.view.layout) };
+                        OutArg::Tensor(tensor)
+                    }
+                    None => self.patched(index, Slot::Output(position), location, OutArg::Absent),
+                },
+                None => OutArg::Absent,
+            });
+        }
+        Arguments { args, outputs }
+    }
+
+    fn patched<T>(&mut self, step: usize, slot: Slot, location: &Location, absent: T) -> T {
+        self.patches.push(Patch { step, slot, location: *location });
+        absent
+    }
+
+    /// The address of a tensor that does not change between runs.
+    fn fixed_address(&self, location: &Location) -> Option<*const u8> {
+        let base = match location.source {
+            Source::Input(_) | Source::Output(_) => return None,
+            Source::Constant(index) => self.graph.constants.get(index)?.view().as_ptr(),
+            Source::Sizes(index) => self.plan.tables.get(index)?.as_ptr().cast(),
+            Source::Arena(index) => {
+                self.arena.data.as_ptr().wrapping_add(*self.plan.placement.offsets.get(index)?).cast_const()
+            }
+        };
+        Some(base.wrapping_offset(byte_offset(location)))
+    }
+
+    /// Runs every step.
+    ///
+    /// # Safety
+    /// `inputs` and `outputs` have one address per input and output of the graph, each of a dense tensor with the sizes that the
+    /// plan was made for, valid during the call; outputs and mutable inputs are not accessed by others meanwhile.
+    pub unsafe fn run(
+        &mut self,
+        engine: &Engine,
+        inputs: &[*mut u8],
+        outputs: &[*mut u8],
+    ) -> Result<(), GraphError> {
+        for patch in &self.patches {
+            let base = match patch.location.source {
+                Source::Input(index) => inputs[index],
+                Source::Output(index) => outputs[index],
+                _ => continue,
+            };
+            let data = base.wrapping_offset(byte_offset(&patch.location));
+            let layout = patch.location.view.layout;
+            let arguments = &mut self.arguments[patch.step];
+            // SAFETY: the caller guarantees the memory; the plan's views stay inside it.
+            unsafe {
+                match patch.slot {
+                    Slot::Read(position) => {
+                        arguments.args[position] = Arg::Tensor(TensorView::from_raw(data, layout));
+                    }
+                    Slot::Write(position) => {
+                        arguments.args[position] = Arg::TensorMut(TensorMut::from_raw(data, layout));
+                    }
+                    Slot::Output(position) => {
+                        arguments.outputs[position] = OutArg::Tensor(TensorMut::from_raw(data, layout));
+                    }
+                }
+            }
+        }
+        for (step, arguments) in self.plan.steps.iter().zip(&mut self.arguments) {
+            let Arguments { args, outputs } = arguments;
+            let result = engine.run_pinned(&step.pinned, &step.context, &mut |entry, run| {
+                entry.kernel.run(args, outputs, run)
+            });
+            if let Err(error) = result {
+                retry(engine, step, args, outputs, error)
+                    .map_err(|error| GraphError::run(&self.graph.node(step.node).origin, error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// After a failed step: an ordinary call, in which the engine may fall back to another kernel.
+#[cold]
+fn retry(
+    engine: &Engine,
+    step: &Step,
+    args: &mut [Arg<'_>],
+    outputs: &mut [OutArg<'_>],
+    error: Error,
+) -> Result<(), Error> {
+    let changes_inputs = args.iter().any(|arg| matches!(arg, Arg::TensorMut(_)));
+    // A stale plan has not run anything; a failed kernel may have changed its inputs.
+    match error {
+        Error::NoKernel { .. } => dynamic::call_into(engine, step.operation, args, outputs),
+        Error::KernelExecution { .. } if !changes_inputs => {
+            tracing::warn!(operation = %step.operation.name, %error, "a step of a compiled graph failed and is dispatched again");
+            dynamic::call_into(engine, step.operation, args, outputs)
+        }
+        error => Err(error),
+    }
+}
+
+fn byte_offset(location: &Location) -> isize {
+    location.view.offset as isize * location.view.layout.dtype.size() as isize
+}

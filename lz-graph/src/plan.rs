@@ -1,0 +1,384 @@
+//! The plan of a graph for given sizes: a flat list of calls, each with its kernel, and where every tensor lies.
+//!
+//! A plan contains no memory. Views cost nothing; a tensor is copied only where strides cannot express a view, or where every fast
+//! kernel needs dense inputs; `Step::copy` records why.
+
+mod select;
+
+use lz_core::context::Context;
+use lz_core::expr::Value;
+use lz_core::{DType, OperationInfo};
+use lz_engine::{Engine, Pinned};
+
+use crate::error::GraphError;
+use crate::graph::{Graph, Node, NodeId, NodeKind, View};
+use crate::interpret::param_value;
+use crate::memory::{self, Lifetime, Placement};
+use crate::sizes;
+use crate::strided::Strided;
+
+/// The memory of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// An input of the run.
+    Input(usize),
+    /// A constant of the graph.
+    Constant(usize),
+    /// Sizes, stored in the plan.
+    Sizes(usize),
+    /// A buffer of the arena.
+    Arena(usize),
+    /// An output of the run.
+    Output(usize),
+}
+
+/// A tensor of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// Its memory.
+    pub source: Source,
+    /// Which part of it.
+    pub view: Strided,
+}
+
+/// An argument of a step.
+#[derive(Debug, Clone, Copy)]
+pub enum StepArg {
+    /// A tensor that is read.
+    Read(Location),
+    /// A tensor that is changed in place.
+    Write(Location),
+    /// A param; `None` for its default or an absent input.
+    Param(Option<Value>),
+}
+
+/// Why a step copies a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyReason {
+    /// Strides cannot express a reshape.
+    Reshape,
+    /// A part of a concatenation.
+    Concat,
+    /// The fast kernels of the next step need dense inputs.
+    DenseInput,
+    /// A result of the graph that is a view, an input or a constant.
+    Output,
+}
+
+impl CopyReason {
+    /// Its name for `explain`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CopyReason::Reshape => "reshape",
+            CopyReason::Concat => "concat",
+            CopyReason::DenseInput => "dense input",
+            CopyReason::Output => "output",
+        }
+    }
+}
+
+/// One call.
+#[derive(Debug)]
+pub struct Step {
+    /// The node that it computes.
+    pub node: NodeId,
+    /// The operation.
+    pub operation: &'static OperationInfo,
+    /// Inputs, then params.
+    pub args: Vec<StepArg>,
+    /// One per output of the operation.
+    pub outputs: Vec<Option<Location>>,
+    /// The kernel.
+    pub pinned: Pinned,
+    /// What it was selected for.
+    pub context: Context,
+    /// Set if the step only copies.
+    pub copy: Option<CopyReason>,
+}
+
+/// A graph for given sizes.
+#[derive(Debug)]
+pub struct Plan {
+    /// The value of every symbol.
+    pub values: Vec<i64>,
+    /// Calls, in order.
+    pub steps: Vec<Step>,
+    /// Buffers of the arena.
+    pub lifetimes: Vec<Lifetime>,
+    /// Their offsets.
+    pub placement: Placement,
+    /// Tensors of sizes.
+    pub tables: Vec<Vec<i64>>,
+    /// Sizes and dtype of every output.
+    pub outputs: Vec<(Vec<i64>, DType)>,
+}
+
+/// Plans a normalized graph. `alignment` has the alignment of each input's address in bytes.
+pub fn plan(engine: &Engine, graph: &Graph, values: &[i64], alignment: &[usize]) -> Result<Plan, GraphError> {
+    let mut planner = Planner {
+        engine,
+        graph,
+        values,
+        alignment,
+        locations: Vec::with_capacity(graph.nodes.len()),
+        steps: Vec::new(),
+        buffers: Vec::new(),
+        tables: Vec::new(),
+        destinations: destinations(graph),
+    };
+    for id in graph.ids() {
+        let locations = planner.node(id)?;
+        planner.locations.push(locations);
+    }
+    planner.finish()
+}
+
+/// Per node the output of the graph that it can compute directly.
+fn destinations(graph: &Graph) -> Vec<Option<usize>> {
+    let mut destinations = vec![None; graph.nodes.len()];
+    for (index, output) in graph.outputs.iter().enumerate() {
+        let computed = matches!(
+            graph.node(output.node).kind,
+            NodeKind::Call(_) | NodeKind::Projection(_) | NodeKind::Concat(_)
+        );
+        if computed && destinations[output.node.index()].is_none() {
+            destinations[output.node.index()] = Some(index);
+        }
+    }
+    destinations
+}
+
+struct Planner<'a> {
+    engine: &'a Engine,
+    graph: &'a Graph,
+    values: &'a [i64],
+    alignment: &'a [usize],
+    /// Per node its outputs, then, for a call, its inputs that were changed in place.
+    locations: Vec<Vec<Option<Location>>>,
+    steps: Vec<Step>,
+    /// Sizes in bytes of the arena's buffers.
+    buffers: Vec<usize>,
+    tables: Vec<Vec<i64>>,
+    destinations: Vec<Option<usize>>,
+}
+
+impl Planner<'_> {
+    fn finish(mut self) -> Result<Plan, GraphError> {
+        let mut outputs = Vec::new();
+        for (index, output) in self.graph.outputs.iter().enumerate() {
+            let node = self.graph.node(output.node);
+            let shape = sizes::shape(&node.shape, self.values)?;
+            let from = self.location(output.node)?;
+            if from.source != Source::Output(index) {
+                let to = Location { source: Source::Output(index), view: self.dense(&shape, node)? };
+                self.copy(output.node, from, to, CopyReason::Output)?;
+            }
+            outputs.push((shape, node.dtype));
+        }
+        let lifetimes = self.lifetimes();
+        let placement = memory::place(&lifetimes);
+        Ok(Plan {
+            values: self.values.to_vec(),
+            steps: self.steps,
+            lifetimes,
+            placement,
+            tables: self.tables,
+            outputs,
+        })
+    }
+
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        let mut lifetimes: Vec<Option<Lifetime>> = vec![None; self.buffers.len()];
+        for (index, step) in self.steps.iter().enumerate() {
+            let read = step.args.iter().filter_map(|arg| match arg {
+                StepArg::Read(location) | StepArg::Write(location) => Some(location),
+                StepArg::Param(_) => None,
+            });
+            for location in read.chain(step.outputs.iter().flatten()) {
+                if let Source::Arena(buffer) = location.source {
+                    let bytes = self.buffers[buffer];
+                    let lifetime =
+                        lifetimes[buffer].get_or_insert(Lifetime { bytes, first: index, last: index });
+                    lifetime.last = index;
+                }
+            }
+        }
+        // A buffer that no step uses (a result without elements that nothing reads) needs no memory.
+        lifetimes.into_iter().map(|one| one.unwrap_or(Lifetime { bytes: 0, first: 0, last: 0 })).collect()
+    }
+
+    fn invalid(&self, node: &Node, message: impl std::fmt::Display) -> GraphError {
+        GraphError::Invalid { stage: "planning", findings: vec![format!("{}: {message}", node.origin)] }
+    }
+
+    fn location(&self, id: NodeId) -> Result<Location, GraphError> {
+        let found = self.locations.get(id.index()).and_then(|all| all.iter().flatten().next());
+        found.copied().ok_or_else(|| self.invalid(self.graph.node(id), "has no result"))
+    }
+
+    fn dense(&self, shape: &[i64], node: &Node) -> Result<Strided, GraphError> {
+        Strided::dense(shape, node.dtype)
+            .ok_or_else(|| self.invalid(node, format!("shape {shape:?} is too large")))
+    }
+
+    /// A new buffer of the arena, or the output that the node computes directly.
+    fn allocate(&mut self, view: Strided, destination: Option<usize>) -> Location {
+        let source = match destination {
+            Some(output) => Source::Output(output),
+            None => {
+                let elements = view.layout.elements().unwrap_or(0).max(0) as usize;
+                self.buffers.push(elements * view.layout.dtype.size());
+                Source::Arena(self.buffers.len() - 1)
+            }
+        };
+        Location { source, view }
+    }
+
+    fn node(&mut self, id: NodeId) -> Result<Vec<Option<Location>>, GraphError> {
+        let graph = self.graph;
+        let node = graph.node(id);
+        let shape = sizes::shape(&node.shape, self.values)?;
+        let location = match &node.kind {
+            NodeKind::Call(_) => return self.call(id, node),
+            NodeKind::Input(index) => {
+                Location { source: Source::Input(*index), view: self.dense(&shape, node)? }
+            }
+            NodeKind::Constant(index) => {
+                let layout = *graph.constants[*index].view().layout();
+                Location { source: Source::Constant(*index), view: Strided { layout, offset: 0 } }
+            }
+            NodeKind::Sizes(dims) => {
+                let table =
+                    dims.iter().map(|dim| sizes::evaluate(dim, self.values)).collect::<Result<_, _>>()?;
+                self.tables.push(table);
+                Location { source: Source::Sizes(self.tables.len() - 1), view: self.dense(&shape, node)? }
+            }
+            NodeKind::View(view) => self.view(id, node, view, &shape)?,
+            NodeKind::Concat(axis) => self.concat(id, node, *axis, &shape)?,
+            NodeKind::Projection(index) | NodeKind::Written(index) => {
+                let call = node.input(0).ok_or_else(|| self.invalid(node, "has no call"))?;
+                let outputs = match (&node.kind, graph.node(call).call()) {
+                    (NodeKind::Written(_), Some(call)) => call.operation.schema().outputs.len(),
+                    _ => 0,
+                };
+                let found = self.locations[call.index()].get(outputs + index).copied().flatten();
+                found.ok_or_else(|| self.invalid(node, "the call has no such result"))?
+            }
+        };
+        Ok(vec![Some(location)])
+    }
+
+    fn view(&mut self, id: NodeId, node: &Node, view: &View, shape: &[i64]) -> Result<Location, GraphError> {
+        let input = node.input(0).ok_or_else(|| self.invalid(node, "has no input"))?;
+        let from = self.location(input)?;
+        let start = match view {
+            View::Slice { start, .. } => sizes::evaluate(start, self.values)?,
+            _ => 0,
+        };
+        if let Some(view) = from.view.view(view, shape, start) {
+            return Ok(Location { view, ..from });
+        }
+        let sizes = from.view.layout.shape;
+        let copied = self.materialize(id, from, CopyReason::Reshape)?;
+        match copied.view.view(view, shape, start) {
+            Some(view) => Ok(Location { view, ..copied }),
+            None => Err(self.invalid(node, format!("{sizes:?} cannot become {shape:?}"))),
+        }
+    }
+
+    fn concat(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        axis: usize,
+        shape: &[i64],
+    ) -> Result<Location, GraphError> {
+        let dense = self.dense(shape, node)?;
+        let whole = self.allocate(dense, self.destinations[id.index()]);
+        let mut start = 0;
+        for input in node.inputs.iter().flatten() {
+            let from = self.location(*input)?;
+            let sizes = from.view.layout.shape;
+            let part = View::Slice { axis, start: start.into(), step: 1 };
+            let Some(view) = whole.view.view(&part, &sizes, start) else {
+                return Err(self.invalid(node, format!("{sizes:?} is no part of {shape:?}")));
+            };
+            start += sizes.get(axis).copied().unwrap_or(0);
+            self.copy(id, from, Location { view, ..whole }, CopyReason::Concat)?;
+        }
+        Ok(whole)
+    }
+
+    /// A dense copy in the arena.
+    fn materialize(&mut self, id: NodeId, from: Location, why: CopyReason) -> Result<Location, GraphError> {
+        let node = self.graph.node(id);
+        let dense = Strided::dense(&from.view.layout.shape, from.view.layout.dtype)
+            .ok_or_else(|| self.invalid(node, "a copy is too large"))?;
+        let to = self.allocate(dense, None);
+        self.copy(id, from, to, why)?;
+        Ok(to)
+    }
+
+    fn copy(&mut self, id: NodeId, from: Location, to: Location, why: CopyReason) -> Result<(), GraphError> {
+        if to.view.layout.elements() == Some(0) {
+            return Ok(());
+        }
+        let args = vec![StepArg::Read(from)];
+        let mut step = self.select(id, *lz_primitives::COPY, args, vec![Some(to)])?;
+        step.copy = Some(why);
+        self.steps.push(step);
+        Ok(())
+    }
+
+    fn call(&mut self, id: NodeId, node: &Node) -> Result<Vec<Option<Location>>, GraphError> {
+        let NodeKind::Call(call) = &node.kind else { return Ok(Vec::new()) };
+        let schema = call.operation.schema();
+        let mut args = Vec::with_capacity(schema.inputs.len() + schema.params.len());
+        let mut written = Vec::new();
+        for (index, about) in schema.inputs.iter().enumerate() {
+            let location = node.input(index).map(|input| self.location(input)).transpose()?;
+            written.push(location.filter(|_| about.read_write));
+            args.push(match location {
+                Some(location) if about.read_write => StepArg::Write(location),
+                Some(location) => StepArg::Read(location),
+                None => StepArg::Param(None),
+            });
+        }
+        for param in &call.params {
+            args.push(StepArg::Param(param_value(param.as_ref(), self.values)?));
+        }
+        let types = self.output_types(node, call.operation, &args)?;
+        let destinations: Vec<Option<usize>> = self.output_destinations(id, types.len());
+        let mut outputs = Vec::with_capacity(types.len());
+        for (view, destination) in types.into_iter().zip(destinations) {
+            outputs.push(view.map(|view| self.allocate(view, destination)));
+        }
+        let step = self.select_with_copies(id, call.operation, args, outputs.clone())?;
+        // Without elements there is nothing to compute.
+        let empty = |location: &Location| location.view.layout.elements() == Some(0);
+        if outputs.is_empty() || !outputs.iter().flatten().all(empty) {
+            self.steps.push(step);
+        }
+        outputs.extend(written);
+        Ok(outputs)
+    }
+
+    /// Per output of a call the output of the graph that it can be written to.
+    fn output_destinations(&self, id: NodeId, outputs: usize) -> Vec<Option<usize>> {
+        let mut found = vec![None; outputs];
+        if let Some(first) = found.first_mut() {
+            *first = self.destinations[id.index()];
+        }
+        for later in self.graph.ids().skip(id.index() + 1) {
+            let node = self.graph.node(later);
+            if let NodeKind::Projection(output) = node.kind
+                && node.input(0) == Some(id)
+                && let Some(slot) = found.get_mut(output)
+                && slot.is_none()
+            {
+                *slot = self.destinations[later.index()];
+            }
+        }
+        found
+    }
+}

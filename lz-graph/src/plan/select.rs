@@ -1,0 +1,151 @@
+//! The kernel of each step: the engine decides, from sizes, dtypes, params and strides.
+
+use lz_core::args::{Arg, OutArg};
+use lz_core::check::{self, OutputSpec};
+use lz_core::{OperationInfo, TensorMut, TensorView};
+
+use super::{CopyReason, Location, Planner, Source, Step, StepArg};
+use crate::error::GraphError;
+use crate::graph::{Node, NodeId};
+use crate::strided::Strided;
+
+/// Stands for the memory of a buffer while it does not exist: distinct, and aligned as the buffer will be.
+const BUFFER_SPACING_BITS: u32 = 40;
+
+impl Planner<'_> {
+    /// Sizes and dtypes of a call's outputs; `None` where it does not produce one.
+    pub(super) fn output_types(
+        &self,
+        node: &Node,
+        operation: &'static OperationInfo,
+        args: &[StepArg],
+    ) -> Result<Vec<Option<Strided>>, GraphError> {
+        let args = self.arguments(args);
+        let schema = operation.schema();
+        let failed = |error| GraphError::run(&node.origin, error);
+        let bound = check::check_planned_call(schema, &args, None).map_err(failed)?;
+        let specs = check::infer_outputs(schema, &bound).map_err(|reason| self.invalid(node, reason))?;
+        let types = specs.into_iter().map(|spec| match spec {
+            OutputSpec::Absent => Ok(None),
+            OutputSpec::Tensor(sizes, dtype) => match Strided::dense(&sizes, dtype) {
+                Some(view) => Ok(Some(view)),
+                None => Err(self.invalid(node, format!("shape {sizes:?} is too large"))),
+            },
+            OutputSpec::Dynamic(_) | OutputSpec::Text => {
+                let message = "an output whose size only the kernel knows cannot be part of a graph";
+                Err(self.invalid(node, message))
+            }
+        });
+        types.collect()
+    }
+
+    /// Selects a kernel. If only the reference takes the strides of the inputs, dense copies are made first.
+    pub(super) fn select_with_copies(
+        &mut self,
+        id: NodeId,
+        operation: &'static OperationInfo,
+        args: Vec<StepArg>,
+        outputs: Vec<Option<Location>>,
+    ) -> Result<Step, GraphError> {
+        let strided =
+            |arg: &StepArg| matches!(arg, StepArg::Read(location) if !location.view.layout.is_contiguous());
+        if !args.iter().any(strided) {
+            return self.select(id, operation, args, outputs);
+        }
+        let direct = self.select(id, operation, args.clone(), outputs.clone());
+        if direct.as_ref().is_ok_and(|step| !step.pinned.entry().spec.reference) {
+            return direct;
+        }
+        // Copies are planned tentatively: they stay only if they lead to a faster kernel.
+        let (steps, buffers) = (self.steps.len(), self.buffers.len());
+        let mut dense = Vec::with_capacity(args.len());
+        for arg in &args {
+            dense.push(match arg {
+                StepArg::Read(location) if strided(arg) => {
+                    StepArg::Read(self.materialize(id, *location, CopyReason::DenseInput)?)
+                }
+                _ => *arg,
+            });
+        }
+        match self.select(id, operation, dense, outputs) {
+            Ok(step) if direct.is_err() || !step.pinned.entry().spec.reference => Ok(step),
+            _ => {
+                self.steps.truncate(steps);
+                self.buffers.truncate(buffers);
+                direct
+            }
+        }
+    }
+
+    /// Selects a kernel for exactly these tensors.
+    pub(super) fn select(
+        &self,
+        id: NodeId,
+        operation: &'static OperationInfo,
+        mut args: Vec<StepArg>,
+        outputs: Vec<Option<Location>>,
+    ) -> Result<Step, GraphError> {
+        let origin = &self.graph.node(id).origin;
+        let schema = operation.schema();
+        let views = self.arguments(&args);
+        let out_views: Vec<OutArg<'_>> = outputs
+            .iter()
+            .map(|output| match output {
+                // SAFETY: the view describes no memory; only its metadata and address are used.
+                Some(location) => OutArg::Tensor(unsafe {
+                    TensorMut::from_raw(self.address(location).cast_mut(), location.view.layout)
+                }),
+                None => OutArg::Absent,
+            })
+            .collect();
+        let failed = |error| GraphError::run(origin, error);
+        let bound = check::check_planned_call(schema, &views, Some(&out_views)).map_err(failed)?;
+        let context = lz_core::dynamic::context(schema, &bound, &views, Some(&out_views)).map_err(failed)?;
+        let pinned = self.engine.pin(operation, &context, &mut |_| Ok(())).map_err(failed)?;
+        // Kernels receive every param, so that none computes its own default.
+        for (param, arg) in args.iter_mut().skip(schema.inputs.len()).enumerate() {
+            if let Some(value) = bound.values.get(schema.axes.len() + param) {
+                *arg = StepArg::Param(Some(*value));
+            }
+        }
+        Ok(Step { node: id, operation, args, outputs, pinned, context, copy: None })
+    }
+
+    fn arguments(&self, args: &[StepArg]) -> Vec<Arg<'static>> {
+        args.iter()
+            .map(|arg| match arg {
+                StepArg::Read(location) => {
+                    // SAFETY: the view describes no memory; only its metadata and address are used.
+                    let view = unsafe { TensorView::from_raw(self.address(location), location.view.layout) };
+                    Arg::Tensor(view)
+                }
+                // SAFETY: as above.
+                StepArg::Write(location) => Arg::TensorMut(unsafe {
+                    TensorMut::from_raw(self.address(location).cast_mut(), location.view.layout)
+                }),
+                StepArg::Param(value) => value.map_or(Arg::Absent, Arg::Value),
+            })
+            .collect()
+    }
+
+    /// An address that stands for the tensor's.
+    fn address(&self, location: &Location) -> *const u8 {
+        let (kind, index) = match location.source {
+            Source::Input(index) => (0, index),
+            Source::Constant(index) => (1, index),
+            Source::Sizes(index) => (2, index),
+            Source::Arena(index) => (3, index),
+            Source::Output(index) => (4, index),
+        };
+        let mut address = (index * 5 + kind + 1) << BUFFER_SPACING_BITS;
+        match location.source {
+            Source::Input(index) => address += self.alignment.get(index).map_or(0, |bytes| bytes % 64),
+            Source::Constant(index) => address += self.graph.constants[index].view().address() % 64,
+            // Vectors of integers are aligned to their elements only.
+            Source::Sizes(_) => address += size_of::<i64>(),
+            Source::Arena(_) | Source::Output(_) => {}
+        }
+        let offset = location.view.offset * location.view.layout.dtype.size() as i64;
+        std::ptr::without_provenance(address.wrapping_add_signed(offset as isize))
+    }
+}
