@@ -43,7 +43,7 @@ impl<'a> Op<'a> {
     }
 
     /// The operator.
-    pub fn name(&self) -> &'a str {
+    pub fn operator(&self) -> &'a str {
         &self.node.op_type
     }
 

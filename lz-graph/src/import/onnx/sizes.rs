@@ -17,7 +17,7 @@ const MAX_LENGTH: i64 = 1024;
 
 /// The outputs of an operator whose inputs are all sizes.
 pub fn fold(op: &mut Op<'_>) -> Result<Option<Vec<Value>>, GraphError> {
-    let folded = match op.name() {
+    let folded = match op.operator() {
         "Shape" => Some(shape(op)?),
         "Size" => {
             let dims = dims_of(op)?;
@@ -58,7 +58,7 @@ fn shape(op: &mut Op<'_>) -> Result<Sizes, GraphError> {
 /// `Cast` between integers, and of numbers to any type.
 fn cast(op: &mut Op<'_>) -> Result<Option<Vec<Value>>, GraphError> {
     let Some(Value::Sizes(sizes)) = op.value(0) else { return Ok(None) };
-    let dtype = if op.name() == "Cast" {
+    let dtype = if op.operator() == "Cast" {
         op.dtype_attribute("to")?
     } else {
         match op.value(1) {

@@ -4,7 +4,7 @@ use lz_core::DType;
 
 use super::super::op::{Handler, Op, Outputs, one};
 use super::constant::positions;
-use crate::build::Given;
+use crate::build::ParamValue;
 use crate::dim::Dim;
 use crate::error::GraphError;
 use crate::graph::NodeId;
@@ -16,7 +16,7 @@ pub const PREVIEW: &[(&str, Handler)] = &[("FlexAttention", flex_attention)];
 /// Without graphs that change scores, this is attention over all keys.
 fn flex_attention(op: &mut Op<'_>) -> Outputs {
     let inputs = [Some(op.x(0)?), Some(op.x(1)?), Some(op.x(2)?)];
-    let mut params: Vec<(&str, Given<'_>)> = vec![("layout", "BHSD".into())];
+    let mut params: Vec<(&str, ParamValue<'_>)> = vec![("layout", "BHSD".into())];
     if let Some(scale) = op.maybe_float("scale")? {
         params.push(("sm_scale", scale.into()));
     }
@@ -77,7 +77,7 @@ fn attention(op: &mut Op<'_>) -> Outputs {
     let keys = op.build.shape(k)[length_axis].clone();
     let causal = op.flag("is_causal", false)?;
     let mask = mask(op, &keys, causal)?;
-    let mut params: Vec<(&str, Given<'_>)> =
+    let mut params: Vec<(&str, ParamValue<'_>)> =
         vec![("layout", if heads_first { "BHSD" } else { "BSHD" }.into()), ("causal", causal.into())];
     if causal {
         params.push(("causal_offset", past_length.into()));

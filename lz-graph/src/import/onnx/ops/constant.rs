@@ -140,7 +140,7 @@ fn eye_like(op: &mut Op<'_>) -> Outputs {
 fn one_hot(op: &mut Op<'_>) -> Outputs {
     let (indices, values) = (op.x(0)?, op.x(2)?);
     let depth = match op.scalar(1) {
-        Some(depth) if depth >= 0.0 && depth < 1e9 => Dim::from(depth as i64),
+        Some(depth) if (0.0..1e9).contains(&depth) => Dim::from(depth as i64),
         Some(depth) => return Err(op.error(format!("depth is {depth}"))),
         None => single(op, 1)?,
     };

@@ -3,7 +3,7 @@
 use lz_core::DType;
 
 use super::super::op::{Handler, Op, Outputs, one};
-use crate::build::Given;
+use crate::build::ParamValue;
 use crate::dim::Dim;
 use crate::error::GraphError;
 use crate::graph::NodeId;
@@ -82,7 +82,7 @@ impl Window {
     }
 
     /// Params that convolution and pooling share.
-    pub fn params(&self) -> Vec<(&'static str, Given<'static>)> {
+    pub fn params(&self) -> Vec<(&'static str, ParamValue<'static>)> {
         let mut params = Vec::new();
         for (slot, names) in NAMES.iter().enumerate() {
             params.extend([(names[0], self.strides[slot].into()), (names[1], self.dilations[slot].into())]);
@@ -96,7 +96,7 @@ impl Window {
 
     /// Rounds the number of windows up: more padding after the image, which no average counts. A window must start inside the
     /// image or the padding before it.
-    fn round_up(&mut self, sizes: &[Dim; 2]) -> Vec<(&'static str, Given<'static>)> {
+    fn round_up(&mut self, sizes: &[Dim; 2]) -> Vec<(&'static str, ParamValue<'static>)> {
         let mut params = Vec::new();
         for slot in 0..2 {
             let (stride, one) = (Dim::from(self.strides[slot]), Dim::from(1));
