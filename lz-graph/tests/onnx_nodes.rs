@@ -226,7 +226,7 @@ fn compare(expected: &Tensor, found: &Tensor) -> Result<(), String> {
         let (expected, found) = (left.at(&index), right.at(&index));
         let equal = expected == found || (expected.is_nan() && found.is_nan());
         let close = (expected - found).abs() <= absolute + relative * expected.abs();
-        if !equal && !(close && expected.is_finite()) {
+        if !(equal || close && expected.is_finite()) {
             return Err(format!("element {:?} is {found}, expected {expected}", &index[..]));
         }
     }

@@ -35,7 +35,7 @@ use importer::Importer;
 use wire::Chunk;
 
 /// Opset versions of `ai.onnx` that are imported.
-pub const OPSETS: std::ops::RangeInclusive<i64> = 7..=27;
+pub const OPSETS: std::ops::RangeInclusive<i64> = 6..=27;
 
 /// Size limit of a model file without its external data: protobuf has the same one.
 pub const MAX_MODEL_BYTES: usize = 2 << 30;

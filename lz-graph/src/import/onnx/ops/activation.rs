@@ -102,7 +102,13 @@ fn selu(op: &mut Op<'_>) -> Outputs {
 }
 
 fn p_relu(op: &mut Op<'_>) -> Outputs {
-    let (x, slope) = (op.x(0)?, op.x(1)?);
+    let (x, mut slope) = (op.x(0)?, op.x(1)?);
+    // Before opset 7 a slope with one dimension is per channel.
+    if op.opset < 7 && op.build.rank(slope) == 1 && op.build.rank(x) > 1 {
+        let mut shape = op.build.shape(slope).to_vec();
+        shape.resize(op.build.rank(x) - 1, Dim::from(1));
+        slope = op.build.reshape(slope, shape)?;
+    }
     let scaled = op.build.binary("mul", x, slope)?;
     let negative = op.build.compare_scalar("lt", x, 0.0)?;
     one(op.build.select_where(negative, scaled, x)?)

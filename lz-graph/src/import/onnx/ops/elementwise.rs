@@ -2,8 +2,10 @@
 
 use lz_core::DType;
 
+use super::super::model::AttributeValue;
 use super::super::op::{Handler, Op, Outputs, one};
 use super::quantization::converted;
+use crate::dim::Dim;
 use crate::error::GraphError;
 use crate::graph::NodeId;
 
@@ -69,12 +71,29 @@ fn unary(op: &mut Op<'_>, function: &str) -> Outputs {
 
 /// Two operands of one type.
 fn operands(op: &mut Op<'_>) -> Result<(NodeId, NodeId), GraphError> {
-    let (a, b) = (op.x(0)?, op.x(1)?);
+    let (a, mut b) = (op.x(0)?, op.x(1)?);
+    if op.opset < 7 {
+        b = aligned(op, a, b)?;
+    }
     let (left, right) = (op.build.dtype(a), op.build.dtype(b));
     if left != right {
         return Err(op.error(format!("operands of {} and {}, expected one type", left.name(), right.name())));
     }
     Ok((a, b))
+}
+
+/// Before opset 7, `axis` is the dimension of `a` that the first dimension of `b` stands for.
+fn aligned(op: &mut Op<'_>, a: NodeId, b: NodeId) -> Result<NodeId, GraphError> {
+    let broadcasts = op.flag("broadcast", false)?;
+    let (rank, own) = (op.build.rank(a), op.build.rank(b));
+    let Some(axis) = op.attribute("axis").and_then(AttributeValue::as_int) else { return Ok(b) };
+    let axis = op.build.axis(a, axis)?;
+    if !broadcasts || axis + own > rank {
+        return Err(op.error(format!("{own} dimensions cannot be broadcast from dimension {axis} of {rank}")));
+    }
+    let mut shape = op.build.shape(b).to_vec();
+    shape.resize(rank - axis, Dim::from(1));
+    op.build.reshape(b, shape)
 }
 
 /// A function that has another name for integers; an empty name is no function of floats.
@@ -131,7 +150,11 @@ fn modulo(op: &mut Op<'_>) -> Outputs {
 
 /// The result has the type of the base; the exponent may have another one.
 fn pow(op: &mut Op<'_>) -> Outputs {
-    let (base, exponent) = (op.x(0)?, op.x(1)?);
+    let base = op.x(0)?;
+    let mut exponent = op.x(1)?;
+    if op.opset < 7 {
+        exponent = aligned(op, base, exponent)?;
+    }
     let (to, of) = (op.build.dtype(base), op.build.dtype(exponent));
     let common = if of.is_float() && !to.is_float() { of } else { to };
     let (base, exponent) = (op.build.cast(base, common)?, op.build.cast(exponent, common)?);

@@ -21,6 +21,8 @@ fn gemm(op: &mut Op<'_>) -> Outputs {
     let addend = op.maybe(2)?;
     let (alpha, beta) = (op.float("alpha", 1.0)?, op.float("beta", 1.0)?);
     let (transpose_a, transpose_b) = (op.flag("transA", false)?, op.flag("transB", false)?);
+    // Before opset 7 it permitted what is always permitted since.
+    op.attribute("broadcast");
     if op.build.rank(a) != 2 || op.build.rank(b) != 2 {
         return Err(op.error("both factors must be matrices"));
     }

@@ -179,7 +179,8 @@ fn batch_normalization(op: &mut Op<'_>) -> Outputs {
     let (x, scale, bias, mean, variance) = (op.x(0)?, op.x(1)?, op.x(2)?, op.x(3)?, op.x(4)?);
     let eps = op.float("epsilon", 1e-5)?;
     op.attribute("momentum");
-    if op.flag("training_mode", false)? || !op.flag("spatial", true)? {
+    let is_training = op.opset < 7 && !op.flag("is_test", false)?;
+    if is_training || op.flag("training_mode", false)? || !op.flag("spatial", true)? {
         return Err(op.error("only inference with statistics per channel is supported"));
     }
     let (dtype, rank) = (op.build.dtype(x), op.build.rank(x));

@@ -35,6 +35,9 @@ fn dropout(op: &mut Op<'_>) -> Outputs {
     let x = op.x(0)?;
     op.attribute("ratio");
     op.attribute("seed");
+    if op.opset < 7 && !op.flag("is_test", false)? {
+        return Err(op.error("training mode is not supported"));
+    }
     op.ignore(1);
     if op.has(2) && op.scalar(2) != Some(0.0) {
         return Err(op.error("training mode is not supported"));

@@ -129,12 +129,12 @@ fn refusals_name_node_operator_opset_and_reason() {
 #[test]
 fn model_errors_name_the_file() {
     check_error(
-        single(6, node("Relu", "x", "y")),
-        "model: opset 6 of ai.onnx is not supported, expected 7 to 27",
+        single(5, node("Relu", "x", "y")),
+        "model: opset 5 of ai.onnx is not supported, expected 6 to 27",
     );
     check_error(
         single(99, node("Relu", "x", "y")),
-        "model: opset 99 of ai.onnx is not supported, expected 7 to 27",
+        "model: opset 99 of ai.onnx is not supported, expected 6 to 27",
     );
     check_error(message().int(1, 10), "model: at byte 0: `graph` is missing");
     check_error(
