@@ -10,6 +10,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+mod mapped;
+
+pub use mapped::MappedFile;
+
 /// Size limit of a policy, a schema or a plugin manifest.
 pub const MAX_TEXT_BYTES: u64 = 1 << 20;
 

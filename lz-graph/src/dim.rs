@@ -98,6 +98,24 @@ impl Dim {
         self.constant() == Some(value)
     }
 
+    /// The number of its terms.
+    pub fn term_count(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// Whether it cannot be negative, provided that no symbol is: sizes never are.
+    pub fn is_non_negative(&self) -> bool {
+        self.terms.iter().all(|(factors, coefficient)| {
+            *coefficient > 0
+                && factors.iter().all(|factor| match factor {
+                    Factor::Symbol(_) => true,
+                    Factor::FloorDiv(a, b) | Factor::Min(a, b) => a.is_non_negative() && b.is_non_negative(),
+                    Factor::Modulo(_, divisor) => divisor.is_non_negative(),
+                    Factor::Max(a, b) => a.is_non_negative() || b.is_non_negative(),
+                })
+        })
+    }
+
     /// The symbol, if it is nothing else.
     pub fn symbol(&self) -> Option<Symbol> {
         match self.terms.as_slice() {

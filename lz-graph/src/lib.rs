@@ -9,6 +9,7 @@ pub mod dim;
 pub mod error;
 mod execute;
 pub mod graph;
+pub mod import;
 pub mod infer;
 pub mod interpret;
 pub mod memory;

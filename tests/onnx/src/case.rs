@@ -2,8 +2,9 @@
 //!
 //! Tensors are assigned to the node's inputs and outputs, so that callers need not inspect the graph.
 
-use crate::error::{Malformed, ReadError};
-use crate::model::{GraphValue, Model, Node, ValueKind, read_model};
+use crate::error::ReadError;
+use crate::model::{GraphValue, Model, Node, ValueKind};
+use crate::read_model;
 use crate::tensor::{NamedTensor, read_tensor};
 use crate::wire::Chunk;
 use std::collections::HashMap;
@@ -107,12 +108,15 @@ pub fn list_cases(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
 /// Loads the case in a folder.
 pub fn load_case(directory: &Path) -> Result<LoadedCase, ReadError> {
     let name = file_name(directory);
-    let model = read_file(&directory.join("model.onnx"), read_model)?;
+    let file = directory.join("model.onnx");
+    let bytes = read_bytes(&file)?;
+    let model =
+        read_model(Chunk::whole(&bytes)).map_err(|malformed| ReadError::Malformed { file, malformed })?;
     if let Some(reason) = skip_reason(&name, &model) {
         return Ok(LoadedCase::Skipped { name, reason });
     }
     let inconsistent = |message| ReadError::Inconsistent { directory: directory.to_owned(), message };
-    let Some(node) = model.nodes.first() else {
+    let Some(node) = model.graph.nodes.first() else {
         return Err(inconsistent("the model has no node".to_owned()));
     };
     let Some(opset_version) = model.opset_version(&node.domain) else {
@@ -127,30 +131,37 @@ pub fn load_case(directory: &Path) -> Result<LoadedCase, ReadError> {
     Ok(LoadedCase::Loaded(Case { name, opset_version, node: node.clone(), data_sets }))
 }
 
-fn skip_reason(name: &str, model: &Model) -> Option<SkipReason> {
+fn skip_reason(name: &str, model: &Model<'_>) -> Option<SkipReason> {
     // Some operators expand to a single other one, so the node count is not sufficient.
     if name.ends_with("_expanded") || name.contains("_expanded_ver") {
         return Some(SkipReason::Expanded);
     }
-    if model.nodes.len() != 1 {
-        return Some(SkipReason::NodeCount { count: model.nodes.len() });
+    if model.graph.nodes.len() != 1 {
+        return Some(SkipReason::NodeCount { count: model.graph.nodes.len() });
     }
-    if model.function_count > 0 {
+    if !model.functions.is_empty() {
         return Some(SkipReason::LocalFunctions);
     }
-    let mut values = model.inputs.iter().chain(&model.outputs);
+    let mut values = model.graph.inputs.iter().chain(&model.graph.outputs);
     let other = values.find(|value| value.kind != ValueKind::Tensor)?;
     Some(SkipReason::NotATensor { value: other.name.clone(), kind: other.kind })
 }
 
-fn load_data_set(folder: &Path, model: &Model, node: &Node) -> Result<DataSet, ReadError> {
+fn load_data_set(folder: &Path, model: &Model<'_>, node: &Node) -> Result<DataSet, ReadError> {
     let fed: Vec<&GraphValue> = model
+        .graph
         .inputs
         .iter()
-        .filter(|input| model.initializers.iter().all(|constant| constant.name != input.name))
+        .filter(|input| model.graph.initializers.iter().all(|constant| constant.name != input.name))
         .collect();
     let mut given = load_tensors(folder, "input_", &fed)?;
-    given.extend(model.initializers.iter().map(|constant| (constant.name.clone(), constant.clone())));
+    given.extend(
+        model
+            .graph
+            .initializers
+            .iter()
+            .map(|constant| (constant.name.clone(), constant.clone().into_owned())),
+    );
     let inputs = node.inputs.iter().map(|name| {
         if name.is_empty() {
             return Ok(None);
@@ -161,7 +172,7 @@ fn load_data_set(folder: &Path, model: &Model, node: &Node) -> Result<DataSet, R
         })
     });
     let inputs = inputs.collect::<Result<_, _>>()?;
-    let outputs: Vec<&GraphValue> = model.outputs.iter().collect();
+    let outputs: Vec<&GraphValue> = model.graph.outputs.iter().collect();
     let expected = load_tensors(folder, "output_", &outputs)?;
     let outputs = node.outputs.iter().map(|name| expected.get(name).cloned()).collect();
     Ok(DataSet { inputs, outputs })
@@ -181,16 +192,18 @@ fn load_tensors(
         });
     }
     let named = values.iter().enumerate().map(|(index, value)| {
-        let mut tensor = read_file(&folder.join(format!("{prefix}{index}.pb")), read_tensor)?;
+        let file = folder.join(format!("{prefix}{index}.pb"));
+        let bytes = read_bytes(&file)?;
+        let mut tensor = read_tensor(Chunk::whole(&bytes))
+            .map_err(|malformed| ReadError::Malformed { file, malformed })?;
         tensor.name.clone_from(&value.name);
         Ok((value.name.clone(), tensor))
     });
     named.collect()
 }
 
-fn read_file<T>(file: &Path, read: impl FnOnce(Chunk<'_>) -> Result<T, Malformed>) -> Result<T, ReadError> {
-    let bytes = std::fs::read(file).map_err(|source| ReadError::Io { file: file.to_owned(), source })?;
-    read(Chunk::whole(&bytes)).map_err(|malformed| ReadError::Malformed { file: file.to_owned(), malformed })
+fn read_bytes(file: &Path) -> Result<Vec<u8>, ReadError> {
+    std::fs::read(file).map_err(|source| ReadError::Io { file: file.to_owned(), source })
 }
 
 fn sorted_entries(directory: &Path, prefix: &str) -> Result<Vec<PathBuf>, ReadError> {

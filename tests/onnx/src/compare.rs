@@ -1,7 +1,7 @@
 //! Compares results with expected outputs: the suite's tolerances for ordinary floats, equality for all other
 //! types.
 
-use crate::tensor::{DataType, NamedTensor};
+use crate::tensor::{DataType, NamedTensor, ToF64};
 use std::fmt;
 
 /// How a result differs from the expected one.
@@ -110,13 +110,13 @@ mod tests {
     use crate::tensor::TensorData;
 
     fn floats(values: &[f32]) -> NamedTensor {
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let data = TensorData::Bytes(bytes);
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let data = TensorData::Bytes(bytes.into());
         NamedTensor { name: String::new(), data_type: DataType::Float, shape: vec![values.len()], data }
     }
 
     fn codes(data_type: DataType, values: &[u8]) -> NamedTensor {
-        let data = TensorData::Bytes(values.to_vec());
+        let data = TensorData::Bytes(values.to_vec().into());
         NamedTensor { name: String::new(), data_type, shape: vec![values.len()], data }
     }
 

@@ -7,7 +7,7 @@ use lz_onnx_conformance::compare::compare;
 use lz_onnx_conformance::kernels::{REFERENCE_BACKEND, engines};
 use lz_onnx_conformance::map::{self, MapError, MappedCall};
 use lz_onnx_conformance::skips::{Skip, Skips, form_name, matches, read_skips};
-use lz_onnx_conformance::{Case, DataSet, LoadedCase, data_directory, list_cases, load_case};
+use lz_onnx_conformance::{Case, DataSet, LoadedCase, ToF64, data_directory, list_cases, load_case};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;

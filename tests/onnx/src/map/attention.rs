@@ -5,7 +5,7 @@ use super::cache;
 use super::sequences::Sequences;
 use super::tensors::{bools, float, named};
 use super::{MapError, MappedCall, MappedOutput, unsupported};
-use crate::tensor::{DataType, NamedTensor};
+use crate::tensor::{DataType, NamedTensor, ToF64};
 use lz_core::Tensor;
 use lz_core::tensor::Indices;
 use lz_engine::Engine;

@@ -4,7 +4,7 @@ use super::arguments::Arguments;
 use super::tensors::{bytes_of, float_as, from_bytes, named, named_bytes};
 use super::{MapError, MappedCall, MappedOutput, unsupported};
 use crate::number::{E4M3FN, decode_e8m0};
-use crate::tensor::{DataType, NamedTensor};
+use crate::tensor::{DataType, NamedTensor, ToF64};
 use lz_core::{DType, Tensor};
 use lz_ops::{
     Dequantize, DequantizeFormat, DequantizeGranularity, DequantizeOutputDtype, Quantize, QuantizeFormat,

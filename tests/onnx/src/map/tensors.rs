@@ -106,7 +106,7 @@ pub fn named_bytes(bytes: Vec<u8>, data_type: DataType, shape: &[usize]) -> Resu
         return Err(wrong_size(format!("{expected} bytes"), format!("{} bytes", bytes.len())));
     }
     let (name, shape) = (String::new(), shape.to_vec());
-    Ok(NamedTensor { name, data_type, shape, data: TensorData::Bytes(bytes) })
+    Ok(NamedTensor { name, data_type, shape, data: TensorData::Bytes(bytes.into()) })
 }
 
 fn wrong_size(required: String, found: String) -> MapError {

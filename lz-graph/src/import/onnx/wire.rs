@@ -3,7 +3,7 @@
 //! Independent of ONNX messages. Never allocates by a length found in the data, and never recurses: a nested
 //! message is returned as a [`Chunk`]. Every error has the offset from the start of the file.
 
-use crate::error::{Malformed, Problem};
+use super::problem::{Malformed, Problem};
 
 /// A part of the file, with its offset.
 #[derive(Clone, Copy, Debug)]

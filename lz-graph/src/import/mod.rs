@@ -1,0 +1,3 @@
+//! Front ends that are written in Rust.
+
+pub mod onnx;

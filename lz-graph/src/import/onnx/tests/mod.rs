@@ -1,0 +1,6 @@
+//! Tests of the front end on models that are written here.
+
+mod files;
+mod hostile;
+mod importing;
+mod writer;
