@@ -5,6 +5,7 @@ mod support;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 
 use lz_core::{Error, ReasonCode, TensorView};
 use lz_engine::Engine;
@@ -147,7 +148,7 @@ fn trust_settings_of_the_policy_apply() {
 
 /// Records the audit log.
 struct Recorder {
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: Arc<Mutex<Vec<(ThreadId, String)>>>,
 }
 
 impl tracing::Subscriber for Recorder {
@@ -168,7 +169,7 @@ impl tracing::Subscriber for Recorder {
         }
         let mut line = Line(String::new());
         event.record(&mut line);
-        self.lines.lock().unwrap().push(line.0);
+        self.lines.lock().unwrap().push((std::thread::current().id(), line.0));
     }
     fn enter(&self, _: &tracing::span::Id) {}
     fn exit(&self, _: &tracing::span::Id) {}
@@ -188,11 +189,14 @@ fn every_load_attempt_writes_an_audit_log_line() {
         load(&isolated, &broken).unwrap_err();
         hash
     };
-    // tracing caches the interest of a log statement when it is first reached, possibly by another test without the recorder. So all
-    // statements are reached once before.
-    attempts();
-    let hash = tracing::subscriber::with_default(recorder, attempts);
+    // A recorder for the whole process: tracing caches the interest of a log statement when any thread first reaches it, so one that
+    // is installed for this thread only could miss statements that another test reached before.
+    tracing::subscriber::set_global_default(recorder).unwrap();
+    let hash = attempts();
+    let this_thread = std::thread::current().id();
     let lines = lines.lock().unwrap();
+    let lines: Vec<&String> =
+        lines.iter().filter(|(thread, _)| *thread == this_thread).map(|(_, line)| line).collect();
     assert_eq!(lines.len(), 4, "{lines:?}");
     let contains = |at: usize, words: &[&str]| {
         assert!(words.iter().all(|word| lines[at].contains(word)), "{words:?} in {}", lines[at]);
