@@ -48,6 +48,23 @@ impl Affine {
         Affine::number(Dim::from(0), self.coefficients.len()).combine(self, -1)
     }
 
+    /// Whether it is one number for all indices.
+    fn is_number(&self) -> bool {
+        self.coefficients.iter().all(|coefficient| *coefficient == 0)
+    }
+
+    /// Numbers between which every value lies, for a tensor of this shape.
+    fn bounds(&self, graph: &Graph, shape: &[Dim]) -> (i128, i128) {
+        let (mut low, mut high) = (self.constant.clone(), self.constant.clone());
+        for (coefficient, size) in self.coefficients.iter().zip(shape) {
+            let last = size.minus(&Dim::from(1)).times(&Dim::from(*coefficient));
+            let end = if *coefficient < 0 { &mut low } else { &mut high };
+            *end = end.plus(&last);
+        }
+        let ranges = |symbol| graph.range(symbol);
+        (low.bounds(&ranges).0, high.bounds(&ranges).1)
+    }
+
     /// The same function of the indices of a view.
     fn through(&self, graph: &Graph, view_id: NodeId) -> Option<Affine> {
         let view = graph.node(view_id).view()?;
@@ -98,6 +115,62 @@ pub fn condition(graph: &Graph, id: NodeId) -> Option<Affine> {
     condition_within(graph, id, &mut 0)
 }
 
+/// Whether a bool tensor is true everywhere or false everywhere, for all sizes that the graph accepts.
+pub fn truth(graph: &Graph, id: NodeId) -> Option<bool> {
+    truth_within(graph, id, &mut 0)
+}
+
+fn truth_within(graph: &Graph, id: NodeId, steps: &mut u32) -> Option<bool> {
+    let node = graph.node(id);
+    if node.dtype != DType::Bool {
+        return None;
+    }
+    if node.view().is_some() {
+        return truth_within(graph, node.input(0)?, steps);
+    }
+    if let Some(value) = graph.scalar(id) {
+        return Some(value != 0.0);
+    }
+    if let Some((difference, equal)) = equality(graph, id, steps) {
+        let (low, high) = difference.bounds(graph, &node.shape);
+        if low == 0 && high == 0 {
+            return Some(equal);
+        }
+        return (low > 0 || high < 0).then_some(!equal);
+    }
+    let (low, high) = condition_within(graph, id, steps)?.bounds(graph, &node.shape);
+    if high <= 0 {
+        return Some(true);
+    }
+    (low > 0).then_some(false)
+}
+
+/// The difference of the operands of `eq` (true) or `ne` (false).
+fn equality(graph: &Graph, id: NodeId, steps: &mut u32) -> Option<(Affine, bool)> {
+    let (difference, function) = difference(graph, id, steps)?;
+    match function {
+        "eq" => Some((difference, true)),
+        "ne" => Some((difference, false)),
+        _ => None,
+    }
+}
+
+/// The difference of the operands of a comparison, and its function.
+fn difference<'g>(graph: &'g Graph, id: NodeId, steps: &mut u32) -> Option<(Affine, &'g str)> {
+    let node = graph.node(id);
+    if query::calls(graph, id, "primitive.compare") {
+        let (a, b) = (positions(graph, node.input(0)?, steps)?, positions(graph, node.input(1)?, steps)?);
+        return Some((a.combine(&b, -1)?, query::case(graph, id, "function")?));
+    }
+    if query::calls(graph, id, "primitive.compare_scalar") {
+        let value =
+            query::float(graph, id, "value").filter(|value| value.fract() == 0.0 && value.abs() < 9e15)?;
+        let x = positions(graph, node.input(0)?, steps)?;
+        return Some((x.plus_number(-(value as i64)), query::case(graph, id, "function")?));
+    }
+    None
+}
+
 /// An integer tensor as an affine function of its indices.
 fn positions(graph: &Graph, id: NodeId, steps: &mut u32) -> Option<Affine> {
     *steps += 1;
@@ -126,11 +199,37 @@ fn positions(graph: &Graph, id: NodeId, steps: &mut u32) -> Option<Affine> {
     }
     if let Some(inner) = query::cast(graph, id) {
         let integers = |dtype| matches!(dtype, DType::I32 | DType::I64);
-        return if integers(node.dtype) && integers(graph.node(inner).dtype) {
-            positions(graph, inner, steps)
-        } else {
-            None
+        if !integers(node.dtype) {
+            return None;
+        }
+        return match graph.node(inner).dtype {
+            DType::Bool => {
+                let value = truth_within(graph, inner, steps)?;
+                Some(Affine::number(Dim::from(i64::from(value)), rank))
+            }
+            dtype if integers(dtype) => positions(graph, inner, steps),
+            _ => None,
         };
+    }
+    if let crate::graph::NodeKind::Concat(axis) = node.kind {
+        return joined(graph, id, axis, steps);
+    }
+    if query::calls(graph, id, "primitive.where") {
+        let branch = if truth_within(graph, node.input(0)?, steps)? { 1 } else { 2 };
+        return positions(graph, node.input(branch)?, steps);
+    }
+    if query::calls(graph, id, "primitive.gather") {
+        // Slices of equal elements are equal.
+        let table = positions(graph, node.input(0)?, steps)?;
+        return table.is_number().then(|| Affine::number(table.constant.clone(), rank));
+    }
+    if query::calls(graph, id, "primitive.cumsum") {
+        let plain = query::flag(graph, id, "exclusive") == Some(false)
+            && query::flag(graph, id, "reverse") == Some(false);
+        let x = positions(graph, node.input(0)?, steps).filter(|x| plain && x.is_number())?;
+        let mut sums = x.clone();
+        *sums.coefficients.last_mut()? = x.constant.constant()?;
+        return Some(sums);
     }
     if let Some((function, a, b)) = query::binary(graph, id) {
         let factor = match function {
@@ -154,6 +253,29 @@ fn positions(graph: &Graph, id: NodeId, steps: &mut u32) -> Option<Affine> {
         };
     }
     None
+}
+
+/// Parts that continue each other along a dimension.
+fn joined(graph: &Graph, id: NodeId, axis: usize, steps: &mut u32) -> Option<Affine> {
+    let parts: Vec<NodeId> = graph.node(id).inputs.iter().flatten().copied().collect();
+    let functions = parts.iter().map(|part| positions(graph, *part, steps)).collect::<Option<Vec<_>>>()?;
+    let size = |part: &NodeId| graph.node(*part).shape[axis].clone();
+    // A part of one element says nothing about the slope.
+    let slope = parts.iter().zip(&functions).find(|(part, _)| !size(part).is(1));
+    let slope = slope.map_or(0, |(_, function)| function.coefficients[axis]);
+    let mut offset = Dim::from(0);
+    let mut whole: Option<Affine> = None;
+    for (part, mut function) in parts.iter().zip(functions) {
+        if size(part).is(1) {
+            function.coefficients[axis] = slope;
+        }
+        function.constant = function.constant.minus(&offset.times(&Dim::from(function.coefficients[axis])));
+        if *whole.get_or_insert_with(|| function.clone()) != function {
+            return None;
+        }
+        offset = offset.plus(&size(part));
+    }
+    whole
 }
 
 /// A constant that counts along at most one dimension, or is one number.
@@ -194,17 +316,7 @@ fn condition_within(graph: &Graph, id: NodeId, steps: &mut u32) -> Option<Affine
     if let Some(("logical_not" | "bitwise_not", x)) = query::unary(graph, id) {
         return condition_within(graph, x, steps)?.negation();
     }
-    let (difference, function) = if query::calls(graph, id, "primitive.compare") {
-        let (a, b) = (positions(graph, node.input(0)?, steps)?, positions(graph, node.input(1)?, steps)?);
-        (a.combine(&b, -1)?, query::case(graph, id, "function")?)
-    } else if query::calls(graph, id, "primitive.compare_scalar") {
-        let value =
-            query::float(graph, id, "value").filter(|value| value.fract() == 0.0 && value.abs() < 9e15)?;
-        let x = positions(graph, node.input(0)?, steps)?;
-        (x.plus_number(-(value as i64)), query::case(graph, id, "function")?)
-    } else {
-        return None;
-    };
+    let (difference, function) = difference(graph, id, steps)?;
     match function {
         "le" => Some(difference),
         "lt" => Some(difference.plus_number(1)),

@@ -127,14 +127,18 @@ fn unflatten(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
 /// A layer whose rows were merged from other dimensions gives its result in the dimensions that follow.
 fn split_rows(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let graph = rewriter.graph();
-    let Some(layer) = query::reshape(graph, id).filter(|layer| rewriter.uses(*layer) == 1) else { return false };
+    let Some(layer) = query::reshape(graph, id).filter(|layer| rewriter.uses(*layer) == 1) else {
+        return false;
+    };
     if !query::calls(graph, layer, "mlp.linear") || query::last(graph, layer) != query::last(graph, id) {
         return false;
     }
     let node = graph.node(layer);
     let Some(rows) = node.input(0) else { return false };
     // Rows that are merged from dimensions before the last one are `unflatten`'s.
-    let (Some(x), Some(features)) = (query::reshape(graph, rows), query::last(graph, rows)) else { return false };
+    let (Some(x), Some(features)) = (query::reshape(graph, rows), query::last(graph, rows)) else {
+        return false;
+    };
     if query::last(graph, x) == Some(features) {
         return false;
     }
