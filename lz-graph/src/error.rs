@@ -1,10 +1,11 @@
 //! Errors of every stage, with the node and where it came from.
 
 use std::fmt;
+use std::sync::Arc;
 
 use lz_core::Reason;
 
-use crate::graph::{NodeId, Origin};
+use crate::origin::{NodeId, Origin};
 
 /// Why a graph cannot be built, planned or run.
 #[derive(Debug, Clone)]
@@ -12,7 +13,7 @@ pub enum GraphError {
     /// The front end met a node that it cannot import.
     Import {
         /// The node.
-        origin: Origin,
+        origin: Arc<Origin>,
         /// Why.
         message: String,
     },
@@ -28,7 +29,7 @@ pub enum GraphError {
         /// The operation.
         operation: String,
         /// The node.
-        origin: Origin,
+        origin: Arc<Origin>,
         /// Every problem.
         reasons: Vec<Reason>,
     },
@@ -37,7 +38,7 @@ pub enum GraphError {
         /// A node of the cycle.
         node: NodeId,
         /// Where it came from.
-        origin: Origin,
+        origin: Arc<Origin>,
     },
     /// A validator refused the result of a stage.
     Invalid {
@@ -56,9 +57,9 @@ pub enum GraphError {
     /// A kernel failed, or no kernel is eligible.
     Run {
         /// The node.
-        origin: Origin,
+        origin: Arc<Origin>,
         /// The engine's error.
-        error: lz_core::Error,
+        error: Box<lz_core::Error>,
     },
     /// A saved program that does not fit this process.
     Artifact {
@@ -70,27 +71,17 @@ pub enum GraphError {
 impl GraphError {
     /// A node that cannot be imported.
     pub fn import(origin: &Origin, message: impl Into<String>) -> GraphError {
-        GraphError::Import { origin: origin.clone(), message: message.into() }
+        GraphError::Import { origin: Arc::new(origin.clone()), message: message.into() }
+    }
+
+    /// An error of the engine at a node.
+    pub fn run(origin: &Arc<Origin>, error: lz_core::Error) -> GraphError {
+        GraphError::Run { origin: origin.clone(), error: Box::new(error) }
     }
 
     /// An input of a run that does not fit.
     pub fn input(name: impl Into<String>, message: impl Into<String>) -> GraphError {
         GraphError::Input { name: name.into(), message: message.into() }
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.operator.is_empty(), self.name.is_empty()) {
-            (true, true) => f.write_str("a node without a name")?,
-            (true, false) => write!(f, "`{}`", self.name)?,
-            (false, true) => write!(f, "{}", self.operator)?,
-            (false, false) => write!(f, "{} `{}`", self.operator, self.name)?,
-        }
-        if !self.source.is_empty() {
-            write!(f, " at {}", self.source)?;
-        }
-        Ok(())
     }
 }
 

@@ -115,9 +115,10 @@ impl Instance {
                     None => self.patched(index, Slot::Read(position), location, Arg::Absent),
                 },
                 StepArg::Write(location) => match self.fixed_address(location) {
-                    // SAFETY: as above, and the arena is owned.
                     Some(data) => {
-                        Arg::TensorMut(unsafe { TensorMut::from_raw(data.cast_mut(), location.view.layout) })
+                        // SAFETY: as above, and the arena is owned.
+                        let tensor = unsafe { TensorMut::from_raw(data.cast_mut(), location.view.layout) };
+                        Arg::TensorMut(tensor)
                     }
                     None => self.patched(index, Slot::Write(position), location, Arg::Absent),
                 },
@@ -128,9 +129,10 @@ impl Instance {
         for (position, output) in step.outputs.iter().enumerate() {
             outputs.push(match output {
                 Some(location) => match self.fixed_address(location) {
-                    // SAFETY: as for inputs.
                     Some(data) => {
-                        OutArg::Tensor(unsafe { TensorMut::from_raw(data.cast_mut(), location.view.layout) })
+                        // SAFETY: as for inputs.
+                        let tensor = unsafe { TensorMut::from_raw(data.cast_mut(), location.view.layout) };
+                        OutArg::Tensor(tensor)
                     }
                     None => self.patched(index, Slot::Output(position), location, OutArg::Absent),
                 },
@@ -199,10 +201,8 @@ impl Instance {
                 entry.kernel.run(args, outputs, run)
             });
             if let Err(error) = result {
-                retry(engine, step, args, outputs, error).map_err(|error| GraphError::Run {
-                    origin: self.graph.node(step.node).origin.as_ref().clone(),
-                    error,
-                })?;
+                retry(engine, step, args, outputs, error)
+                    .map_err(|error| GraphError::run(&self.graph.node(step.node).origin, error))?;
             }
         }
         Ok(())

@@ -9,23 +9,7 @@ use lz_core::{DType, OperationInfo, Tensor};
 
 use crate::dim::{Dim, Symbol};
 use crate::error::GraphError;
-
-/// A node of a graph, by index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub u32);
-
-impl NodeId {
-    /// As an index.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl std::fmt::Display for NodeId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "%{}", self.0)
-    }
-}
+pub use crate::origin::{NodeId, Origin};
 
 /// A param of a call. Ints may depend on sizes.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,17 +72,6 @@ pub struct Call {
     pub operation: &'static OperationInfo,
     /// One per param of the schema; `None` means its default.
     pub params: Vec<Option<Param>>,
-}
-
-/// Where a node came from, for messages.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// The node's name in the imported model.
-    pub name: String,
-    /// The operator as the front end spells it.
-    pub operator: String,
-    /// The place in the user's source, if the front end has it.
-    pub source: String,
 }
 
 /// One node.
@@ -406,7 +379,7 @@ impl Graph {
     }
 
     fn cycle(&self, id: NodeId) -> GraphError {
-        GraphError::Cycle { node: id, origin: self.node(id).origin.as_ref().clone() }
+        GraphError::Cycle { node: id, origin: self.node(id).origin.clone() }
     }
 
     /// Calls that change a mutable input of the graph in place: they run even if nothing uses their results.

@@ -179,7 +179,7 @@ impl Interpreter<'_> {
     fn call(&self, node: &Node) -> Result<Vec<Option<Computed>>, GraphError> {
         let NodeKind::Call(call) = &node.kind else { return Ok(Vec::new()) };
         let schema = call.operation.schema();
-        let failed = |error| GraphError::Run { origin: node.origin.as_ref().clone(), error };
+        let failed = |error| GraphError::run(&node.origin, error);
         let mut written: Vec<Option<Tensor>> = Vec::new();
         for (index, about) in schema.inputs.iter().enumerate() {
             written.push(match node.input(index).filter(|_| about.read_write) {
@@ -203,7 +203,7 @@ impl Interpreter<'_> {
             let bound = check::check_call(schema, &args, None).map_err(failed)?;
             let specs = check::infer_outputs(schema, &bound).map_err(|reason| GraphError::Call {
                 operation: schema.name.clone(),
-                origin: node.origin.as_ref().clone(),
+                origin: node.origin.clone(),
                 reasons: vec![reason],
             })?;
             let mut outputs = Vec::new();

@@ -12,6 +12,7 @@ pub mod graph;
 pub mod infer;
 pub mod interpret;
 pub mod memory;
+mod origin;
 pub mod passes;
 pub mod plan;
 mod print;

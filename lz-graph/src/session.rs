@@ -11,7 +11,7 @@ use lz_engine::{Engine, dynamic};
 
 use crate::error::GraphError;
 use crate::execute::Instance;
-use crate::graph::Graph;
+use crate::graph::{Graph, Origin};
 use crate::plan::{self, Plan};
 use crate::sizes::{self, InputShape};
 
@@ -201,11 +201,10 @@ impl Session {
     fn dense_copy(&self, view: &TensorView<'_>) -> Result<Tensor, GraphError> {
         let refused = |reason: lz_core::Reason| GraphError::input("", reason.to_string());
         let mut copy = Tensor::zeros(view.shape(), view.dtype()).map_err(refused)?;
-        let origin =
-            || crate::graph::Origin { operator: "copy of an input".to_owned(), ..Default::default() };
+        let origin = Arc::new(Origin { operator: "copy of an input".to_owned(), ..Origin::default() });
         let mut outputs = [OutArg::Tensor(copy.view_mut())];
         dynamic::call_into(&self.engine, *lz_primitives::COPY, &mut [Arg::Tensor(*view)], &mut outputs)
-            .map_err(|error| GraphError::Run { origin: origin(), error })?;
+            .map_err(|error| GraphError::run(&origin, error))?;
         Ok(copy)
     }
 

@@ -279,7 +279,7 @@ impl Builder {
         infer::outputs(call.operation.schema(), &types, &call.params, &mut self.graph.checks).map_err(
             |reasons| GraphError::Call {
                 operation: call.operation.name.to_string(),
-                origin: self.origin.as_ref().clone(),
+                origin: self.origin.clone(),
                 reasons,
             },
         )

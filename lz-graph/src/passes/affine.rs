@@ -28,9 +28,7 @@ impl Affine {
         let pairs = self.coefficients.iter().zip(&other.coefficients);
         Some(Affine {
             constant: self.constant.plus(&other.constant.times(&Dim::from(factor))),
-            coefficients: pairs
-                .map(|(a, b)| Some(a.checked_add(b.checked_mul(factor)?)?))
-                .collect::<Option<_>>()?,
+            coefficients: pairs.map(|(a, b)| a.checked_add(b.checked_mul(factor)?)).collect::<Option<_>>()?,
         })
     }
 

@@ -81,7 +81,6 @@ pub(super) fn random_inputs(graph: &Graph, values: &[i64], seed: u64) -> Result<
                 view.set_int(&index, (random & 1) as i64);
             }
         }
-        drop(view);
         inputs.push(tensor);
     }
     Ok(inputs)

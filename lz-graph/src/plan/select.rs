@@ -22,7 +22,7 @@ impl Planner<'_> {
     ) -> Result<Vec<Option<Strided>>, GraphError> {
         let args = self.arguments(args);
         let schema = operation.schema();
-        let failed = |error| GraphError::Run { origin: node.origin.as_ref().clone(), error };
+        let failed = |error| GraphError::run(&node.origin, error);
         let bound = check::check_planned_call(schema, &args, None).map_err(failed)?;
         let specs = check::infer_outputs(schema, &bound).map_err(|reason| self.invalid(node, reason))?;
         let types = specs.into_iter().map(|spec| match spec {
@@ -85,7 +85,7 @@ impl Planner<'_> {
         mut args: Vec<StepArg>,
         outputs: Vec<Option<Location>>,
     ) -> Result<Step, GraphError> {
-        let origin = || self.graph.node(id).origin.as_ref().clone();
+        let origin = &self.graph.node(id).origin;
         let schema = operation.schema();
         let views = self.arguments(&args);
         let out_views: Vec<OutArg<'_>> = outputs
@@ -98,7 +98,7 @@ impl Planner<'_> {
                 None => OutArg::Absent,
             })
             .collect();
-        let failed = |error| GraphError::Run { origin: origin(), error };
+        let failed = |error| GraphError::run(origin, error);
         let bound = check::check_planned_call(schema, &views, Some(&out_views)).map_err(failed)?;
         let context = lz_core::dynamic::context(schema, &bound, &views, Some(&out_views)).map_err(failed)?;
         let pinned = self.engine.pin(operation, &context, &mut |_| Ok(())).map_err(failed)?;
@@ -114,9 +114,10 @@ impl Planner<'_> {
     fn arguments(&self, args: &[StepArg]) -> Vec<Arg<'static>> {
         args.iter()
             .map(|arg| match arg {
-                // SAFETY: the views describe no memory; only their metadata and addresses are used.
                 StepArg::Read(location) => {
-                    Arg::Tensor(unsafe { TensorView::from_raw(self.address(location), location.view.layout) })
+                    // SAFETY: the view describes no memory; only its metadata and address are used.
+                    let view = unsafe { TensorView::from_raw(self.address(location), location.view.layout) };
+                    Arg::Tensor(view)
                 }
                 // SAFETY: as above.
                 StepArg::Write(location) => Arg::TensorMut(unsafe {

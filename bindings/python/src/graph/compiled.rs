@@ -10,7 +10,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::raise_graph;
-use super::size::to_python;
 use crate::engine::engine;
 use crate::error::validation_error;
 use crate::tensor::{BorrowGuard, BorrowedTensor, Kind, Problem, describe_contiguous, numpy, torch};
@@ -130,20 +129,6 @@ impl CompiledGraph {
     #[getter]
     fn cached_plans(&self) -> usize {
         self.session.cached_plans()
-    }
-
-    /// The shapes and dtypes of the inputs: names, lists of ints and `SymbolicSize`s, and dtypes.
-    fn input_types<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Vec<(String, Vec<Bound<'py, PyAny>>, &'static str)>> {
-        let graph = self.session.graph();
-        let types = graph.inputs.iter().map(|input| {
-            let node = graph.node(input.node);
-            let shape = node.shape.iter().map(|dim| to_python(py, dim)).collect::<PyResult<_>>()?;
-            Ok((input.name.clone(), shape, node.dtype.long_name()))
-        });
-        types.collect()
     }
 
     /// The plan for inputs of these shapes: a dict with `steps`, `arena_bytes`, `live_bytes`, `constant_bytes` and `nodes`.

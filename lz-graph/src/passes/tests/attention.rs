@@ -132,7 +132,6 @@ fn masked(build: &mut Builder, scores: NodeId, spelling: &Spelling, length: &Dim
             for index in lz_core::tensor::Indices::new(&[1, 1, 16, 16]) {
                 view.set_int(&index, i64::from(index[3] <= index[2]));
             }
-            drop(view);
             let buffer = build.owned(buffer);
             let rows = build.slice(buffer, 2, Dim::from(0), length.clone(), 1)?;
             let visible = build.slice(rows, 3, Dim::from(0), length.clone(), 1)?;

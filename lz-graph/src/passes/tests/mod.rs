@@ -70,6 +70,5 @@ fn weights_of(build: &mut Builder, sizes: &[i64], dtype: DType, seed: i64) -> No
     for (position, index) in lz_core::tensor::Indices::new(sizes).enumerate() {
         view.set(&index, ((position as i64 * 37 + seed * 11 + 5) % 23 - 11) as f64 / 16.0);
     }
-    drop(view);
     build.owned(tensor)
 }
