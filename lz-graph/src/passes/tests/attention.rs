@@ -231,7 +231,7 @@ fn heads_that_repeat_as_a_whole_are_not_grouped() {
 /// A call as the front end imports scaled dot product attention, with a mask.
 fn imported(build: &mut Builder, mask: impl FnOnce(&mut Builder, &Dim, &Dim) -> Built) -> Built {
     let past = Dim::from(build.graph_mut().symbol("past", 0, i64::MAX));
-    let length = Dim::from(build.graph_mut().symbol("length", 1, i64::MAX));
+    let length = Dim::from(build.graph_mut().symbol("length", 0, i64::MAX));
     let keys = past.plus(&length);
     let _ = build.input("past", vec![past.clone()], DType::F32);
     let q = build.input("q", vec![Dim::from(1), Dim::from(2), length.clone(), Dim::from(4)], DType::F32);
@@ -368,7 +368,11 @@ fn scaled_queries_scale_the_scores() {
             build.transpose(x, 1, 2)
         };
         let (q, k, v) = (heads(scaled)?, heads(k)?, heads(v)?);
-        build.call("attention.gqa.prefill", &[Some(q), Some(k), Some(v)], &[("layout", ParamValue::from("BHSD"))])
+        build.call(
+            "attention.gqa.prefill",
+            &[Some(q), Some(k), Some(v)],
+            &[("layout", ParamValue::from("BHSD"))],
+        )
     });
     let (after, _) = optimized(&before, &[]);
     assert_eq!(calls(&after), ["attention.gqa.prefill"], "{after}");
