@@ -38,7 +38,8 @@ struct Parts {
 fn absorb(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let graph = rewriter.graph();
     let node = graph.node(id);
-    let Some(mask) = node.input(3) else { return false };
+    // ALiBi slopes depend on the offset of positions as well.
+    let Some(mask) = node.input(3).filter(|_| node.input(4).is_none()) else { return false };
     let Some(visible) = as_condition(graph, mask) else { return false };
     let mut parts = Parts::default();
     collect(graph, visible.condition, visible.inverted, &mut parts);
