@@ -234,6 +234,11 @@ impl Graph {
         Symbol(self.symbols.len() as u32 - 1)
     }
 
+    /// The smallest and the largest size of a symbol.
+    pub fn range(&self, symbol: Symbol) -> (i64, i64) {
+        self.symbols.get(symbol.0 as usize).map_or((i64::MIN, i64::MAX), |info| (info.min, info.max))
+    }
+
     /// All ids, in order.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.nodes.len() as u32).map(NodeId)
