@@ -3,7 +3,11 @@
 //! A [`Dim`] is in normal form (a sorted sum of products), so equal polynomials compare equal: `2*s + s` is `3*s`. What a polynomial
 //! cannot state (`floor_div`, `modulo`, `min`, `max`) is a factor of its own.
 
+mod bounds;
+
 use std::fmt;
+
+pub use bounds::Ranges;
 
 /// A symbol of a graph, by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -234,6 +234,11 @@ impl Graph {
         Symbol(self.symbols.len() as u32 - 1)
     }
 
+    /// The smallest and the largest size of a symbol.
+    pub fn range(&self, symbol: Symbol) -> (i64, i64) {
+        self.symbols.get(symbol.0 as usize).map_or((i64::MIN, i64::MAX), |info| (info.min, info.max))
+    }
+
     /// All ids, in order.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.nodes.len() as u32).map(NodeId)
@@ -390,7 +395,8 @@ impl Graph {
         inputs.filter(|(about, _)| about.read_write).filter_map(|(_, input)| *input).collect()
     }
 
-    /// Per node: the readers of the tensors that it changes in place, which must run before it.
+    /// Per node: the readers of the tensors that it changes in place, which must run before it. Views share memory, so readers of
+    /// every view of the same tensor count.
     fn write_after_read(&self) -> Vec<Vec<NodeId>> {
         let mut before = vec![Vec::new(); self.nodes.len()];
         let writers: Vec<NodeId> = self.effects().collect();
@@ -400,11 +406,26 @@ impl Graph {
         let users = self.users();
         for writer in writers {
             for written in self.written_inputs(writer) {
-                let readers = users[written.index()].iter().filter(|user| **user != writer);
-                before[writer.index()].extend(readers.copied());
+                let mut aliases = vec![self.root(written)];
+                while let Some(alias) = aliases.pop() {
+                    for &user in users[alias.index()].iter().filter(|user| **user != writer) {
+                        match self.node(user).kind {
+                            NodeKind::View(_) => aliases.push(user),
+                            _ => before[writer.index()].push(user),
+                        }
+                    }
+                }
             }
         }
         before
+    }
+
+    /// The node whose memory a view shares.
+    pub fn root(&self, mut id: NodeId) -> NodeId {
+        while let (NodeKind::View(_), Some(input)) = (&self.node(id).kind, self.node(id).input(0)) {
+            id = input;
+        }
+        id
     }
 }
 
@@ -413,4 +434,43 @@ enum Visit {
     New,
     Open,
     Done,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::Builder;
+
+    /// `norm.rms.add` changes its residual in place after a view of the residual was made.
+    #[test]
+    fn readers_of_a_view_run_before_the_tensor_is_changed() {
+        let mut build = Builder::new();
+        let shape = vec![Dim::from(2), Dim::from(4)];
+        let x = build.input("x", shape.clone(), DType::F32);
+        let y = build.input("y", shape, DType::F32);
+        let residual = build.unary("tanh", y).unwrap();
+        let turned = build.transpose(residual, 0, 1).unwrap();
+        let norm = build.call("norm.rms.add", &[Some(x), Some(residual)], &[]).unwrap();
+        let sum = build.written(norm, 1).unwrap();
+        // Created after the call, but reads the value from before it.
+        let before = build.unary("exp", turned).unwrap();
+        for (name, node) in [("norm", norm), ("sum", sum), ("before", before)] {
+            build.output(name, node);
+        }
+        let graph = build.finish().unwrap();
+        let position = |function: &str| graph.to_string().lines().position(|line| line.contains(function));
+        assert!(position("function=exp") < position("norm.rms.add("), "{graph}");
+    }
+
+    #[test]
+    fn cycles_are_refused() {
+        let mut build = Builder::new();
+        let x = build.input("x", vec![Dim::from(4)], DType::F32);
+        let first = build.unary("tanh", x).unwrap();
+        let second = build.unary("exp", first).unwrap();
+        build.output("second", second);
+        let mut graph = build.into_graph();
+        graph.nodes[first.index()].inputs[0] = Some(second);
+        assert!(graph.normalize().unwrap_err().to_string().starts_with("the graph has a cycle through"));
+    }
 }

@@ -337,6 +337,9 @@ impl Planner<'_> {
         let mut written = Vec::new();
         for (index, about) in schema.inputs.iter().enumerate() {
             let location = node.input(index).map(|input| self.location(input)).transpose()?;
+            if let (Some(location), Some(input), true) = (location, node.input(index), about.read_write) {
+                self.check_writable(node, input, location.source)?;
+            }
             written.push(location.filter(|_| about.read_write));
             args.push(match location {
                 Some(location) if about.read_write => StepArg::Write(location),
@@ -361,6 +364,23 @@ impl Planner<'_> {
         }
         outputs.extend(written);
         Ok(outputs)
+    }
+
+    /// A call changes only intermediate results and mutable inputs in place, and no value that the graph returns.
+    fn check_writable(&self, node: &Node, written: NodeId, source: Source) -> Result<(), GraphError> {
+        let root = self.graph.root(written);
+        let returned = self.graph.outputs.iter().any(|output| self.graph.root(output.node) == root);
+        let writable = match source {
+            Source::Input(index) => self.graph.inputs[index].mutable,
+            Source::Arena(_) | Source::Output(_) => !returned,
+            Source::Constant(_) | Source::Sizes(_) => false,
+        };
+        if writable {
+            return Ok(());
+        }
+        let message =
+            format!("changes {written} in place, which is an input, a constant or a result of the graph");
+        Err(self.invalid(node, message))
     }
 
     /// Per output of a call the output of the graph that it can be written to.

@@ -21,7 +21,7 @@ const MAX_STEPS: usize = 32;
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
     rewriter.each(|rewriter, id| {
-        let _ = written_out(rewriter, id) || repeated(rewriter, id);
+        let _ = written_out(rewriter, id) || repeated(rewriter, id) || scaled_input(rewriter, id);
     });
 }
 
@@ -286,6 +286,44 @@ fn repeated(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
             .map(|about| given.iter().find(|(name, _)| *name == about.name).map(|(_, param)| param.clone()));
         build.call_with(crate::graph::Call { operation, params: params.collect() }, inputs).map(Some)
     })
+}
+
+/// Queries or keys that are multiplied by a number, seen through views: the number is part of the scale of the scores.
+fn scaled_input(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
+    let graph = rewriter.graph();
+    if !query::calls(graph, id, GROUPED) && !query::calls(graph, id, "attention.standard.prefill") {
+        return false;
+    }
+    let node = graph.node(id);
+    let Some(scale) = query::float(graph, id, "sm_scale").or_else(|| {
+        let features = node.input(0).and_then(|q| query::last(graph, q)?.constant())?;
+        Some(1.0 / (features as f64).sqrt())
+    }) else {
+        return false;
+    };
+    for index in [0, 1] {
+        let Some((views, inner)) = node.input(index).and_then(|input| matmul::views_to(rewriter, input))
+        else {
+            continue;
+        };
+        let Some((x, factor)) = query::scaled(graph, inner).filter(|(_, factor)| *factor > 0.0) else {
+            continue;
+        };
+        if rewriter.uses(inner) != 1 {
+            continue;
+        }
+        let Some(mut call) = node.call().cloned() else { return false };
+        let position = call.operation.schema().params.iter().position(|param| param.name == "sm_scale");
+        let Some(position) = position else { return false };
+        call.params[position] = Some(crate::graph::Param::Float(scale * factor));
+        let mut inputs = node.inputs.clone();
+        let interior = [views.clone(), vec![inner]].concat();
+        return rewriter.rewrite(id, &interior, |build| {
+            inputs[index] = Some(matmul::view_again(build, &views, x));
+            build.call_with(call, inputs).map(Some)
+        });
+    }
+    false
 }
 
 /// `[b, h, s, d]` whose heads were repeated to `[b, h * times, s, d]`, each one `times` in a row.

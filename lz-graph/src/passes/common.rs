@@ -1,6 +1,6 @@
 //! Common subexpressions: nodes with the same kind, params and inputs are computed once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::rewriter::Rewriter;
 use crate::dim::Dim;
@@ -11,7 +11,13 @@ const MAX_COMPARED_BYTES: usize = 64;
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
     let mut seen: HashMap<Key, NodeId> = HashMap::new();
+    // Memory that a call overwrites gets no further readers: they might depend on that call.
+    let graph = rewriter.graph();
+    let overwritten: HashSet<NodeId> = graph.ids().flat_map(|id| graph.written_inputs(id)).collect();
     rewriter.each(|rewriter, id| {
+        if overwritten.contains(&id) {
+            return;
+        }
         let Some(key) = Key::of(rewriter.graph(), id) else { return };
         match seen.get(&key) {
             Some(&first) => {

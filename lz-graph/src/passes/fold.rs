@@ -1,8 +1,14 @@
 //! Constant folding: nodes whose inputs are constants are computed now, by the engine.
 
+use lz_core::args::Arg;
+use lz_core::{Tensor, TensorView};
+use lz_engine::{Engine, dynamic};
+
 use super::rewriter::Rewriter;
-use crate::graph::{Graph, NodeId, NodeKind, OutputInfo, Param};
+use crate::dim::Dim;
+use crate::graph::{Graph, NodeId, NodeKind, OutputInfo, Param, View};
 use crate::interpret;
+use crate::strided::Strided;
 
 /// A result may be this much larger than the constants that it is made of, or 1 MiB.
 const MAX_GROWTH: i64 = 4;
@@ -15,12 +21,58 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
         if !is_foldable(graph, id) {
             return;
         }
-        let Some(part) = part_of(graph, id) else { return };
         // A node that fails now fails in the same way when the graph runs, with its message.
-        let Ok(mut results) = interpret::run(engine, &part, &[]) else { return };
-        let Some(result) = results.pop() else { return };
+        let Some(result) = call(engine, graph, id).or_else(|| interpret(engine, graph, id)) else { return };
         rewriter.rewrite(id, &[], |build| Ok(Some(build.owned(result))));
     });
+}
+
+/// Calls the operation with views of the constants: weights are large, so nothing is copied.
+fn call(engine: &Engine, graph: &Graph, id: NodeId) -> Option<Tensor> {
+    let call = graph.node(id).call()?;
+    let mut args = Vec::new();
+    for input in &graph.node(id).inputs {
+        args.push(match input {
+            None => Arg::Absent,
+            Some(input) => Arg::Tensor(constant_view(graph, *input)?),
+        });
+    }
+    for param in &call.params {
+        args.push(interpret::param_value(param.as_ref(), &[]).ok()?.map_or(Arg::Absent, Arg::Value));
+    }
+    let outputs = dynamic::call(engine, call.operation, &mut args).ok()?;
+    outputs.into_iter().find_map(|output| match output {
+        dynamic::Output::Tensor(tensor) => Some(tensor),
+        _ => None,
+    })
+}
+
+/// A view of a constant, unless it needs a copy.
+fn constant_view(graph: &Graph, id: NodeId) -> Option<TensorView<'_>> {
+    let mut views = Vec::new();
+    let mut source = id;
+    while let Some(view) = graph.node(source).view() {
+        views.push((view, &graph.node(source).shape));
+        source = graph.node(source).input(0)?;
+    }
+    let constant = graph.constant(source)?.view();
+    let mut strided = Strided { layout: *constant.layout(), offset: 0 };
+    for (view, shape) in views.into_iter().rev() {
+        let shape = shape.iter().map(Dim::constant).collect::<Option<Vec<i64>>>()?;
+        let start = match view {
+            View::Slice { start, .. } => start.constant()?,
+            _ => 0,
+        };
+        strided = strided.view(view, &shape, start)?;
+    }
+    let bytes = strided.offset as isize * strided.layout.dtype.size() as isize;
+    // SAFETY: `Strided::view` keeps every element inside the constant, which is borrowed with the graph.
+    Some(unsafe { TensorView::from_raw(constant.as_ptr().wrapping_offset(bytes), strided.layout) })
+}
+
+/// Runs the part of the graph that the node needs.
+fn interpret(engine: &Engine, graph: &Graph, id: NodeId) -> Option<Tensor> {
+    interpret::run(engine, &part_of(graph, id)?, &[]).ok()?.pop()
 }
 
 /// A call or a concatenation of constants, with known sizes and a result that is not much larger than they are.

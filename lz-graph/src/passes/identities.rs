@@ -1,13 +1,16 @@
-//! Arithmetic that changes nothing: `x * 1`, `x + 0`, `mask & true`, a double negation.
+//! Arithmetic that changes nothing: `x * 1`, `x + 0`, `mask & true`, a double negation, a selection whose condition is known.
 
-use super::query;
 use super::rewriter::Rewriter;
+use super::{affine, query};
 use crate::graph::{Graph, NodeId, Param};
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
     rewriter.each(|rewriter, id| {
         let graph = rewriter.graph();
-        let same = neutral_number(graph, id).or_else(|| neutral_int(graph, id)).or_else(|| double(graph, id));
+        let same = neutral_number(graph, id)
+            .or_else(|| neutral_int(graph, id))
+            .or_else(|| double(graph, id))
+            .or_else(|| known_selection(graph, id));
         if let Some(same) = same {
             rewriter.rewrite(id, &[], |_| Ok(Some(same)));
         }
@@ -53,4 +56,14 @@ fn double(graph: &Graph, id: NodeId) -> Option<NodeId> {
         _ => false,
     };
     inverse.then_some(x)
+}
+
+/// The operand that a selection always takes. Importers wrap negative indices of ranges, which are never negative.
+fn known_selection(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    if !query::calls(graph, id, "primitive.where") {
+        return None;
+    }
+    let node = graph.node(id);
+    let branch = if affine::truth(graph, node.input(0)?)? { 1 } else { 2 };
+    node.input(branch)
 }

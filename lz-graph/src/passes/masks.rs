@@ -3,6 +3,7 @@
 //! A mask is a conjunction of conditions. Those that compare positions are absorbed; the others (padding) stay a mask.
 
 use super::affine::{self, Affine};
+use super::matmul;
 use super::query;
 use super::rewriter::Rewriter;
 use crate::dim::Dim;
@@ -30,21 +31,26 @@ struct Parts {
     first: Option<Dim>,
     /// Other conditions.
     rest: Vec<NodeId>,
+    /// Whether a condition always holds.
+    trivial: bool,
 }
 
 fn absorb(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     let graph = rewriter.graph();
     let node = graph.node(id);
-    let Some(mask) = node.input(3) else { return false };
+    // ALiBi slopes depend on the offset of positions as well.
+    let Some(mask) = node.input(3).filter(|_| node.input(4).is_none()) else { return false };
     let Some(visible) = as_condition(graph, mask) else { return false };
     let mut parts = Parts::default();
     collect(graph, visible.condition, visible.inverted, &mut parts);
-    if (parts.causal.is_none() && parts.first.is_none()) || (visible.finite && !parts.rest.is_empty()) {
+    let absorbs = parts.causal.is_some() || parts.first.is_some() || parts.trivial;
+    if !absorbs || (visible.finite && !parts.rest.is_empty()) {
         return false;
     }
     // A finite number leaves rows without visible keys with equal weights, which no param states: the first key must be visible.
     let first_is_visible = || parts.causal.as_ref().is_some_and(|offset| is_at_least_zero(graph, offset));
-    if visible.finite && (parts.first.is_some() || !first_is_visible()) {
+    let hides = parts.causal.is_some() || parts.first.is_some();
+    if visible.finite && hides && (parts.first.is_some() || !first_is_visible()) {
         return false;
     }
     let Some(own) = Geometry::of(graph, id) else { return false };
@@ -99,16 +105,13 @@ fn select_last(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     }
     let selection = graph.node(source);
     let number = |index| selection.input(index).and_then(|input| query::fill(graph, input));
-    let (Some(mut condition), Some(a), Some(b)) = (selection.input(0), number(1), number(2)) else {
+    let (Some(condition), Some(a), Some(b)) = (selection.input(0), number(1), number(2)) else {
         return false;
     };
     let (dtype, mut inputs) = (selection.dtype, node.inputs.clone());
     let Some(call) = node.call().cloned() else { return false };
     rewriter.rewrite(id, &[mask], |build| {
-        for view in views.iter().rev() {
-            let node = build.graph().node(*view).clone();
-            condition = build.push(node.kind, &[condition], node.shape, lz_core::DType::Bool);
-        }
+        let condition = matmul::view_again(build, &views, condition);
         let (a, b) = (build.scalar(a, dtype)?, build.scalar(b, dtype)?);
         inputs[3] = Some(build.select_where(condition, a, b)?);
         build.call_with(call, inputs).map(Some)
@@ -165,6 +168,10 @@ fn collect(graph: &Graph, id: NodeId, inverted: bool, parts: &mut Parts) {
             collect(graph, inner, false, parts);
             return;
         }
+    }
+    if affine::truth(graph, id) == Some(!inverted) {
+        parts.trivial = true;
+        return;
     }
     let condition = affine::condition(graph, id);
     let condition = if inverted { condition.and_then(|condition| condition.negation()) } else { condition };
@@ -224,7 +231,10 @@ impl Geometry {
         if fixed && *offset != self.offset {
             return None;
         }
-        let mut params = vec![("causal_offset", Param::Int(offset.clone()))];
+        let mut params = Vec::new();
+        if parts.causal.is_some() || parts.first.is_some() {
+            params.push(("causal_offset", Param::Int(offset.clone())));
+        }
         if parts.causal.is_some() {
             params.push(("causal", Param::Bool(true)));
         }
@@ -242,8 +252,5 @@ impl Geometry {
 
 /// Whether a size is not negative for any sizes that the graph accepts.
 fn is_at_least_zero(graph: &Graph, dim: &Dim) -> bool {
-    if let Some(value) = dim.constant() {
-        return value >= 0;
-    }
-    dim.symbol().is_some_and(|symbol| graph.symbols.get(symbol.0 as usize).is_some_and(|info| info.min >= 0))
+    dim.bounds(&|symbol| graph.range(symbol)).0 >= 0
 }

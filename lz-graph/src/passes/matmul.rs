@@ -4,7 +4,7 @@ use lz_core::DType;
 
 use super::query;
 use super::rewriter::Rewriter;
-use crate::build::ParamValue;
+use crate::build::{Builder, ParamValue};
 use crate::graph::{Graph, NodeId};
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
@@ -77,11 +77,7 @@ fn scaled_operand(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         }
         let interior = [views.clone(), vec![inner]].concat();
         return rewriter.rewrite(id, &interior, |build| {
-            let mut operand = x;
-            for view in views.iter().rev() {
-                let node = build.graph().node(*view).clone();
-                operand = build.push(node.kind, &[operand], node.shape, node.dtype);
-            }
+            let operand = view_again(build, &views, x);
             let (a, b) = if first { (operand, found.b) } else { (found.a, operand) };
             let params = [("alpha", ParamValue::from(found.alpha * factor))];
             build.call("primitive.matmul", &[Some(a), Some(b), found.bias], &params).map(Some)
@@ -90,8 +86,17 @@ fn scaled_operand(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
     false
 }
 
+/// The same views of another tensor of the same shape.
+pub fn view_again(build: &mut Builder, views: &[NodeId], x: NodeId) -> NodeId {
+    views.iter().rev().fold(x, |x, view| {
+        let node = build.graph().node(*view).clone();
+        let dtype = build.dtype(x);
+        build.push(node.kind, &[x], node.shape, dtype)
+    })
+}
+
 /// The views (outermost first) between a node and the tensor that they show, none of which is used elsewhere.
-fn views_to(rewriter: &Rewriter<'_>, mut id: NodeId) -> Option<(Vec<NodeId>, NodeId)> {
+pub fn views_to(rewriter: &Rewriter<'_>, mut id: NodeId) -> Option<(Vec<NodeId>, NodeId)> {
     let mut views = Vec::new();
     while rewriter.node(id).view().is_some() {
         if rewriter.uses(id) != 1 {

@@ -24,6 +24,7 @@ mod report;
 mod residual;
 mod rewriter;
 mod rotary;
+mod sizes;
 mod softmax;
 mod verify;
 mod views;
@@ -103,6 +104,7 @@ pub fn optimize(graph: &mut Graph, options: &Options<'_>) -> Result<Report, Grap
         });
     }
     graph.normalize()?;
+    sizes::simplify(graph);
     let mut report = Report::default();
     loop {
         report.rounds += 1;

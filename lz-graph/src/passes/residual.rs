@@ -16,7 +16,7 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
         let node = graph.node(id);
         let (Some(sum), weight) = (node.input(0), node.input(1)) else { return };
         let Some((a, b)) = query::binary_of(graph, sum, "add") else { return };
-        // Alone, the sum would be an extra result that nobody reads; with another norm, both would overwrite.
+        // A sum without another reader needs no memory; two norms would overwrite the same addend.
         let mut users = graph.ids().filter(|user| {
             rewriter.uses(*user) > 0 && graph.node(*user).inputs.iter().flatten().any(|input| *input == sum)
         });

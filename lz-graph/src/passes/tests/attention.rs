@@ -231,7 +231,7 @@ fn heads_that_repeat_as_a_whole_are_not_grouped() {
 /// A call as the front end imports scaled dot product attention, with a mask.
 fn imported(build: &mut Builder, mask: impl FnOnce(&mut Builder, &Dim, &Dim) -> Built) -> Built {
     let past = Dim::from(build.graph_mut().symbol("past", 0, i64::MAX));
-    let length = Dim::from(build.graph_mut().symbol("length", 1, i64::MAX));
+    let length = Dim::from(build.graph_mut().symbol("length", 0, i64::MAX));
     let keys = past.plus(&length);
     let _ = build.input("past", vec![past.clone()], DType::F32);
     let q = build.input("q", vec![Dim::from(1), Dim::from(2), length.clone(), Dim::from(4)], DType::F32);
@@ -288,4 +288,93 @@ fn masks_of_values_stay() {
     let (after, report) = optimized(&before, &[]);
     assert_eq!(report.counts(), [("masks", 1)], "{after}");
     assert!(!after.to_string().contains("causal"), "{after}");
+}
+
+#[test]
+fn masks_that_hide_nothing_disappear() {
+    let before = graph(|build| {
+        imported(build, |build, past, length| {
+            let positions = build.arange(past.clone(), 1, length.clone(), DType::I64)?;
+            let positions =
+                build.reshape(positions, vec![Dim::from(1), Dim::from(1), length.clone(), Dim::from(1)])?;
+            let all = build.compare_scalar("ge", positions, 0.0)?;
+            build.expand(all, &[Dim::from(1), Dim::from(2), length.clone(), past.plus(length)])
+        })
+    });
+    let (after, _) = optimized(&before, &[]);
+    assert_eq!(calls(&after), ["attention.standard.prefill"], "{after}");
+    assert!(!after.to_string().contains("causal"), "{after}");
+}
+
+/// Transformers looks for jumps in positions, which start new sequences. A range of positions has none.
+#[test]
+fn sequences_without_jumps_are_not_masked() {
+    let before = graph(|build| {
+        imported(build, |build, past, length| {
+            let keys = past.plus(length);
+            let positions = build.arange(Dim::from(0), 1, keys.clone(), DType::I64)?;
+            let first = build.python_slice(positions, 0, Dim::from(0), Some(Dim::from(1)), 1)?;
+            let before = build.binary_size("sub", first, Dim::from(1), false)?;
+            let all = build.concat(&[before, positions], 0)?;
+            let count = build.shape(all)[0].minus(&Dim::from(1));
+            let later = build.slice(all, 0, Dim::from(1), count.clone(), 1)?;
+            let earlier = build.slice(all, 0, Dim::from(0), count.clone(), 1)?;
+            let difference = build.binary("sub", later, earlier)?;
+            let jumps = build.compare_scalar("ne", difference, 1.0)?;
+            let jumps = build.cast(jumps, DType::I64)?;
+            let sequence = build.cumsum(jumps, 0, false, false)?;
+            let indices = build.arange(past.clone(), 1, length.clone(), DType::I64)?;
+            let negative = build.compare_scalar("lt", indices, 0.0)?;
+            let wrapped = build.binary_size("add", indices, count, false)?;
+            let indices = build.select_where(negative, wrapped, indices)?;
+            let queries = build.take(sequence, 0, indices)?;
+            let queries = build.unsqueeze(queries, 1)?;
+            let sequences = build.slice(sequence, 0, Dim::from(0), keys, 1)?;
+            let same = build.compare("eq", queries, sequences)?;
+            let causal = position_mask(build, past, length, None)?;
+            build.binary("bitwise_and", causal, same)
+        })
+    });
+    let (after, _) = optimized(&before, &[]);
+    assert_eq!(calls(&after), ["attention.standard.prefill"], "{after}");
+    assert!(after.to_string().contains("causal=true, causal_offset=s0"), "{after}");
+}
+
+#[test]
+fn positions_with_a_jump_stay_masked() {
+    let before = graph(|build| {
+        imported(build, |build, past, length| {
+            let keys = past.plus(length);
+            let positions = build.arange(Dim::from(0), 1, keys, DType::I64)?;
+            let doubled = build.binary_size("mul", positions, Dim::from(2), false)?;
+            let limited = build.binary_scalar("minimum", doubled, 4.0, false)?;
+            build.compare_scalar("le", limited, 3.0)
+        })
+    });
+    let (after, _) = optimized(&before, &[]);
+    assert!(calls(&after).contains(&"primitive.compare_scalar".to_owned()), "{after}");
+}
+
+#[test]
+fn scaled_queries_scale_the_scores() {
+    let before = graph(|build| {
+        let length = Dim::from(build.graph_mut().symbol("length", 1, i64::MAX));
+        let mut tensor =
+            |name, heads| build.input(name, vec![Dim::from(2), length.clone(), Dim::from(heads)], DType::F32);
+        let (q, k, v) = (tensor("q", 8), tensor("k", 8), tensor("v", 8));
+        let scaled = build.binary_scalar("mul", q, 0.25, false)?;
+        let mut heads = |x| {
+            let x = build.reshape(x, vec![Dim::from(2), length.clone(), Dim::from(2), Dim::from(4)])?;
+            build.transpose(x, 1, 2)
+        };
+        let (q, k, v) = (heads(scaled)?, heads(k)?, heads(v)?);
+        build.call(
+            "attention.gqa.prefill",
+            &[Some(q), Some(k), Some(v)],
+            &[("layout", ParamValue::from("BHSD"))],
+        )
+    });
+    let (after, _) = optimized(&before, &[]);
+    assert_eq!(calls(&after), ["attention.gqa.prefill"], "{after}");
+    assert!(after.to_string().contains("sm_scale=0.125"), "{after}");
 }

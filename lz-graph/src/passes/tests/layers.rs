@@ -205,3 +205,20 @@ fn projections_of_few_rows_are_joined() {
     let (after, _) = optimized(&project(64), &[]);
     assert_eq!(calls(&after).iter().filter(|name| *name == "mlp.linear").count(), 3, "{after}");
 }
+
+/// The sum of a norm is used by a node that also uses both addends: overwriting one of them would lose it.
+#[test]
+fn addends_that_are_used_again_are_not_overwritten() {
+    let before = graph(|build| {
+        let a = x(build, &[3, 4]);
+        let (left, right) = (build.unary("exp", a)?, build.unary("tanh", a)?);
+        let sum = build.binary("add", left, right)?;
+        let weight = weights(build, &[4]);
+        let normalized = rms(build, sum, weight, Rms::Plain)?;
+        let all = build.concat(&[sum, normalized, left, right], 0)?;
+        Ok(all)
+    });
+    let (after, _) = optimized(&before, &[]);
+    assert!(calls(&after).contains(&"norm.rms".to_owned()), "{after}");
+    assert!(!calls(&after).contains(&"norm.rms.add".to_owned()), "{after}");
+}
