@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from importlib import metadata
 from typing import NamedTuple
 
 from layerzero import _native
@@ -30,6 +29,9 @@ def workers() -> list[Worker]:
 
 def is_loadable(name: str) -> bool:
     """Whether a Python module or a backend's entry point of this name is installed."""
+    # Importing this takes longer than the package itself.
+    from importlib import metadata
+
     if name in sys.modules or name in metadata.entry_points(group="layerzero.backends").names:
         return True
     # Searching for a submodule would import its package.

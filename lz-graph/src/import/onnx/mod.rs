@@ -1,7 +1,7 @@
 //! ONNX models: the protobuf reader, and the translation of operators into calls and views.
 //!
-//! [`wire`] reads the protobuf encoding, [`tensor`], [`model`] and [`read`] the messages of ONNX. [`ops`] has one function per
-//! operator. Integers that depend only on shapes are symbolic at import ([`sizes`]) and never become kernels. What cannot be stated
+//! [`wire`] reads the protobuf encoding, [`tensor`], [`model`] and [`read`] the messages of ONNX. `ops` has one function per
+//! operator. Integers that depend only on shapes are symbolic at import (`sizes`) and never become kernels. What cannot be stated
 //! is an error with the node, the operator, its opset and the reason; attributes and inputs that a handler does not read are errors
 //! too, so nothing is dropped in silence.
 

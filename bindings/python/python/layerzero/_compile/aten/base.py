@@ -126,10 +126,11 @@ class Sizes:
 
 
 def _extreme(name: str, a: Size, b: Size) -> Size:
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b) if name == "Max" else min(a, b)
-    symbolic, other = (a, b) if isinstance(a, SymbolicSize) else (b, a)
-    return symbolic.larger(other) if name == "Max" else symbolic.smaller(other)
+    if isinstance(a, SymbolicSize):
+        return a.larger(b) if name == "Max" else a.smaller(b)
+    if isinstance(b, SymbolicSize):
+        return b.larger(a) if name == "Max" else b.smaller(a)
+    return max(a, b) if name == "Max" else min(a, b)
 
 
 class Call:

@@ -71,10 +71,10 @@ def index(call: Call, x: Tensor, indices: list[Tensor | None]) -> Tensor:
         raise Unsupported("indices that are not next to each other")
     # Several indices become one index into the merged dimensions.
     shape = call.build.shape(x.node)
-    flat = None
-    for axis, tensor in given:
-        node = _wrapped(call, tensor, shape[axis])
-        flat = node if flat is None else call.build.binary("add", call.build.binary_size("mul", flat, shape[axis]), node)
+    flat = _wrapped(call, given[0][1], shape[given[0][0]])
+    for axis, tensor in given[1:]:
+        scaled = call.build.binary_size("mul", flat, shape[axis])
+        flat = call.build.binary("add", scaled, _wrapped(call, tensor, shape[axis]))
     merged: Any = 1
     for axis in axes:
         merged = merged * shape[axis]
