@@ -134,7 +134,7 @@ fn into(text: &mut String, operation: &Operation, engine: &str) {
     }
     let _ = writeln!(text, "        lz::ops::{flat}_into({engine}, args, {{{}}});", outputs.join(", "));
     for output in &operation.outputs {
-        let _ = writeln!(text, "        drawn.expect(\"{0}\", place_{0}, true);", output.name);
+        let _ = writeln!(text, "        drawn.expect(\"{0}\", output_{0}, true);", output.name);
     }
     text.push_str("        drawn.expect_written(true);\n    }\n");
 }

@@ -20,7 +20,7 @@ void check_activation_gelu(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_gelu_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -38,7 +38,7 @@ void check_activation_gelu(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_gelu_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -59,7 +59,7 @@ void check_activation_gelu_mul(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_gelu_mul_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -77,7 +77,7 @@ void check_activation_gelu_mul(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_gelu_mul_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -96,7 +96,7 @@ void check_activation_relu(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_relu_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -114,7 +114,7 @@ void check_activation_relu(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_relu_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -133,7 +133,7 @@ void check_activation_relu_squared(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_relu_squared_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -151,7 +151,7 @@ void check_activation_relu_squared(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_relu_squared_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -171,7 +171,7 @@ void check_activation_silu(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_silu_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -189,7 +189,7 @@ void check_activation_silu(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_silu_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -209,7 +209,7 @@ void check_activation_silu_mul(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_silu_mul_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -227,7 +227,7 @@ void check_activation_silu_mul(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::activation_silu_mul_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -255,8 +255,8 @@ void check_attention_cross_decode(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_cross_decode_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -275,8 +275,8 @@ void check_attention_cross_decode(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_cross_decode_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -304,8 +304,8 @@ void check_attention_cross_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_cross_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -324,8 +324,8 @@ void check_attention_cross_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_cross_prefill_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -355,8 +355,8 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_decode_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -375,8 +375,8 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_decode_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -408,8 +408,8 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_decode_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -428,8 +428,8 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_decode_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -462,8 +462,8 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -482,8 +482,8 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_prefill_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -518,8 +518,8 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_prefill_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -538,8 +538,8 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_prefill_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -571,8 +571,8 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_prefill_ragged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -591,8 +591,8 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_gqa_prefill_ragged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -618,8 +618,8 @@ void check_attention_mla_decode(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_mla_decode_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -638,8 +638,8 @@ void check_attention_mla_decode(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_mla_decode_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -668,8 +668,8 @@ void check_attention_mla_decode_paged(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_mla_decode_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -688,8 +688,8 @@ void check_attention_mla_decode_paged(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_mla_decode_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -717,8 +717,8 @@ void check_attention_mla_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_mla_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -737,8 +737,8 @@ void check_attention_mla_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_mla_prefill_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -768,8 +768,8 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_sparse_block_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -788,8 +788,8 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_sparse_block_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -818,8 +818,8 @@ void check_attention_sparse_variable_block(const Engines &engines, Case &drawn) 
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_sparse_variable_block_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -838,8 +838,8 @@ void check_attention_sparse_variable_block(const Engines &engines, Case &drawn) 
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_sparse_variable_block_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -869,8 +869,8 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_decode_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -889,8 +889,8 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_decode_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -922,8 +922,8 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_decode_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -942,8 +942,8 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_decode_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -976,8 +976,8 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -996,8 +996,8 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_prefill_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -1032,8 +1032,8 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_prefill_paged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1052,8 +1052,8 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_prefill_paged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -1085,8 +1085,8 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_prefill_ragged_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1105,8 +1105,8 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.optional_output_tensor("lse");
         lz::ops::attention_standard_prefill_ragged_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -1128,8 +1128,8 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.output_tensor("lse");
         lz::ops::attention_state_merge_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1148,8 +1148,8 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_lse = drawn.output_tensor("lse");
         lz::ops::attention_state_merge_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("lse", place_lse, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
         drawn.expect_written(true);
     }
 }
@@ -1176,7 +1176,7 @@ void check_dequantize(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::dequantize_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1194,7 +1194,7 @@ void check_dequantize(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::dequantize_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1214,7 +1214,7 @@ void check_embedding_lookup(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::embedding_lookup_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1232,7 +1232,7 @@ void check_embedding_lookup(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::embedding_lookup_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1318,7 +1318,7 @@ void check_mlp_fused(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_fused_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1336,7 +1336,7 @@ void check_mlp_fused(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_fused_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1358,7 +1358,7 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_linear_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1376,7 +1376,7 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_linear_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1404,7 +1404,7 @@ void check_mlp_linear_int8(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_linear_int8_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1422,7 +1422,7 @@ void check_mlp_linear_int8(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_linear_int8_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1441,7 +1441,7 @@ void check_mlp_linear_pack(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_packed = drawn.output_tensor("packed");
         lz::ops::mlp_linear_pack_into(engines.reference, args, {.packed = mutable_view(output_packed)});
-        drawn.expect("packed", place_packed, true);
+        drawn.expect("packed", output_packed, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1459,7 +1459,7 @@ void check_mlp_linear_pack(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_packed = drawn.output_tensor("packed");
         lz::ops::mlp_linear_pack_into(engine, args, {.packed = mutable_view(output_packed)});
-        drawn.expect("packed", place_packed, true);
+        drawn.expect("packed", output_packed, true);
         drawn.expect_written(true);
     }
 }
@@ -1488,7 +1488,7 @@ void check_mlp_linear_weight_only(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_linear_weight_only_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1506,7 +1506,7 @@ void check_mlp_linear_weight_only(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_linear_weight_only_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1533,9 +1533,9 @@ void check_norm_layer(const Engines &engines, Case &drawn) {
         auto output_mean = drawn.optional_output_tensor("mean");
         auto output_inv_std = drawn.optional_output_tensor("inv_std");
         lz::ops::norm_layer_into(engines.reference, args, {.output = mutable_view(output_output), .mean = mutable_view(output_mean), .inv_std = mutable_view(output_inv_std)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("mean", place_mean, true);
-        drawn.expect("inv_std", place_inv_std, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("mean", output_mean, true);
+        drawn.expect("inv_std", output_inv_std, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1555,9 +1555,9 @@ void check_norm_layer(const Engines &engines, Case &drawn) {
         auto output_mean = drawn.optional_output_tensor("mean");
         auto output_inv_std = drawn.optional_output_tensor("inv_std");
         lz::ops::norm_layer_into(engine, args, {.output = mutable_view(output_output), .mean = mutable_view(output_mean), .inv_std = mutable_view(output_inv_std)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("mean", place_mean, true);
-        drawn.expect("inv_std", place_inv_std, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("mean", output_mean, true);
+        drawn.expect("inv_std", output_inv_std, true);
         drawn.expect_written(true);
     }
 }
@@ -1579,7 +1579,7 @@ void check_norm_rms(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_rms_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1597,7 +1597,7 @@ void check_norm_rms(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_rms_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1620,7 +1620,7 @@ void check_norm_rms_add(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_rms_add_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1638,7 +1638,7 @@ void check_norm_rms_add(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_rms_add_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1659,7 +1659,7 @@ void check_posenc_alibi(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::posenc_alibi_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1677,7 +1677,7 @@ void check_posenc_alibi(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::posenc_alibi_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1701,7 +1701,7 @@ void check_posenc_rope(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::posenc_rope_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1719,7 +1719,7 @@ void check_posenc_rope(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::posenc_rope_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1746,8 +1746,8 @@ void check_quantize(const Engines &engines, Case &drawn) {
         auto output_quantized = drawn.output_tensor("quantized");
         auto output_scale_out = drawn.optional_output_tensor("scale_out");
         lz::ops::quantize_into(engines.reference, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
-        drawn.expect("quantized", place_quantized, true);
-        drawn.expect("scale_out", place_scale_out, true);
+        drawn.expect("quantized", output_quantized, true);
+        drawn.expect("scale_out", output_scale_out, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1766,8 +1766,8 @@ void check_quantize(const Engines &engines, Case &drawn) {
         auto output_quantized = drawn.output_tensor("quantized");
         auto output_scale_out = drawn.optional_output_tensor("scale_out");
         lz::ops::quantize_into(engine, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
-        drawn.expect("quantized", place_quantized, true);
-        drawn.expect("scale_out", place_scale_out, true);
+        drawn.expect("quantized", output_quantized, true);
+        drawn.expect("scale_out", output_scale_out, true);
         drawn.expect_written(true);
     }
 }
@@ -1794,8 +1794,8 @@ void check_sampling_speculative(const Engines &engines, Case &drawn) {
         auto output_tokens = drawn.output_tensor("tokens");
         auto output_accepted = drawn.output_tensor("accepted");
         lz::ops::sampling_speculative_into(engines.reference, args, {.tokens = mutable_view(output_tokens), .accepted = mutable_view(output_accepted)});
-        drawn.expect("tokens", place_tokens, true);
-        drawn.expect("accepted", place_accepted, true);
+        drawn.expect("tokens", output_tokens, true);
+        drawn.expect("accepted", output_accepted, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1814,8 +1814,8 @@ void check_sampling_speculative(const Engines &engines, Case &drawn) {
         auto output_tokens = drawn.output_tensor("tokens");
         auto output_accepted = drawn.output_tensor("accepted");
         lz::ops::sampling_speculative_into(engine, args, {.tokens = mutable_view(output_tokens), .accepted = mutable_view(output_accepted)});
-        drawn.expect("tokens", place_tokens, true);
-        drawn.expect("accepted", place_accepted, true);
+        drawn.expect("tokens", output_tokens, true);
+        drawn.expect("accepted", output_accepted, true);
         drawn.expect_written(true);
     }
 }
@@ -1841,7 +1841,7 @@ void check_sampling_topk(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_tokens = drawn.output_tensor("tokens");
         lz::ops::sampling_topk_into(engines.reference, args, {.tokens = mutable_view(output_tokens)});
-        drawn.expect("tokens", place_tokens, true);
+        drawn.expect("tokens", output_tokens, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1859,7 +1859,7 @@ void check_sampling_topk(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_tokens = drawn.output_tensor("tokens");
         lz::ops::sampling_topk_into(engine, args, {.tokens = mutable_view(output_tokens)});
-        drawn.expect("tokens", place_tokens, true);
+        drawn.expect("tokens", output_tokens, true);
         drawn.expect_written(true);
     }
 }
@@ -1886,7 +1886,7 @@ void check_sampling_topp(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_tokens = drawn.output_tensor("tokens");
         lz::ops::sampling_topp_into(engines.reference, args, {.tokens = mutable_view(output_tokens)});
-        drawn.expect("tokens", place_tokens, true);
+        drawn.expect("tokens", output_tokens, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1904,7 +1904,7 @@ void check_sampling_topp(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_tokens = drawn.output_tensor("tokens");
         lz::ops::sampling_topp_into(engine, args, {.tokens = mutable_view(output_tokens)});
-        drawn.expect("tokens", place_tokens, true);
+        drawn.expect("tokens", output_tokens, true);
         drawn.expect_written(true);
     }
 }
