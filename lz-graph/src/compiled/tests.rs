@@ -110,6 +110,53 @@ fn changed_policy_is_refused_if_another_kernel_would_run() {
     compiled.run(input(&x)).expect("the earlier state is back");
 }
 
+/// A kernel that fails while it is broken.
+struct Fragile {
+    inner: std::sync::Arc<dyn lz_core::kernel::Kernel>,
+    broken: std::sync::Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl lz_core::kernel::Kernel for Fragile {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn run(
+        &self,
+        args: &mut [lz_core::args::Arg<'_>],
+        outputs: &mut [lz_core::args::OutArg<'_>],
+        run: &mut lz_core::Run<'_>,
+    ) -> Result<(), lz_core::KernelError> {
+        match self.broken.load(std::sync::atomic::Ordering::Relaxed) {
+            true => Err(lz_core::KernelError::failed("broken")),
+            false => self.inner.run(args, outputs, run),
+        }
+    }
+}
+
+#[test]
+fn open_circuit_plans_again_without_the_kernel() {
+    let engine = engine();
+    let reference =
+        engine.registry().kernels().find(|entry| entry.spec.operation == "mlp.linear").unwrap().clone();
+    let broken = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut spec = (*reference.spec).clone();
+    (spec.id, spec.backend, spec.reference) = ("fragile.linear".to_owned(), "fragile".to_owned(), false);
+    let kernel = std::sync::Arc::new(Fragile { inner: reference.kernel.clone(), broken: broken.clone() });
+    engine.register(vec![lz_core::KernelEntry { spec: spec.into(), kernel, ..reference }]).unwrap();
+    set(&engine, "prefer", &["fragile.linear"]);
+    let compiled = CompiledModel::new(&engine, linear(), &Options::default()).unwrap();
+    let x = [0.25; 8];
+    let expected = compiled.run(input(&x)).unwrap();
+    assert!(kernels(&compiled).contains(&"fragile.linear".to_owned()));
+    broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    for _ in 0..12 {
+        let found = compiled.run(input(&x)).expect("another kernel computes the step");
+        assert_eq!(found[0].bytes(), expected[0].bytes());
+    }
+    assert!(!kernels(&compiled).contains(&"fragile.linear".to_owned()), "{:?}", kernels(&compiled));
+}
+
 #[test]
 fn steps_are_measured_in_place() {
     let engine = engine();

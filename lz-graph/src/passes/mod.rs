@@ -36,6 +36,7 @@ use lz_engine::Engine;
 
 use crate::error::GraphError;
 use crate::graph::Graph;
+use crate::validate::{self, Phase, Validation};
 pub use report::{Report, Rewrite};
 use rewriter::Rewriter;
 pub use verify::verify;
@@ -144,7 +145,8 @@ pub fn optimize_verified(
     Ok(report)
 }
 
-/// Compares the graph before and after a pass; a graph that cannot run with small random inputs is reported as not verified.
+/// Validates the graph after a pass, and compares it with the one before; a graph that cannot run with small random inputs is reported
+/// as not verified.
 fn verify_pass(
     before: &Graph,
     after: &Graph,
@@ -152,7 +154,8 @@ fn verify_pass(
     pass: &Pass,
     report: &mut Report,
 ) -> Result<(), GraphError> {
-    match verify(before, after, engine, pass.tolerance) {
+    let valid = Validation::Normal.check(&validate::graph(after, Phase::Passes));
+    match valid.and_then(|()| verify(before, after, engine, pass.tolerance)) {
         Ok(()) => Ok(()),
         Err(GraphError::Invalid { stage, findings }) => {
             let findings = findings.into_iter().map(|finding| format!("pass `{}`: {finding}", pass.name));

@@ -113,7 +113,7 @@ fn integer_range(op: &mut Op<'_>, start: Dim, limit: &Dim, delta: &Dim, dtype: D
         Some(step) if step != 0 && step.abs() < 1 << 40 => step,
         _ => return Err(op.error(format!("a step of {delta}"))),
     };
-    let (span, stride) = if step > 0 { (limit.minus(&start), step) } else { (start.minus(&limit), -step) };
+    let (span, stride) = if step > 0 { (limit.minus(&start), step) } else { (start.minus(limit), -step) };
     let count = span.plus(&Dim::from(stride - 1)).floor_div(&Dim::from(stride)).larger(&Dim::from(0));
     one(op.build.arange(start, step, count, dtype)?)
 }
