@@ -11,6 +11,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A model runs as one graph: an ONNX file, a saved model, or a graph that [`graph::build`] builds.
+//!
+//! ```
+//! use layerzero::graph::{CompiledModel, Dim, LoadOptions, Options, RunInput, build::Builder};
+//! use layerzero::prelude::*;
+//!
+//! let mut build = Builder::new();
+//! let rows = Dim::from(build.graph_mut().symbol("rows", 0, 1024));
+//! let x = build.input("x", vec![rows, Dim::from(2)], DType::F32);
+//! let y = build.activation("relu", x, None)?;
+//! build.output("y", y);
+//!
+//! let engine = Engine::new();
+//! let model = CompiledModel::new(&engine, build.finish()?, &Options::default())?;
+//! let x = [1.0f32, -1.0, -2.0, 2.0];
+//! let run = |model: &CompiledModel| model.run(vec![RunInput::Read(TensorView::from_slice(&x, &[2, 2]).unwrap())]);
+//! assert_eq!(run(&model)?[0].view().as_slice::<f32>(), Some(&[1.0, 0.0, 0.0, 2.0][..]));
+//!
+//! // `CompiledModel::from_onnx(&engine, path, &options)` compiles an ONNX file.
+//! let path = std::env::temp_dir().join(format!("model-{}.lz", std::process::id()));
+//! model.save(&path)?;
+//! let loaded = CompiledModel::load(&engine, &path, &LoadOptions::default())?;
+//! assert_eq!(run(&loaded)?[0].bytes(), run(&model)?[0].bytes());
+//! # std::fs::remove_file(path)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! This crate adds nothing of its own: types are those of [`core`], selection is [`engine`], detection is [`device`]. The features
 //! `cpu` and `tokenize`, both on by default, say whose kernels an engine starts with; the references are always there.
 
@@ -19,6 +46,7 @@ use std::ops::Deref;
 pub use lz_core as core;
 pub use lz_device as device;
 pub use lz_engine as engine;
+pub use lz_graph as graph;
 pub use lz_ops as ops;
 pub use lz_primitives as primitives;
 

@@ -102,6 +102,11 @@ impl Dim {
         self.constant() == Some(value)
     }
 
+    /// Its products: factors and a coefficient.
+    pub fn terms(&self) -> &[(Vec<Factor>, i64)] {
+        &self.terms
+    }
+
     /// The number of its terms.
     pub fn term_count(&self) -> usize {
         self.terms.len()
@@ -161,9 +166,9 @@ impl Dim {
     #[must_use]
     pub fn floor_div(&self, divisor: &Dim) -> Dim {
         if let (Some(a), Some(b)) = (self.constant(), divisor.constant())
-            && b != 0
+            && let Ok(quotient) = floor_div(a, b)
         {
-            return Dim::from(a.div_euclid(b) - i64::from(b < 0 && a.rem_euclid(b) != 0));
+            return Dim::from(quotient);
         }
         if divisor.is(1) || self.is(0) {
             return self.clone();
@@ -286,7 +291,7 @@ fn divide_term(
     by: &[Factor],
     by_coefficient: i64,
 ) -> Option<(Vec<Factor>, i64)> {
-    if by_coefficient == 0 || coefficient % by_coefficient != 0 {
+    if coefficient.checked_rem(by_coefficient)? != 0 {
         return None;
     }
     let mut left = factors.clone();
@@ -295,6 +300,15 @@ fn divide_term(
         left.remove(position);
     }
     Some((left, coefficient / by_coefficient))
+}
+
+/// The quotient, rounded down. The smallest integer divided by -1 exceeds 64 bits.
+fn floor_div(a: i64, b: i64) -> Result<i64, DimError> {
+    if b == 0 {
+        return Err(DimError::DivisionByZero);
+    }
+    let (quotient, remainder) = (a.checked_div(b), a.wrapping_rem(b));
+    Ok(quotient.ok_or(DimError::Overflow)? - i64::from(remainder != 0 && (a < 0) != (b < 0)))
 }
 
 impl Factor {
@@ -306,12 +320,14 @@ impl Factor {
             }
             Factor::FloorDiv(a, b) => {
                 let (a, b) = both(a, b)?;
-                let quotient = a.checked_div(b).ok_or(DimError::DivisionByZero)?;
-                Ok(quotient - i64::from(a % b != 0 && (a < 0) != (b < 0)))
+                floor_div(a, b)
             }
             Factor::Modulo(a, b) => {
                 let (a, b) = both(a, b)?;
-                let remainder = a.checked_rem(b).ok_or(DimError::DivisionByZero)?;
+                if b == 0 {
+                    return Err(DimError::DivisionByZero);
+                }
+                let remainder = a.wrapping_rem(b);
                 Ok(if remainder != 0 && (remainder < 0) != (b < 0) { remainder + b } else { remainder })
             }
             Factor::Min(a, b) => both(a, b).map(|(a, b)| a.min(b)),
@@ -419,6 +435,19 @@ mod tests {
         assert_eq!(dim.eval(&[4, 0]), Err(DimError::DivisionByZero));
         assert_eq!(dim.eval(&[7, 2]), Ok(3));
         assert_eq!(s(2).eval(&[1]), Err(DimError::UnknownSymbol(Symbol(2))));
+    }
+
+    #[test]
+    fn smallest_integer_divided_by_minus_one_is_an_error() {
+        let (smallest, minus_one) = (Dim::from(i64::MIN), Dim::from(-1));
+        assert_eq!(smallest.floor_div(&minus_one).eval(&[]), Err(DimError::Overflow));
+        assert_eq!(smallest.modulo(&minus_one).eval(&[]), Ok(0));
+        let symbolic = s(0).floor_div(&s(1));
+        assert_eq!(symbolic.eval(&[i64::MIN, -1]), Err(DimError::Overflow));
+        assert_eq!(s(0).modulo(&s(1)).eval(&[i64::MIN, -1]), Ok(0));
+        assert_eq!(s(0).times(&smallest).floor_div(&minus_one).eval(&[0]), Ok(0));
+        assert_eq!(Dim::from(7).floor_div(&Dim::from(-2)), Dim::from(-4));
+        assert_eq!(Dim::from(-7).floor_div(&Dim::from(2)), Dim::from(-4));
     }
 
     /// A random expression, built both symbolically and as a closure over symbol values.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use lz_core::Reason;
+use lz_core::{Reason, ReasonCode};
 
 use crate::origin::{NodeId, Origin};
 
@@ -110,3 +110,22 @@ impl fmt::Display for GraphError {
 }
 
 impl std::error::Error for GraphError {}
+
+impl From<GraphError> for lz_core::Error {
+    fn from(error: GraphError) -> lz_core::Error {
+        let message = error.to_string();
+        match error {
+            GraphError::Run { error, .. } => *error,
+            GraphError::Input { name, .. } => {
+                let reason = Reason::new(ReasonCode::ShapeMismatch).argument(&name).message(message);
+                lz_core::Error::Validation { operation: "graph".to_owned(), reasons: vec![reason] }
+            }
+            GraphError::Call { operation, reasons, .. } => lz_core::Error::Validation { operation, reasons },
+            _ => lz_core::Error::Configuration {
+                subject: "a compiled model".to_owned(),
+                reasons: vec![Reason::new(ReasonCode::OperationUnknown).message(message.clone())],
+                message,
+            },
+        }
+    }
+}

@@ -3,8 +3,10 @@
 //! Every stage is a function from one printable value to the next. *Architecture invariant:* this crate runs kernels only through an
 //! [`lz_engine::Engine`]; it contains no kernel and depends on no backend.
 
+pub mod artifact;
 pub mod build;
 pub mod catalogue;
+pub mod compiled;
 pub mod dim;
 pub mod error;
 mod execute;
@@ -12,6 +14,7 @@ pub mod graph;
 pub mod import;
 pub mod infer;
 pub mod interpret;
+mod mapped;
 pub mod memory;
 mod origin;
 pub mod passes;
@@ -22,8 +25,10 @@ pub mod sizes;
 mod strided;
 #[cfg(test)]
 mod testing;
+pub mod validate;
 
+pub use compiled::{CompiledModel, LoadOptions, Options};
 pub use dim::{Dim, Symbol};
 pub use error::GraphError;
 pub use graph::{Graph, Node, NodeId, NodeKind};
-pub use session::{RunInput, Session};
+pub use session::{OnChange, RunInput, Session};

@@ -14,6 +14,7 @@ use crate::execute::Instance;
 use crate::graph::{Graph, Origin};
 use crate::plan::{self, Plan};
 use crate::sizes::{self, InputShape};
+use crate::validate::{self, Finding, Validation};
 
 /// Plans that are kept per session.
 const MAX_PLANS: usize = 64;
@@ -40,6 +41,27 @@ impl RunInput<'_> {
     }
 }
 
+/// What happens when the engine's state (policy, registry, health, measurements) changes after a plan was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnChange {
+    /// The next run plans again.
+    #[default]
+    Replan,
+    /// The next run plans again; it is refused if a step would have another kernel.
+    Refuse,
+}
+
+impl OnChange {
+    /// The policy with this name.
+    pub fn from_name(name: &str) -> Option<OnChange> {
+        match name {
+            "replan" => Some(OnChange::Replan),
+            "refuse" => Some(OnChange::Refuse),
+            _ => None,
+        }
+    }
+}
+
 /// What a plan depends on besides the graph.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
@@ -54,6 +76,8 @@ struct Planned {
     idle: Vec<Instance>,
     /// The run that used it last.
     used: u64,
+    /// The engine's generation for which it was made.
+    generation: u64,
 }
 
 #[derive(Debug, Default)]
@@ -68,12 +92,33 @@ pub struct Session {
     engine: Engine,
     graph: Arc<Graph>,
     plans: Mutex<Plans>,
+    validation: Validation,
+    on_change: OnChange,
 }
 
 impl Session {
     /// A session for a normalized graph.
     pub fn new(engine: Engine, graph: Graph) -> Session {
-        Session { engine, graph: Arc::new(graph), plans: Mutex::default() }
+        let (validation, on_change) = (Validation::None, OnChange::default());
+        Session { engine, graph: Arc::new(graph), plans: Mutex::default(), validation, on_change }
+    }
+
+    /// The same session with validated plans, and with another reaction to changes of the engine's state.
+    #[must_use]
+    pub fn checked(self, validation: Validation, on_change: OnChange) -> Session {
+        Session { validation, on_change, ..self }
+    }
+
+    /// The plans that are kept.
+    pub fn plans(&self) -> Vec<Arc<Plan>> {
+        self.lock().by_key.values().map(|planned| planned.plan.clone()).collect()
+    }
+
+    /// What validators find in a plan.
+    pub fn plan_findings(&self, plan: &Plan) -> Vec<Finding> {
+        let mut findings = validate::plan(plan);
+        findings.extend(validate::execution(&self.engine, &self.graph, plan));
+        findings
     }
 
     /// The graph.
@@ -210,21 +255,74 @@ impl Session {
 
     /// An idle instance of the plan, or a new one.
     fn planned(&self, key: &Key) -> Result<Instance, GraphError> {
-        let known = {
+        let generation = self.engine.generation();
+        let (known, stale) = {
             let mut plans = self.lock();
             plans.runs += 1;
             let runs = plans.runs;
-            plans.by_key.get_mut(key).map(|planned| {
-                planned.used = runs;
-                (planned.plan.clone(), planned.idle.pop())
-            })
+            match plans.by_key.get_mut(key) {
+                Some(planned) if planned.generation == generation => {
+                    planned.used = runs;
+                    (Some((planned.plan.clone(), planned.idle.pop())), None)
+                }
+                Some(planned) => (None, Some(planned.plan.clone())),
+                None => (None, None),
+            }
         };
         let plan = match known {
             Some((_, Some(instance))) => return Ok(instance),
             Some((plan, None)) => plan,
-            None => Arc::new(plan::plan(&self.engine, &self.graph, &key.values, &key.alignment)?),
+            None => self.make_plan(key, generation, stale)?,
         };
         Instance::new(plan, self.graph.clone())
+    }
+
+    /// Plans and caches the plan, if it differs from a stale one only as the policy allows.
+    fn make_plan(
+        &self,
+        key: &Key,
+        generation: u64,
+        stale: Option<Arc<Plan>>,
+    ) -> Result<Arc<Plan>, GraphError> {
+        let mut plan = Arc::new(plan::plan(&self.engine, &self.graph, &key.values, &key.alignment)?);
+        if self.validation != Validation::None {
+            self.validation.check(&self.plan_findings(&plan))?;
+        }
+        let changed = stale.as_ref().map_or_else(Vec::new, |stale| self.changed_kernels(stale, &plan));
+        if let (Some(stale), true) = (stale, changed.is_empty()) {
+            // The same kernels: the old plan keeps its memory.
+            plan = stale;
+        }
+        if !changed.is_empty() && self.on_change == OnChange::Refuse {
+            let findings = changed.into_iter().chain([
+                "the engine's state changed after the model was planned: restore it, or compile the model again".to_owned(),
+            ]);
+            return Err(GraphError::Invalid { stage: "execution", findings: findings.collect() });
+        }
+        for change in changed {
+            tracing::info!(%change, "a compiled model was planned again");
+        }
+        let mut plans = self.lock();
+        let used = plans.runs;
+        let idle = plans.by_key.remove(key).filter(|old| Arc::ptr_eq(&old.plan, &plan));
+        let idle = idle.map_or_else(Vec::new, |old| old.idle);
+        plans.by_key.insert(key.clone(), Planned { plan: plan.clone(), idle, used, generation });
+        Ok(plan)
+    }
+
+    /// Steps that have another kernel, or none, in the new plan.
+    fn changed_kernels(&self, old: &Plan, new: &Plan) -> Vec<String> {
+        let id = |step: &plan::Step| step.pinned.entry().spec.id.clone();
+        if old.steps.len() != new.steps.len() {
+            return vec![format!("the plan has {} steps, it had {}", new.steps.len(), old.steps.len())];
+        }
+        let steps = old.steps.iter().zip(&new.steps).filter(|(old, new)| id(old) != id(new));
+        steps
+            .map(|(old, new)| {
+                let origin = &self.graph.node(new.node).origin;
+                format!("{} ({origin}): {} was selected, now {}", new.node, id(old), id(new))
+            })
+            .collect()
     }
 
     fn finish(
@@ -243,13 +341,10 @@ impl Session {
 
     fn give_back(&self, key: Key, instance: Instance) {
         let mut plans = self.lock();
-        let runs = plans.runs;
-        let planned = plans.by_key.entry(key).or_insert_with(|| Planned {
-            plan: instance.plan().clone(),
-            idle: Vec::new(),
-            used: runs,
-        });
-        if Arc::ptr_eq(&planned.plan, instance.plan()) && planned.idle.len() < MAX_IDLE {
+        if let Some(planned) = plans.by_key.get_mut(&key)
+            && Arc::ptr_eq(&planned.plan, instance.plan())
+            && planned.idle.len() < MAX_IDLE
+        {
             planned.idle.push(instance);
         }
         if plans.by_key.len() > MAX_PLANS

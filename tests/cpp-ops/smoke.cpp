@@ -58,6 +58,63 @@ void calls() {
     CHECK(std::fabs(strided.output.as<float>()[1] - 4.0F / scale) < 1e-6F);
 }
 
+/// An ONNX model: `relu(x + b)` for `x` of shape [rows, 2], with b = [1, -1].
+constexpr std::uint8_t model_bytes[] = {
+    0x08, 0x0a, 0x42, 0x04, 0x0a, 0x00, 0x10, 0x12, 0x3a, 0x73, 0x0a, 0x16, 0x0a, 0x01, 0x78, 0x0a, 0x01, 0x62,
+    0x12, 0x01, 0x73, 0x1a, 0x06, 0x6e, 0x6f, 0x64, 0x65, 0x5f, 0x73, 0x22, 0x03, 0x41, 0x64, 0x64, 0x0a, 0x14,
+    0x0a, 0x01, 0x73, 0x12, 0x01, 0x79, 0x1a, 0x06, 0x6e, 0x6f, 0x64, 0x65, 0x5f, 0x79, 0x22, 0x04, 0x52, 0x65,
+    0x6c, 0x75, 0x2a, 0x11, 0x08, 0x02, 0x10, 0x01, 0x42, 0x01, 0x62, 0x4a, 0x08, 0x00, 0x00, 0x80, 0x3f, 0x00,
+    0x00, 0x80, 0xbf, 0x5a, 0x17, 0x0a, 0x01, 0x78, 0x12, 0x12, 0x0a, 0x10, 0x08, 0x01, 0x12, 0x0c, 0x0a, 0x06,
+    0x12, 0x04, 0x72, 0x6f, 0x77, 0x73, 0x0a, 0x02, 0x08, 0x02, 0x62, 0x17, 0x0a, 0x01, 0x79, 0x12, 0x12, 0x0a,
+    0x10, 0x08, 0x01, 0x12, 0x0c, 0x0a, 0x06, 0x12, 0x04, 0x72, 0x6f, 0x77, 0x73, 0x0a, 0x02, 0x08, 0x02};
+
+void compiled_models() {
+    const std::string folder = std::filesystem::temp_directory_path() / ("lz-models-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder);
+    const std::string source = folder + "/model.onnx";
+    const std::string saved = folder + "/model.lz";
+    std::ofstream(source, std::ios::binary).write(reinterpret_cast<const char *>(model_bytes), sizeof(model_bytes));
+    const lz::CompiledModel model = lz::compile(source);
+    CHECK(model.inputs() == std::vector<std::string>{"x"});
+    CHECK(model.outputs() == std::vector<std::string>{"y"});
+    std::vector<float> x = {1.0F, 2.0F, -3.0F, 0.5F};
+    const lz::TensorView rows(std::span<const float>(x), {2, 2});
+    const auto check_result = [&](const lz::CompiledModel &compiled) {
+        const std::vector<lz::Tensor> found = compiled.run({rows});
+        CHECK(found.size() == 1 && found[0].shape().size() == 2);
+        const auto y = found[0].as<float>();
+        CHECK(y[0] == 2.0F && y[1] == 1.0F && y[2] == 0.0F && y[3] == 0.0F);
+    };
+    check_result(model);
+    check_result(lz::CompiledModel::from_onnx(lz::Engine(), std::span<const std::uint8_t>(model_bytes),
+                                              {.optimize = false, .validation = "strict"}));
+    const std::pair<std::string_view, lz::ModelInput> named[] = {{"x", rows}};
+    CHECK(model.run(std::span(named)).size() == 1);
+    CHECK(model.explain({rows}).find("score") != std::string::npos);
+    CHECK(model.freeze().find("decisions") != std::string::npos);
+    model.save(saved);
+    check_result(lz::load(saved, {.verify = true}));
+    try {
+        (void)model.run({lz::TensorView(std::span<const float>(x), {4, 1})});
+        CHECK(!"a wrong shape must be rejected");
+    } catch (const lz::ValidationError &error) {
+        CHECK(std::string(error.what()).find("size 1 is 1, expected 2") != std::string::npos);
+    }
+    try {
+        (void)lz::load(source);
+        CHECK(!"an ONNX file is no saved model");
+    } catch (const lz::ConfigurationError &error) {
+        CHECK(std::string(error.what()).find("damaged") != std::string::npos);
+    }
+    try {
+        (void)lz::compile(folder + "/absent.onnx");
+        CHECK(!"a missing file must be an error");
+    } catch (const lz::ConfigurationError &error) {
+        CHECK(std::string(error.what()).find("absent.onnx") != std::string::npos);
+    }
+    std::filesystem::remove_all(folder);
+}
+
 void errors() {
     const lz::Engine engine;
     std::vector<float> x = rows();
@@ -431,6 +488,7 @@ int main() {
     ::setenv("HOME", home.c_str(), 1);
     calls();
     errors();
+    compiled_models();
     special_tokens();
     stated_truncation();
     dlpack();

@@ -11,6 +11,7 @@ pub mod engine;
 pub mod generated;
 pub mod health;
 pub mod inspect;
+pub mod model;
 mod operation;
 pub mod output;
 pub mod perfdb;

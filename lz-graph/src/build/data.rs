@@ -120,6 +120,28 @@ impl Builder {
         self.reshape(taken, result)
     }
 
+    /// Positions in the flattened dimensions `sizes`, from one tensor of indices per dimension; they broadcast, and negative ones count
+    /// from the end.
+    ///
+    /// Each index is looked up in a table of its dimension's positions, so that an index outside its dimension is refused at run time and
+    /// never addresses another row.
+    pub fn linear_index(&mut self, indices: &[NodeId], sizes: &[Dim]) -> Result<NodeId, GraphError> {
+        let mut stride = Dim::from(1);
+        let mut total: Option<NodeId> = None;
+        for (&index, size) in indices.iter().zip(sizes).rev() {
+            let numbers = self.arange(Dim::from(0), 1, size.clone(), DType::I64)?;
+            let table =
+                if stride.is(1) { numbers } else { self.binary_size("mul", numbers, stride.clone(), false)? };
+            let offset = self.take(table, 0, index)?;
+            total = Some(match total {
+                None => offset,
+                Some(total) => self.binary("add", offset, total)?,
+            });
+            stride = stride.times(size);
+        }
+        total.ok_or_else(|| self.error("an index without elements"))
+    }
+
     /// One element per index along a dimension, the other positions being the index's own (torch's `gather`).
     pub fn take_along(&mut self, x: NodeId, axis: usize, indices: NodeId) -> Result<NodeId, GraphError> {
         let mut source = x;

@@ -36,6 +36,7 @@ use lz_engine::Engine;
 
 use crate::error::GraphError;
 use crate::graph::Graph;
+use crate::validate::{self, Phase, Validation};
 pub use report::{Report, Rewrite};
 use rewriter::Rewriter;
 pub use verify::verify;
@@ -96,6 +97,15 @@ const MAX_ROUNDS: usize = 32;
 
 /// Runs all passes until none changes the graph. Unused nodes are removed.
 pub fn optimize(graph: &mut Graph, options: &Options<'_>) -> Result<Report, GraphError> {
+    optimize_verified(graph, options, None)
+}
+
+/// As [`optimize`]; with an engine, every pass is verified: the graph runs before and after it with random inputs.
+pub fn optimize_verified(
+    graph: &mut Graph,
+    options: &Options<'_>,
+    references: Option<&Engine>,
+) -> Result<Report, GraphError> {
     if let Some(unknown) = options.disabled.iter().find(|name| names().all(|known| known != name.as_str())) {
         let known = names().collect::<Vec<_>>().join(", ");
         return Err(GraphError::Invalid {
@@ -110,12 +120,16 @@ pub fn optimize(graph: &mut Graph, options: &Options<'_>) -> Result<Report, Grap
         report.rounds += 1;
         let before = report.rewrites.len();
         for pass in PASSES.iter().filter(|pass| !options.disabled.iter().any(|name| name == pass.name)) {
+            let before = references.map(|_| graph.clone());
             let mut rewriter = Rewriter::new(std::mem::take(graph), options.engine);
             (pass.run)(&mut rewriter);
             let (changed, rewrites) = rewriter.finish(pass.name, pass.tolerance);
             *graph = changed;
             if !rewrites.is_empty() {
                 graph.normalize()?;
+                if let (Some(before), Some(engine)) = (&before, references) {
+                    verify_pass(before, graph, engine, pass, &mut report)?;
+                }
                 report.rewrites.extend(rewrites);
             }
         }
@@ -129,6 +143,29 @@ pub fn optimize(graph: &mut Graph, options: &Options<'_>) -> Result<Report, Grap
     }
     remove_repeated_checks(graph);
     Ok(report)
+}
+
+/// Validates the graph after a pass, and compares it with the one before; a graph that cannot run with small random inputs is reported
+/// as not verified.
+fn verify_pass(
+    before: &Graph,
+    after: &Graph,
+    engine: &Engine,
+    pass: &Pass,
+    report: &mut Report,
+) -> Result<(), GraphError> {
+    let valid = Validation::Normal.check(&validate::graph(after, Phase::Passes));
+    match valid.and_then(|()| verify(before, after, engine, pass.tolerance)) {
+        Ok(()) => Ok(()),
+        Err(GraphError::Invalid { stage, findings }) => {
+            let findings = findings.into_iter().map(|finding| format!("pass `{}`: {finding}", pass.name));
+            Err(GraphError::Invalid { stage, findings: findings.collect() })
+        }
+        Err(error) => {
+            report.unverified.push(format!("pass `{}` was not verified: {error}", pass.name));
+            Ok(())
+        }
+    }
 }
 
 /// Rewrites infer shapes again and so repeat checks.

@@ -28,6 +28,8 @@ pub struct Report {
     pub rounds: usize,
     /// Whether the limit on rounds stopped the passes before a fixed point.
     pub stopped: bool,
+    /// Passes that verification could not run, and why.
+    pub unverified: Vec<String>,
 }
 
 impl Report {

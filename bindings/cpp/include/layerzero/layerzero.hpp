@@ -1,6 +1,7 @@
-// Includes all headers: the engine, tensors and all operations.
+// Includes all headers: the engine, tensors, all operations and compiled models.
 #pragma once
 
+#include <layerzero/compiled.hpp>
 #include <layerzero/engine.hpp>
 #include <layerzero/error.hpp>
 #include <layerzero/kernel.hpp>

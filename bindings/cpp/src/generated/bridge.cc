@@ -1023,6 +1023,7 @@ namespace lz {
   namespace bridge {
     struct Engine;
     struct Failure;
+    struct ModelHandle;
     struct Scope;
     struct TokenizerHandle;
   }
@@ -1057,6 +1058,20 @@ private:
   };
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$Failure
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ModelHandle
+#define CXXBRIDGE1_STRUCT_lz$bridge$ModelHandle
+struct ModelHandle final : public ::rust::Opaque {
+  ~ModelHandle() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ModelHandle
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$Scope
 #define CXXBRIDGE1_STRUCT_lz$bridge$Scope
@@ -1117,6 +1132,8 @@ extern "C" {
 ::std::size_t lz$bridge$cxxbridge1$205$Engine$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Failure$operator$sizeof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Failure$operator$alignof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$ModelHandle$operator$sizeof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$ModelHandle$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Scope$operator$sizeof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Scope$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$TokenizerHandle$operator$sizeof() noexcept;
@@ -1203,6 +1220,32 @@ void lz$bridge$cxxbridge1$205$engine_tables(::lz::bridge::Engine const &engine, 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept;
 
 void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
+
+::lz::bridge::ModelHandle *lz$bridge$cxxbridge1$205$model_new() noexcept;
+
+::lz::bridge::ModelHandle *lz$bridge$cxxbridge1$205$model_share(::lz::bridge::ModelHandle const &handle) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool optimize, ::rust::Str validation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, bool optimize, ::rust::Str validation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_load(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool verify, bool refuse_missing_kernels) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_save(::lz::bridge::ModelHandle const &handle, ::rust::Str path) noexcept;
+
+void lz$bridge$cxxbridge1$205$model_inputs(::lz::bridge::ModelHandle const &handle, ::rust::Vec<::rust::String> *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$model_outputs(::lz::bridge::ModelHandle const &handle, ::rust::Vec<::rust::String> *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$model_graph(::lz::bridge::ModelHandle const &handle, ::rust::String *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &handle, ::rust::Vec<::rust::String> *return$) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_freeze(::lz::bridge::ModelHandle const &handle, ::rust::String &text) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_explain(::lz::bridge::ModelHandle const &handle, ::rust::Slice<::std::size_t const> inputs, ::rust::String &text) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_run(::lz::bridge::ModelHandle const &handle, ::rust::Slice<::std::size_t const> inputs, ::rust::Slice<::std::uint8_t const> writable, ::lz_output *outputs) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1395,6 +1438,14 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 
 ::std::size_t Failure::layout::align() noexcept {
   return lz$bridge$cxxbridge1$205$Failure$operator$alignof();
+}
+
+::std::size_t ModelHandle::layout::size() noexcept {
+  return lz$bridge$cxxbridge1$205$ModelHandle$operator$sizeof();
+}
+
+::std::size_t ModelHandle::layout::align() noexcept {
+  return lz$bridge$cxxbridge1$205$ModelHandle$operator$alignof();
 }
 
 ::std::size_t Scope::layout::size() noexcept {
@@ -1597,6 +1648,66 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept {
 
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept {
   lz$bridge$cxxbridge1$205$tokenizer_describe(handle, description);
+}
+
+::rust::Box<::lz::bridge::ModelHandle> model_new() noexcept {
+  return ::rust::Box<::lz::bridge::ModelHandle>::from_raw(lz$bridge$cxxbridge1$205$model_new());
+}
+
+::rust::Box<::lz::bridge::ModelHandle> model_share(::lz::bridge::ModelHandle const &handle) noexcept {
+  return ::rust::Box<::lz::bridge::ModelHandle>::from_raw(lz$bridge$cxxbridge1$205$model_share(handle));
+}
+
+::lz::bridge::Failure *model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool optimize, ::rust::Str validation) noexcept {
+  return lz$bridge$cxxbridge1$205$model_compile(handle, engine, path, optimize, validation);
+}
+
+::lz::bridge::Failure *model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, bool optimize, ::rust::Str validation) noexcept {
+  return lz$bridge$cxxbridge1$205$model_compile_bytes(handle, engine, bytes, optimize, validation);
+}
+
+::lz::bridge::Failure *model_load(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool verify, bool refuse_missing_kernels) noexcept {
+  return lz$bridge$cxxbridge1$205$model_load(handle, engine, path, verify, refuse_missing_kernels);
+}
+
+::lz::bridge::Failure *model_save(::lz::bridge::ModelHandle const &handle, ::rust::Str path) noexcept {
+  return lz$bridge$cxxbridge1$205$model_save(handle, path);
+}
+
+::rust::Vec<::rust::String> model_inputs(::lz::bridge::ModelHandle const &handle) noexcept {
+  ::rust::MaybeUninit<::rust::Vec<::rust::String>> return$;
+  lz$bridge$cxxbridge1$205$model_inputs(handle, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::rust::Vec<::rust::String> model_outputs(::lz::bridge::ModelHandle const &handle) noexcept {
+  ::rust::MaybeUninit<::rust::Vec<::rust::String>> return$;
+  lz$bridge$cxxbridge1$205$model_outputs(handle, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::rust::String model_graph(::lz::bridge::ModelHandle const &handle) noexcept {
+  ::rust::MaybeUninit<::rust::String> return$;
+  lz$bridge$cxxbridge1$205$model_graph(handle, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::rust::Vec<::rust::String> model_findings(::lz::bridge::ModelHandle const &handle) noexcept {
+  ::rust::MaybeUninit<::rust::Vec<::rust::String>> return$;
+  lz$bridge$cxxbridge1$205$model_findings(handle, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::lz::bridge::Failure *model_freeze(::lz::bridge::ModelHandle const &handle, ::rust::String &text) noexcept {
+  return lz$bridge$cxxbridge1$205$model_freeze(handle, text);
+}
+
+::lz::bridge::Failure *model_explain(::lz::bridge::ModelHandle const &handle, ::rust::Slice<::std::size_t const> inputs, ::rust::String &text) noexcept {
+  return lz$bridge$cxxbridge1$205$model_explain(handle, inputs, text);
+}
+
+::lz::bridge::Failure *model_run(::lz::bridge::ModelHandle const &handle, ::rust::Slice<::std::size_t const> inputs, ::rust::Slice<::std::uint8_t const> writable, ::lz_output *outputs) noexcept {
+  return lz$bridge$cxxbridge1$205$model_run(handle, inputs, writable, outputs);
 }
 
 ::lz::bridge::Failure *activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
@@ -1969,6 +2080,10 @@ void cxxbridge1$box$lz$bridge$Scope$drop(::rust::Box<::lz::bridge::Scope> *ptr) 
 ::lz::bridge::TokenizerHandle *cxxbridge1$box$lz$bridge$TokenizerHandle$alloc() noexcept;
 void cxxbridge1$box$lz$bridge$TokenizerHandle$dealloc(::lz::bridge::TokenizerHandle *) noexcept;
 void cxxbridge1$box$lz$bridge$TokenizerHandle$drop(::rust::Box<::lz::bridge::TokenizerHandle> *ptr) noexcept;
+
+::lz::bridge::ModelHandle *cxxbridge1$box$lz$bridge$ModelHandle$alloc() noexcept;
+void cxxbridge1$box$lz$bridge$ModelHandle$dealloc(::lz::bridge::ModelHandle *) noexcept;
+void cxxbridge1$box$lz$bridge$ModelHandle$drop(::rust::Box<::lz::bridge::ModelHandle> *ptr) noexcept;
 } // extern "C"
 
 namespace rust {
@@ -2020,6 +2135,18 @@ void Box<::lz::bridge::TokenizerHandle>::allocation::dealloc(::lz::bridge::Token
 template <>
 void Box<::lz::bridge::TokenizerHandle>::drop() noexcept {
   cxxbridge1$box$lz$bridge$TokenizerHandle$drop(this);
+}
+template <>
+::lz::bridge::ModelHandle *Box<::lz::bridge::ModelHandle>::allocation::alloc() noexcept {
+  return cxxbridge1$box$lz$bridge$ModelHandle$alloc();
+}
+template <>
+void Box<::lz::bridge::ModelHandle>::allocation::dealloc(::lz::bridge::ModelHandle *ptr) noexcept {
+  cxxbridge1$box$lz$bridge$ModelHandle$dealloc(ptr);
+}
+template <>
+void Box<::lz::bridge::ModelHandle>::drop() noexcept {
+  cxxbridge1$box$lz$bridge$ModelHandle$drop(this);
 }
 } // namespace cxxbridge1
 } // namespace rust

@@ -6,6 +6,7 @@ use crate::api::*;
 use crate::call::*;
 use crate::engine::*;
 use crate::health::*;
+use crate::model::*;
 use crate::perfdb::*;
 use super::activation_gelu::{activation_gelu, activation_gelu_explain};
 use super::activation_gelu_mul::{activation_gelu_mul, activation_gelu_mul_explain};
@@ -57,6 +58,7 @@ pub mod ffi {
     extern "Rust" {
         type Engine;
         type Failure;
+        type ModelHandle;
         type Scope;
         type TokenizerHandle;
 
@@ -110,6 +112,43 @@ pub mod ffi {
         fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8], whole_texts: bool) -> *mut Failure;
         fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHandle) -> *mut Failure;
         unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer);
+
+        fn model_new() -> Box<ModelHandle>;
+        fn model_share(handle: &ModelHandle) -> Box<ModelHandle>;
+        fn model_compile(
+            handle: &mut ModelHandle,
+            engine: &Engine,
+            path: &str,
+            optimize: bool,
+            validation: &str,
+        ) -> *mut Failure;
+        fn model_compile_bytes(
+            handle: &mut ModelHandle,
+            engine: &Engine,
+            bytes: &[u8],
+            optimize: bool,
+            validation: &str,
+        ) -> *mut Failure;
+        fn model_load(
+            handle: &mut ModelHandle,
+            engine: &Engine,
+            path: &str,
+            verify: bool,
+            refuse_missing_kernels: bool,
+        ) -> *mut Failure;
+        fn model_save(handle: &ModelHandle, path: &str) -> *mut Failure;
+        fn model_inputs(handle: &ModelHandle) -> Vec<String>;
+        fn model_outputs(handle: &ModelHandle) -> Vec<String>;
+        fn model_graph(handle: &ModelHandle) -> String;
+        fn model_findings(handle: &ModelHandle) -> Vec<String>;
+        fn model_freeze(handle: &ModelHandle, text: &mut String) -> *mut Failure;
+        unsafe fn model_explain(handle: &ModelHandle, inputs: &[usize], text: &mut String) -> *mut Failure;
+        unsafe fn model_run(
+            handle: &ModelHandle,
+            inputs: &[usize],
+            writable: &[u8],
+            outputs: *mut Output,
+        ) -> *mut Failure;
     }
 
     // Owned by C++.

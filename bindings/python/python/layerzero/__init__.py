@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from layerzero import _watch, ops
-from layerzero._compile import CompiledModel, Session, compile
+from layerzero._compile import CompiledModel, Session, compile, load
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
 from layerzero._functions import (
@@ -90,6 +90,7 @@ __all__ = [
     "list_circuits",
     "list_kernels",
     "list_operations",
+    "load",
     "load_backends",
     "load_config",
     "load_dispatch_table",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from layerzero import _native, ops
+from layerzero._compile.compiled import CompiledModel
 from layerzero._inspect import Explanation, explain
 from layerzero._report import Report, table
 
@@ -16,7 +17,7 @@ Call = tuple[str, Mapping[str, Any]]
 
 
 def tune(
-    operation: str,
+    operation: str | CompiledModel,
     /,
     *args: Any,
     samples: int = 20,
@@ -29,7 +30,12 @@ def tune(
     their order is settled. Ctrl-C stops it, and finished measurements are stored. `progress` shows a bar (by
     default if stderr is a terminal), or is called with kernel, nanoseconds, samples taken and the maximum
     number of samples.
+
+    A compiled model instead of an operation is measured in place: every kernel of every different step of its
+    plan for these inputs. Its next run plans again with the results.
     """
+    if isinstance(operation, CompiledModel):
+        return operation.tune(*args, samples=samples, **keywords)
     on_progress: Callable[[str, float, int, int], object] | None = None
     if callable(progress):
         on_progress = progress

@@ -81,6 +81,18 @@ def _tokenize() -> None:
     tokenizers.install()
 
 
+def _compile_backend() -> None:
+    from torch._dynamo.backends import registry
+
+    def layerzero(module: Any, inputs: Any, **options: Any) -> Any:
+        """Compiled graphs around which torch runs the rest."""
+        from layerzero._compile.dynamo import backend
+
+        return backend(module, inputs, **options)
+
+    registry.register_backend(layerzero, name="layerzero")
+
+
 def install() -> None:
     """Installs the import hooks."""
     if os.environ.get("LAYERZERO_TOKENIZERS", "0") not in ("", "0"):
@@ -88,3 +100,4 @@ def install() -> None:
         when_imported("transformers.tokenization_utils_tokenizers", _tokenize)
     when_imported("torch", _define)
     when_imported("torch._dynamo", _substitute)
+    when_imported("torch._dynamo.backends.registry", _compile_backend)

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import layerzero as lz
@@ -100,6 +101,14 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--output", "-o", default="layerzero.lock")
+    one = add("compile", _compile, "compile an ONNX model, and save it for lz.load")
+    one.add_argument("model", help="an ONNX file, or a compiled model that was saved")
+    one.add_argument("--output", "-o", metavar="FILE", help="save the compiled model")
+    one.add_argument("--explain", action="store_true", help="show all stages and the kernel of every step")
+    one.add_argument(
+        "--size", action="append", default=[], metavar="NAME=VALUE", help="a size to plan for, such as batch=4; default: 1"
+    )
+    one.add_argument("--strict", action="store_true", help="fail on warnings, and compare every pass with the reference")
     one = add("perfdb", _perfdb, "show, export, import or delete stored measurements")
     one.add_argument("action", choices=("show", "export", "import", "prune"))
     one.add_argument("file", nargs="?", help="file to export to or import from")
@@ -333,6 +342,44 @@ def _freeze(options: argparse.Namespace) -> Report:
     text = lz.freeze(options.output, [(options.operation, _arguments(options.arguments))])
     rows = [(line,) for line in text.splitlines()]
     return Report((table(options.output, ("decisions",), rows),), {"path": options.output, "text": text})
+
+
+def _compile(options: argparse.Namespace) -> Report | str:
+    sizes = {}
+    for text in options.size:
+        name, _, value = text.partition("=")
+        if not name or not value.isdigit():
+            raise ValueError(f"expected NAME=VALUE, got {text!r}; for example batch=4")
+        sizes[name] = int(value)
+    if options.model.endswith(".onnx"):
+        compiled = lz.compile(options.model, validation="strict" if options.strict else "normal")
+    else:
+        compiled = lz.load(options.model, verify=options.strict)
+    samples = [SimpleNamespace(shape=shape) for shape in compiled.sample_shapes(**sizes)]
+    plan = compiled.plan(*samples)
+    if options.output:
+        compiled.save(options.output)
+    if options.explain:
+        return compiled.explain(*samples)
+    types = {name: f"{dtype}[{', '.join(map(str, shape))}]" for name, dtype, shape in compiled.input_types}
+    facts = {
+        "nodes": plan["imported_nodes"],
+        "steps": len(plan["steps"]),
+        "rewrites": len(compiled.rewrites),
+        "constant_bytes": plan["constant_bytes"],
+        "arena_bytes": plan["arena_bytes"],
+        "saved": options.output,
+    }
+    findings = [finding._asdict() for finding in compiled.findings]
+    data = {"inputs": types, "outputs": compiled.outputs, **facts, "findings": findings}
+    tables = [
+        table("inputs", ("name", "type"), types.items()),
+        table("outputs", ("name",), [(name,) for name in compiled.outputs]),
+        table(options.model, ("what", "value"), facts.items()),
+    ]
+    if findings:
+        tables.append(table("findings", ("phase", "severity", "validator", "message"), compiled.findings))
+    return Report(tuple(tables), data)
 
 
 def _perfdb(options: argparse.Namespace) -> Report:

@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyString};
 
-use super::compiled::CompiledGraph;
+use super::compiled::{CompiledGraph, options};
 use super::raise_graph;
 use super::size::{Size, SymbolicSize, to_python};
 use crate::error::validation_error;
@@ -372,6 +372,12 @@ impl GraphBuilder {
         self.build(py, &[x, indices], |build| build.take(NodeId(x), axis, NodeId(indices)))
     }
 
+    /// Positions in flattened dimensions, from one tensor of indices per dimension; indices outside are refused at run time.
+    fn linear_index(&mut self, py: Python<'_>, indices: Vec<u32>, sizes: Vec<Size>) -> PyResult<u32> {
+        let sizes = dims(sizes);
+        self.build(py, &indices, |build| build.linear_index(&nodes(&indices), &sizes))
+    }
+
     /// One element per index along a dimension (torch's `gather`).
     fn take_along(&mut self, py: Python<'_>, x: u32, axis: usize, indices: u32) -> PyResult<u32> {
         self.build(py, &[x, indices], |build| build.take_along(NodeId(x), axis, NodeId(indices)))
@@ -413,18 +419,22 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Optimizes the graph, if asked for, and makes it executable; the builder cannot be used any more.
-    #[pyo3(signature = (optimize = true, disabled_passes = Vec::new()))]
+    /// Compiles the graph; the builder cannot be used any more.
+    #[pyo3(signature = (optimize = true, disabled_passes = Vec::new(), validation = "normal", nan = "allow", on_change = "replan"))]
     fn finish(
         &mut self,
         py: Python<'_>,
         optimize: bool,
         disabled_passes: Vec<String>,
+        validation: &str,
+        nan: &str,
+        on_change: &str,
     ) -> PyResult<CompiledGraph> {
+        let options = options(optimize, disabled_passes, validation, nan, on_change)?;
         self.get()?;
         let Some(builder) = self.builder.take() else { return Err(PyValueError::new_err("no graph")) };
         let graph = builder.finish().map_err(|error| raise_graph(py, &error))?;
-        CompiledGraph::new(py, graph, optimize, disabled_passes)
+        CompiledGraph::new(py, graph, &options)
     }
 }
 

@@ -1,15 +1,21 @@
-//! `CompiledGraph`: a session of the process's engine.
+//! `CompiledGraph`: a compiled model of the process's engine.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
 
 use lz_core::tensor::Dims;
 use lz_core::{DType, TensorMut};
+use lz_graph::compiled::{MissingKernels, NanPolicy};
 use lz_graph::graph::NodeKind;
-use lz_graph::passes::{self, Options, Report};
 use lz_graph::sizes::InputShape;
-use lz_graph::{Graph, RunInput, Session};
+use lz_graph::validate::Validation;
+use lz_graph::{CompiledModel, Graph, GraphError, LoadOptions, OnChange, Options, RunInput};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::raise_graph;
+use super::size::to_python;
 use crate::engine::engine;
 use crate::error::validation_error;
 use crate::tensor::{BorrowGuard, BorrowedTensor, Kind, Problem, describe_contiguous, numpy, torch};
@@ -19,36 +25,69 @@ use lz_core::{Reason, ReasonCode};
 /// A graph that runs. Threads may share it.
 #[pyclass(name = "CompiledGraph", module = "layerzero._native", frozen)]
 pub struct CompiledGraph {
-    session: Session,
-    /// The number of nodes before passes.
-    imported: usize,
-    report: Report,
+    model: CompiledModel,
+}
+
+/// The case of an option, by name.
+fn case<T>(option: &str, name: &str, known: &[&str], find: impl Fn(&str) -> Option<T>) -> PyResult<T> {
+    find(name).ok_or_else(|| {
+        let known = known.iter().map(|one| format!("'{one}'")).collect::<Vec<_>>().join(", ");
+        PyValueError::new_err(format!("{option} is '{name}', expected one of {known}"))
+    })
+}
+
+fn on_change(name: &str) -> PyResult<OnChange> {
+    case("on_change", name, &["replan", "refuse"], OnChange::from_name)
+}
+
+fn nan_policy(name: &str) -> PyResult<NanPolicy> {
+    case("nan", name, &["allow", "refuse"], NanPolicy::from_name)
+}
+
+/// The options of `lz.compile`.
+pub fn options(
+    optimize: bool,
+    disabled_passes: Vec<String>,
+    validation: &str,
+    nan: &str,
+    change: &str,
+) -> PyResult<Options> {
+    let validation = case("validation", validation, &["none", "normal", "strict"], Validation::from_name)?;
+    Ok(Options {
+        optimize,
+        disabled_passes,
+        validation,
+        nan: nan_policy(nan)?,
+        on_change: on_change(change)?,
+    })
 }
 
 impl CompiledGraph {
-    /// Runs all passes but the disabled ones, if asked for.
-    pub fn new(
+    /// Compiles a graph.
+    pub fn new(py: Python<'_>, graph: Graph, options: &Options) -> PyResult<CompiledGraph> {
+        CompiledGraph::made(py, |engine| CompiledModel::new(engine, graph, options))
+    }
+
+    fn made(
         py: Python<'_>,
-        mut graph: Graph,
-        optimize: bool,
-        disabled: Vec<String>,
+        make: impl FnOnce(&lz_engine::Engine) -> Result<CompiledModel, GraphError> + Send,
     ) -> PyResult<CompiledGraph> {
         let engine = engine()?;
-        let imported = graph.nodes.len();
-        let mut report = Report::default();
-        if optimize {
-            let options = Options { disabled, engine: Some(engine) };
-            let optimized = py.detach(|| passes::optimize(&mut graph, &options));
-            report = optimized.map_err(|error| raise_graph(py, &error))?;
-        }
-        Ok(CompiledGraph { session: Session::new(engine.clone(), graph), imported, report })
+        let model = py.detach(|| make(engine)).map_err(|error| raise_graph(py, &error))?;
+        Ok(CompiledGraph { model })
+    }
+
+    fn shapes(&self, shapes: Vec<Vec<i64>>) -> Vec<InputShape> {
+        let graph = self.model.graph();
+        let inputs = shapes.into_iter().zip(&graph.inputs);
+        inputs.map(|(shape, input)| InputShape { shape, dtype: graph.node(input.node).dtype }).collect()
     }
 
     fn problem(&self, py: Python<'_>, index: usize, problem: Problem) -> PyErr {
         match problem {
             Problem::Python(error) => error,
             Problem::Reason(reason) => {
-                let name = self.session.graph().inputs.get(index).map_or("", |input| input.name.as_str());
+                let name = self.model.graph().inputs.get(index).map_or("", |input| input.name.as_str());
                 validation_error(py, "graph", reason.argument(name))
             }
         }
@@ -57,6 +96,125 @@ impl CompiledGraph {
 
 #[pymethods]
 impl CompiledGraph {
+    /// Compiles an ONNX model: a path, or its bytes.
+    #[staticmethod]
+    #[pyo3(signature = (model, optimize = true, disabled_passes = Vec::new(), validation = "normal", nan = "allow", on_change = "replan"))]
+    fn from_onnx(
+        py: Python<'_>,
+        model: &Bound<'_, PyAny>,
+        optimize: bool,
+        disabled_passes: Vec<String>,
+        validation: &str,
+        nan: &str,
+        on_change: &str,
+    ) -> PyResult<CompiledGraph> {
+        let options = options(optimize, disabled_passes, validation, nan, on_change)?;
+        if let Ok(bytes) = model.cast::<PyBytes>() {
+            let bytes = bytes.as_bytes();
+            return CompiledGraph::made(py, |engine| CompiledModel::from_onnx_bytes(engine, bytes, &options));
+        }
+        let path: PathBuf = model.extract()?;
+        CompiledGraph::made(py, |engine| CompiledModel::from_onnx(engine, &path, &options))
+    }
+
+    /// Loads a model that `save` wrote.
+    #[staticmethod]
+    #[pyo3(signature = (path, verify = false, missing_kernels = "replan", nan = "allow", on_change = "replan"))]
+    fn load(
+        py: Python<'_>,
+        path: PathBuf,
+        verify: bool,
+        missing_kernels: &str,
+        nan: &str,
+        on_change: &str,
+    ) -> PyResult<CompiledGraph> {
+        let missing =
+            case("missing_kernels", missing_kernels, &["replan", "refuse"], MissingKernels::from_name)?;
+        let (nan, on_change) = (nan_policy(nan)?, self::on_change(on_change)?);
+        let options = LoadOptions { verify, missing_kernels: missing, nan, on_change };
+        CompiledGraph::made(py, |engine| CompiledModel::load(engine, &path, &options))
+    }
+
+    /// Writes the graph, its constants and the decisions so far into one file.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| self.model.save(&path)).map_err(|error| raise_graph(py, &error))
+    }
+
+    /// The decisions of all cached plans, as the text of a lockfile.
+    fn freeze(&self, py: Python<'_>) -> PyResult<String> {
+        self.model.freeze().map(|lockfile| lockfile.text()).map_err(|error| raise_graph(py, &error))
+    }
+
+    /// How the decisions of all cached plans differ from the text of a lockfile.
+    fn verify_decisions(&self, py: Python<'_>, text: &str) -> PyResult<Vec<String>> {
+        let expected = lz_engine::table::Lockfile::read("lockfile", text)
+            .map_err(|error| crate::error::raise(py, &lz_core::Error::from(error)))?;
+        self.model.verify_decisions(&expected).map_err(|error| raise_graph(py, &error))
+    }
+
+    /// What validators found: phase, severity, validator and message.
+    #[getter]
+    fn findings(&self) -> Vec<(&'static str, &'static str, &'static str, String)> {
+        let findings = self.model.findings().iter();
+        findings
+            .map(|one| (one.phase.name(), one.severity.name(), one.validator, one.message.clone()))
+            .collect()
+    }
+
+    /// The stages of the compilation and their seconds.
+    #[getter]
+    fn stages(&self) -> Vec<(&'static str, f64)> {
+        self.model.stages().iter().map(|stage| (stage.name, stage.time.as_secs_f64())).collect()
+    }
+
+    /// Everything about the model for inputs of these shapes, as text.
+    fn explain(&self, py: Python<'_>, shapes: Vec<Vec<i64>>) -> PyResult<String> {
+        let shapes = self.shapes(shapes);
+        py.detach(|| self.model.explain(&shapes)).map_err(|error| raise_graph(py, &error))
+    }
+
+    /// Measures the kernels of every step for inputs of these shapes: a dict per different step.
+    #[pyo3(signature = (shapes, samples = 20))]
+    fn tune<'py>(
+        &self,
+        py: Python<'py>,
+        shapes: Vec<Vec<i64>>,
+        samples: u32,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        use lz_engine::tune::{Outcome, TuneOptions};
+        use std::ops::ControlFlow;
+        let shapes = self.shapes(shapes);
+        let options = TuneOptions { max_samples: samples.max(1), ..TuneOptions::default() };
+        // Ctrl-C stops the measurement; finished measurements are stored.
+        let mut report = |_: &lz_engine::tune::Progress<'_>| match py.check_signals() {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        };
+        let tuned =
+            self.model.tune(&shapes, &options, &mut report).map_err(|error| raise_graph(py, &error))?;
+        let mut all = Vec::with_capacity(tuned.len());
+        for step in tuned {
+            let entry = PyDict::new(py);
+            entry.set_item("operation", step.operation)?;
+            entry.set_item("source", &step.origin)?;
+            entry.set_item("steps", step.steps)?;
+            entry.set_item("selected", &step.selected)?;
+            entry.set_item("best", step.result.best())?;
+            entry.set_item("kept", matches!(step.result.kept, Some(Ok(()))))?;
+            let kernels = PyList::empty(py);
+            for (kernel, outcome) in &step.result.kernels {
+                let median = match outcome {
+                    Outcome::Measured(timing) => Some(timing.median_ns),
+                    _ => None,
+                };
+                kernels.append((kernel, outcome.state(), median))?;
+            }
+            entry.set_item("kernels", kernels)?;
+            all.push(entry);
+        }
+        Ok(all)
+    }
+
     /// Runs the graph. Outputs are tensors of the library of the first input.
     fn run<'py>(&self, py: Python<'py>, inputs: Vec<Bound<'py, PyAny>>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut borrowed = Vec::with_capacity(inputs.len());
@@ -64,7 +222,7 @@ impl CompiledGraph {
             let tensor = BorrowedTensor::new(input.as_borrowed());
             borrowed.push(tensor.map_err(|problem| self.problem(py, index, problem))?);
         }
-        let graph = self.session.graph();
+        let graph = self.model.graph();
         let mut run_inputs = Vec::with_capacity(borrowed.len());
         for (index, tensor) in borrowed.iter_mut().enumerate() {
             let mutable = graph.inputs.get(index).is_some_and(|input| input.mutable);
@@ -84,7 +242,7 @@ impl CompiledGraph {
             .iter()
             .map(|input| InputShape { shape: input.view().shape().to_vec(), dtype: input.view().dtype() })
             .collect();
-        let types = self.session.output_types(&shapes).map_err(|error| raise_graph(py, &error))?;
+        let types = self.model.session().output_types(&shapes).map_err(|error| raise_graph(py, &error))?;
         let like = inputs.first();
         let mut results = Vec::with_capacity(types.len());
         let mut outputs: Vec<TensorMut<'static>> = Vec::with_capacity(types.len());
@@ -96,7 +254,7 @@ impl CompiledGraph {
             outputs.push(tensor);
             guards.push(guard);
         }
-        let result = py.detach(|| self.session.run_into(run_inputs, &mut outputs));
+        let result = py.detach(|| self.model.run_into(run_inputs, &mut outputs));
         result.map_err(|error| raise_graph(py, &error))?;
         Ok(results)
     }
@@ -104,42 +262,74 @@ impl CompiledGraph {
     /// The names of the inputs, in order.
     #[getter]
     fn inputs(&self) -> Vec<&str> {
-        self.session.graph().inputs.iter().map(|input| input.name.as_str()).collect()
+        self.model.graph().inputs.iter().map(|input| input.name.as_str()).collect()
+    }
+
+    /// Name, dtype and shape of every input.
+    #[getter]
+    fn input_types<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Vec<(&str, &'static str, Vec<Bound<'py, PyAny>>)>> {
+        let graph = self.model.graph();
+        let inputs = graph.inputs.iter().map(|input| {
+            let node = graph.node(input.node);
+            let shape = node.shape.iter().map(|dim| to_python(py, dim)).collect::<PyResult<_>>()?;
+            Ok((input.name.as_str(), node.dtype.long_name(), shape))
+        });
+        inputs.collect()
+    }
+
+    /// The shapes of the inputs for these values of symbols, by name; the others get 1, or the smallest value that they may have.
+    fn shapes_for(&self, py: Python<'_>, sizes: HashMap<String, i64>) -> PyResult<Vec<Vec<i64>>> {
+        let graph = self.model.graph();
+        if let Some(unknown) =
+            sizes.keys().find(|name| graph.symbols.iter().all(|symbol| symbol.name != **name))
+        {
+            let known: Vec<&str> = graph.symbols.iter().map(|symbol| symbol.name.as_str()).collect();
+            let message = format!("there is no size `{unknown}`; expected one of {}", known.join(", "));
+            return Err(PyValueError::new_err(message));
+        }
+        let value = |symbol: &lz_graph::graph::SymbolInfo| {
+            sizes.get(&symbol.name).copied().unwrap_or(symbol.min.max(1))
+        };
+        let values: Vec<i64> = graph.symbols.iter().map(value).collect();
+        let shape = |input: &lz_graph::graph::InputInfo| {
+            lz_graph::sizes::shape(&graph.node(input.node).shape, &values)
+        };
+        let shapes = graph.inputs.iter().map(shape).collect::<Result<_, _>>();
+        shapes.map_err(|error| raise_graph(py, &error))
     }
 
     /// The names of the outputs, in order.
     #[getter]
     fn outputs(&self) -> Vec<&str> {
-        self.session.graph().outputs.iter().map(|output| output.name.as_str()).collect()
+        self.model.graph().outputs.iter().map(|output| output.name.as_str()).collect()
     }
 
     /// The graph, one line per node.
     #[getter]
     fn text(&self) -> String {
-        self.session.graph().to_string()
+        self.model.graph().to_string()
     }
 
     /// What the passes replaced, in order.
     #[getter]
     fn rewrites(&self) -> Vec<String> {
-        self.report.rewrites.iter().map(ToString::to_string).collect()
+        self.model.rewrites().to_vec()
     }
 
     /// The number of plans that are kept: one per combination of sizes that ran lately.
     #[getter]
     fn cached_plans(&self) -> usize {
-        self.session.cached_plans()
+        self.model.session().cached_plans()
     }
 
     /// The plan for inputs of these shapes: a dict with `steps`, `arena_bytes`, `live_bytes`, `constant_bytes` and `nodes`.
     fn plan<'py>(&self, py: Python<'py>, shapes: Vec<Vec<i64>>) -> PyResult<Bound<'py, PyDict>> {
-        let graph = self.session.graph();
-        let given: Vec<InputShape> = shapes
-            .into_iter()
-            .zip(&graph.inputs)
-            .map(|(shape, input)| InputShape { shape, dtype: graph.node(input.node).dtype })
-            .collect();
-        let plan = self.session.plan_for(&given).map_err(|error| raise_graph(py, &error))?;
+        let graph = self.model.graph();
+        let given = self.shapes(shapes);
+        let plan = self.model.session().plan_for(&given).map_err(|error| raise_graph(py, &error))?;
         let steps = PyList::empty(py);
         for step in &plan.steps {
             let node = graph.node(step.node);
@@ -164,7 +354,7 @@ impl CompiledGraph {
             !matches!(node.kind, NodeKind::Input(_) | NodeKind::Constant(_) | NodeKind::View(_))
         };
         result.set_item("nodes", graph.nodes.iter().filter(computed).count())?;
-        result.set_item("imported_nodes", self.imported)?;
+        result.set_item("imported_nodes", self.model.imported_nodes())?;
         Ok(result)
     }
 }

@@ -5,11 +5,12 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use lz_core::tensor::Layout;
-use lz_core::{DType, Tensor, TensorView};
+use lz_core::{DType, Tensor};
 use lz_files::MappedFile;
 
 use super::tensor::{DataType, ExternalData, NamedTensor, TensorData};
-use crate::graph::{ConstantData, SharedMemory};
+use crate::graph::ConstantData;
+use crate::mapped;
 
 /// The files that constants may be in.
 #[derive(Debug, Default)]
@@ -18,22 +19,6 @@ pub struct Files {
     folder: Option<PathBuf>,
     model: Option<Arc<MappedFile>>,
     mapped: HashMap<PathBuf, Arc<MappedFile>>,
-}
-
-/// A constant inside a mapped file.
-#[derive(Debug)]
-struct MappedConstant {
-    file: Arc<MappedFile>,
-    offset: usize,
-    layout: Layout,
-}
-
-impl SharedMemory for MappedConstant {
-    fn view(&self) -> TensorView<'_> {
-        let address = self.file.bytes()[self.offset..].as_ptr();
-        // SAFETY: `Files::shared` checked that the dense layout lies inside the mapping, which lives as long as `self.file`.
-        unsafe { TensorView::from_raw(address, self.layout) }
-    }
 }
 
 impl Files {
@@ -88,10 +73,7 @@ impl Files {
         let Some(dtype) = data_type.dtype().filter(|dtype| *dtype != DType::Bool) else { return Ok(None) };
         let layout = Layout::contiguous(shape, dtype).map_err(|reason| reason.to_string())?;
         let bytes = layout.elements().unwrap_or(0) as usize * dtype.size();
-        let start = file.bytes().get(offset..offset + bytes).map(<[u8]>::as_ptr);
-        Ok(start
-            .filter(|start| bytes > 0 && (*start as usize).is_multiple_of(dtype.size()))
-            .map(|_| ConstantData::Shared(Arc::new(MappedConstant { file: file.clone(), offset, layout }))))
+        Ok(mapped::constant(file, offset, bytes, layout))
     }
 
     /// The mapped file of external data, and the offset of its first byte.

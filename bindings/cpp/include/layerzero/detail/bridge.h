@@ -958,6 +958,7 @@ namespace lz {
   namespace bridge {
     struct Engine;
     struct Failure;
+    struct ModelHandle;
     struct Scope;
     struct TokenizerHandle;
   }
@@ -992,6 +993,20 @@ private:
   };
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$Failure
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ModelHandle
+#define CXXBRIDGE1_STRUCT_lz$bridge$ModelHandle
+struct ModelHandle final : public ::rust::Opaque {
+  ~ModelHandle() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ModelHandle
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$Scope
 #define CXXBRIDGE1_STRUCT_lz$bridge$Scope
@@ -1102,6 +1117,32 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 ::lz::bridge::Failure *tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept;
 
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
+
+::rust::Box<::lz::bridge::ModelHandle> model_new() noexcept;
+
+::rust::Box<::lz::bridge::ModelHandle> model_share(::lz::bridge::ModelHandle const &handle) noexcept;
+
+::lz::bridge::Failure *model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool optimize, ::rust::Str validation) noexcept;
+
+::lz::bridge::Failure *model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, bool optimize, ::rust::Str validation) noexcept;
+
+::lz::bridge::Failure *model_load(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool verify, bool refuse_missing_kernels) noexcept;
+
+::lz::bridge::Failure *model_save(::lz::bridge::ModelHandle const &handle, ::rust::Str path) noexcept;
+
+::rust::Vec<::rust::String> model_inputs(::lz::bridge::ModelHandle const &handle) noexcept;
+
+::rust::Vec<::rust::String> model_outputs(::lz::bridge::ModelHandle const &handle) noexcept;
+
+::rust::String model_graph(::lz::bridge::ModelHandle const &handle) noexcept;
+
+::rust::Vec<::rust::String> model_findings(::lz::bridge::ModelHandle const &handle) noexcept;
+
+::lz::bridge::Failure *model_freeze(::lz::bridge::ModelHandle const &handle, ::rust::String &text) noexcept;
+
+::lz::bridge::Failure *model_explain(::lz::bridge::ModelHandle const &handle, ::rust::Slice<::std::size_t const> inputs, ::rust::String &text) noexcept;
+
+::lz::bridge::Failure *model_run(::lz::bridge::ModelHandle const &handle, ::rust::Slice<::std::size_t const> inputs, ::rust::Slice<::std::uint8_t const> writable, ::lz_output *outputs) noexcept;
 
 ::lz::bridge::Failure *activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 

@@ -1,5 +1,5 @@
 """`lz.compile`: a model as one graph that runs without Python between its operations."""
 
-from layerzero._compile.compiled import CompiledModel, Session, compile
+from layerzero._compile.compiled import CompiledModel, Session, compile, load
 
-__all__ = ["CompiledModel", "Session", "compile"]
+__all__ = ["CompiledModel", "Session", "compile", "load"]

@@ -1,16 +1,63 @@
-"""Compiled models: how they are made from a torch module, called and explained."""
+"""Compiled models: how they are made, called, explained, saved and loaded."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import os
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from layerzero._native import CompiledGraph, GraphImportError
+from layerzero._report import Report, table
 
 Validation = Literal["none", "normal", "strict"]
+NanPolicy = Literal["allow", "refuse"]
+OnChange = Literal["replan", "refuse"]
+Path = str | os.PathLike[str]
+
+
+class Finding(NamedTuple):
+    """What a validator found after a phase (`import`, `passes`, `plan`, `execution`); severities are `info`, `warning` and `error`."""
+
+    phase: str
+    severity: str
+    validator: str
+    message: str
+
+
+class NamedInputs:
+    """Inputs by position or name, outputs in the order of the graph."""
+
+    def __init__(self, graph: CompiledGraph) -> None:
+        self._names = graph.inputs
+
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The tensors in the order of the graph's inputs."""
+        names = ", ".join(self._names)
+        if len(args) > len(self._names):
+            raise TypeError(f"{len(args)} inputs were given, expected {len(self._names)}: {names}")
+        given = dict(zip(self._names, args))
+        for name, value in kwargs.items():
+            if name not in self._names:
+                raise TypeError(f"there is no input `{name}`; expected {names}")
+            if name in given:
+                raise TypeError(f"the input `{name}` was given by position and by name")
+            given[name] = value
+        missing = [name for name in self._names if name not in given]
+        if missing:
+            raise TypeError(f"the input `{missing[0]}` is missing; expected {names}")
+        return [given[name] for name in self._names]
+
+    def unflatten(self, outputs: list[Any]) -> Any:
+        """The only output, or a tuple of all."""
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 class CompiledModel:
-    """A model as a graph. Call it as the model; threads may share it."""
+    """A model as a graph. Call it as the model; threads may share it.
+
+    A model from an ONNX file or a saved one takes its inputs by position or by name and returns its only output, or a
+    tuple of them.
+    """
 
     def __init__(self, graph: CompiledGraph, signature: Any) -> None:
         self._graph = graph
@@ -19,6 +66,28 @@ class CompiledModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._signature.flatten(args, kwargs)
         return self._signature.unflatten(self._graph.run(inputs))
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({', '.join(self.inputs)}) -> {', '.join(self.outputs)}"
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the inputs, in order."""
+        return self._graph.inputs
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs, in order."""
+        return self._graph.outputs
+
+    @property
+    def input_types(self) -> list[tuple[str, str, list[Any]]]:
+        """Name, dtype and shape of every input, in order; sizes are ints or symbolic."""
+        return self._graph.input_types
+
+    def sample_shapes(self, **sizes: int) -> list[list[int]]:
+        """The shapes of all inputs for these values of symbolic sizes, by name; the others are 1, or their smallest value."""
+        return self._graph.shapes_for(sizes)
 
     @property
     def graph(self) -> str:
@@ -31,39 +100,77 @@ class CompiledModel:
         return self._graph.rewrites
 
     @property
+    def findings(self) -> list[Finding]:
+        """What validators found when the model was compiled or loaded."""
+        return [Finding(*finding) for finding in self._graph.findings]
+
+    @property
     def cached_plans(self) -> int:
         """The number of plans that are kept: one per combination of sizes that ran lately."""
         return self._graph.cached_plans
 
+    def _shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[int]]:
+        return [list(tensor.shape) for tensor in self._signature.flatten(args, kwargs)]
+
     def plan(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The plan for inputs like these: kernels, copies and memory, as data."""
-        inputs = self._signature.flatten(args, kwargs)
-        return self._graph.plan([list(tensor.shape) for tensor in inputs])
+        return self._graph.plan(self._shapes(args, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """The plan for inputs like these as text: one line per step with its kernel and where it came from."""
-        plan = self.plan(*args, **kwargs)
-        lines = [
-            f"{plan['imported_nodes']} nodes imported, {plan['nodes']} computed, {len(plan['steps'])} steps; "
-            f"arena {plan['arena_bytes']} bytes (at least {plan['live_bytes']} are live at once), "
-            f"constants {plan['constant_bytes']} bytes",
-            *(f"pass {rewrite}" for rewrite in self.rewrites),
-        ]
-        for step in plan["steps"]:
-            copy = f" (copy: {step['copy']})" if step["copy"] else ""
-            lines.append(f"{step['node']}  ▸ {step['kernel']}{copy}  from {step['source']}")
-        return "\n".join(lines)
+        """All stages for inputs like these as text: times, passes, findings, memory, and one line per step with its kernel,
+        why it was selected, its bytes and where it came from."""
+        return self._graph.explain(self._shapes(args, kwargs))
+
+    def save(self, path: Path) -> None:
+        """Writes the graph, its weights and the decisions of the plans so far into one file, for `lz.load`.
+
+        The file is in the safetensors format. What the model's results look like (dictionaries, dataclasses) is not
+        stored: a loaded model returns its outputs in order.
+        """
+        self._graph.save(os.fspath(path))
+
+    def freeze(self, path: Path | None = None) -> str:
+        """The decisions of all plans so far as a lockfile, written to `path` if it is given. Returns its text."""
+        text = self._graph.freeze()
+        if path is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return text
+
+    def tune(self, *args: Any, samples: int = 20, **kwargs: Any) -> Report:
+        """Measures every kernel of every different step for inputs like these; the next run plans again with the results."""
+        steps = self._graph.tune(self._shapes(args, kwargs), samples)
+        rows = []
+        for step in steps:
+            times = {kernel: nanoseconds for kernel, state, nanoseconds in step["kernels"] if state == "measured"}
+            best, selected = (times.get(step[name]) for name in ("best", "selected"))
+            rows.append((
+                step["operation"], step["steps"], step["selected"], None if selected is None else selected / 1e3,
+                step["best"], None if best is None else best / 1e3,
+            ))
+        stored = all(step["kept"] for step in steps)
+        columns = ("operation", "steps", "selected", "median µs", "best", "median µs of the best")
+        title = f"{len(steps)} different steps measured" + ("" if stored else " (NOT STORED: there is no performance database)")
+        return Report((table(title, columns, rows),), {"steps": steps, "kept": stored})
+
+    def verify_lockfile(self, path: Path) -> Report:
+        """Compares the decisions of all plans so far with a lockfile."""
+        with open(path, encoding="utf-8") as file:
+            differing = self._graph.verify_decisions(file.read())
+        title = "decisions match the lockfile" if not differing else "decisions differ from the lockfile"
+        data = {"agrees": not differing, "differing": differing}
+        return Report((table(title, ("differs",), [(one,) for one in differing]),), data)
 
 
 class Session:
     """A compiled model with the interface of an inference session."""
 
-    def __init__(self, model: Any, sample_inputs: tuple[Any, ...], validation: Validation = "normal") -> None:
+    def __init__(self, model: Any, sample_inputs: tuple[Any, ...] = (), validation: Validation = "normal") -> None:
         self.model = compile(model, sample_inputs, validation=validation)
 
-    def run(self, inputs: tuple[Any, ...] | list[Any]) -> Any:
+    def run(self, inputs: tuple[Any, ...] | list[Any] | dict[str, Any]) -> Any:
         """Runs the model with these inputs."""
-        return self.model(*inputs)
+        return self.model(**inputs) if isinstance(inputs, dict) else self.model(*inputs)
 
 
 def compile(
@@ -75,22 +182,61 @@ def compile(
     optimize: bool = True,
     disabled_passes: tuple[str, ...] = (),
     validation: Validation = "normal",
+    nan: NanPolicy = "allow",
+    on_change: OnChange = "replan",
 ) -> CompiledModel:
-    """Compiles a `torch.nn.Module` or a `torch.export.ExportedProgram` for inference on the host.
+    """Compiles a model for inference on the host.
 
-    `args` and `kwargs` are sample inputs. `dynamic_shapes` is passed to `torch.export.export`: those sizes stay symbolic, and one
-    compiled model serves all of them without recompiling. `optimize=False` runs no passes, `disabled_passes` names those that do
-    not run. `validation="strict"` also runs the model and compares the results.
+    `model` is a `torch.nn.Module`, a `torch.export.ExportedProgram`, the path of an ONNX file, or the bytes of one. Of
+    an ONNX file, external data must be in the folder of the file.
+
+    For a torch model, `args` and `kwargs` are sample inputs, and `dynamic_shapes` is passed to `torch.export.export`:
+    those sizes stay symbolic, and one compiled model serves all of them without recompiling.
+
+    `optimize=False` runs no passes, `disabled_passes` names those that do not run. `validation` says which findings stop
+    the compilation: errors (`"normal"`), also warnings (`"strict"`), or none (`"none"`); `"strict"` also compares every
+    pass with the reference on random inputs, and a torch model with its compiled form. `nan="refuse"` refuses runs whose
+    inputs contain NaN, and makes NaN in outputs an error. `on_change` says what the next run does when policy, registry
+    or health changed: plan again, or refuse if another kernel would be selected.
+
     An operator that cannot be imported raises `GraphImportError`, which names it and its place in the source.
     """
+    options = (optimize, list(disabled_passes), validation, nan, on_change)
+    if isinstance(model, (str, bytes, os.PathLike)):
+        if args or kwargs or dynamic_shapes is not None:
+            raise TypeError("an ONNX model has its inputs and sizes in the file; sample inputs are for torch models")
+        graph = CompiledGraph.from_onnx(model if isinstance(model, bytes) else os.fspath(model), *options)
+        return CompiledModel(graph, NamedInputs(graph))
     if validation not in ("none", "normal", "strict"):
         raise ValueError(f"validation is {validation!r}, expected 'none', 'normal' or 'strict'")
     from layerzero._compile.export import import_program
 
-    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, optimize, disabled_passes)
+    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, lambda build: build.finish(*options))
     if validation == "strict":
         _compare(model, compiled, args, kwargs or {})
     return compiled
+
+
+def load(
+    path: Path,
+    *,
+    verify: bool = False,
+    missing_kernels: Literal["replan", "refuse"] = "replan",
+    nan: NanPolicy = "allow",
+    on_change: OnChange = "replan",
+) -> CompiledModel:
+    """Loads a model that `CompiledModel.save` wrote. Needs no torch.
+
+    Weights stay in the file, which is mapped: the file must not be changed while the model is used. Sizes, the header and
+    the hash of the graph are always checked; `verify=True` also compares the hash of every weight, which reads the whole
+    file. An artifact of another format or of operations that this release does not have is refused. `missing_kernels`
+    says what happens if kernels of the artifact's decisions do not exist here: others are selected, or it is refused.
+    """
+    graph = CompiledGraph.load(os.fspath(path), verify, missing_kernels, nan, on_change)
+    return CompiledModel(graph, NamedInputs(graph))
+
+
+Finish = Callable[[Any], CompiledGraph]
 
 
 def _compare(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

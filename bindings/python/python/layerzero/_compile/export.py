@@ -10,7 +10,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from layerzero._compile import aten
-from layerzero._compile.compiled import CompiledModel
+from layerzero._compile.compiled import CompiledModel, Finish
 from layerzero._native import GraphBuilder, GraphImportError
 
 
@@ -50,8 +50,7 @@ def import_program(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     dynamic_shapes: Any,
-    optimize: bool,
-    disabled_passes: tuple[str, ...],
+    finish: Finish,
 ) -> CompiledModel:
     """Exports a model and builds its graph."""
     if isinstance(model, torch.export.ExportedProgram):
@@ -65,7 +64,7 @@ def import_program(
             )
     else:
         raise TypeError(f"cannot compile {type(model).__name__}; expected a torch module or an exported program")
-    return _Walk(program).run(optimize, list(disabled_passes))
+    return _Walk(program).run(finish)
 
 
 class _Walk:
@@ -78,7 +77,7 @@ class _Walk:
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[int] = []
 
-    def run(self, optimize: bool, disabled_passes: list[str]) -> CompiledModel:
+    def run(self, finish: Finish) -> CompiledModel:
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         leaf = 0
         for node in self.program.graph.nodes:
@@ -92,7 +91,7 @@ class _Walk:
                 results = self._outputs(node)
             else:
                 raise GraphImportError(f"cannot import {node.op} `{node.name}`: control flow is not supported")
-        return CompiledModel(self.build.finish(optimize, disabled_passes), Signature(self.program, self.inputs, results))
+        return CompiledModel(finish(self.build), Signature(self.program, self.inputs, results))
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, leaf: int) -> Any:
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):

@@ -10,7 +10,7 @@ use super::super::value::{Sizes, Value};
 use super::reduce::single;
 use crate::dim::Dim;
 use crate::error::GraphError;
-use crate::graph::{ConstantData, NodeId};
+use crate::graph::{ConstantData, NodeId, NodeKind};
 
 pub const OPERATORS: &[(&str, Handler)] = &[
     ("Constant", constant),
@@ -68,13 +68,31 @@ fn constant_of_shape(op: &mut Op<'_>) -> Outputs {
     one(op.build.expand(scalar, &shape)?)
 }
 
-/// `start`, `start + delta`, … below `limit`: integers that depend on sizes, or constant floats.
+/// An integer as a float: a constant, or a size that was cast.
+fn whole(op: &mut Op<'_>, index: usize) -> Option<Dim> {
+    if let Some(number) = op.scalar(index) {
+        return (number.fract() == 0.0 && number.abs() < 1e12).then(|| Dim::from(number as i64));
+    }
+    let node = op.x(index).ok()?;
+    let graph = op.build.graph();
+    let cast = graph.node(node);
+    let input = cast.input(0).filter(|_| cast.calls(*lz_primitives::CAST))?;
+    match &graph.node(input).kind {
+        NodeKind::Sizes(dims) if dims.len() == 1 => dims.first().cloned(),
+        _ => None,
+    }
+}
+
+/// `start`, `start + delta`, … below `limit`: integers that depend on sizes, or floats.
 fn range(op: &mut Op<'_>) -> Outputs {
     let start = op.x(0)?;
     let dtype = op.build.dtype(start);
     if dtype.is_float() {
         let (Some(start), Some(limit), Some(delta)) = (op.scalar(0), op.scalar(1), op.scalar(2)) else {
-            return Err(op.error("the number of elements depends on data"));
+            let (Some(start), Some(limit), Some(delta)) = (whole(op, 0), whole(op, 1), whole(op, 2)) else {
+                return Err(op.error("the number of elements depends on data"));
+            };
+            return integer_range(op, start, &limit, &delta, dtype);
         };
         let count = ((limit - start) / delta).ceil().max(0.0);
         if !count.is_finite() || count > 1e9 {
@@ -87,11 +105,15 @@ fn range(op: &mut Op<'_>) -> Outputs {
         return one(op.build.call("primitive.arange", &[Some(first)], &params)?);
     }
     let (start, limit, delta) = (single(op, 0)?, single(op, 1)?, single(op, 2)?);
+    integer_range(op, start, &limit, &delta, dtype)
+}
+
+fn integer_range(op: &mut Op<'_>, start: Dim, limit: &Dim, delta: &Dim, dtype: DType) -> Outputs {
     let step = match delta.constant() {
         Some(step) if step != 0 && step.abs() < 1 << 40 => step,
         _ => return Err(op.error(format!("a step of {delta}"))),
     };
-    let (span, stride) = if step > 0 { (limit.minus(&start), step) } else { (start.minus(&limit), -step) };
+    let (span, stride) = if step > 0 { (limit.minus(&start), step) } else { (start.minus(limit), -step) };
     let count = span.plus(&Dim::from(stride - 1)).floor_div(&Dim::from(stride)).larger(&Dim::from(0));
     one(op.build.arange(start, step, count, dtype)?)
 }

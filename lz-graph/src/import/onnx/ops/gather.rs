@@ -1,7 +1,5 @@
 //! Gathering by index.
 
-use lz_core::DType;
-
 use super::super::op::{Handler, Op, Outputs, one};
 use super::constant::positions;
 use crate::dim::Dim;
@@ -39,22 +37,9 @@ fn gather_elements(op: &mut Op<'_>) -> Outputs {
 /// Index tuples as positions in the flattened dimensions that they address; negative ones count from the end.
 pub fn linear_index(op: &mut Op<'_>, indices: NodeId, sizes: &[Dim]) -> Result<NodeId, GraphError> {
     let last = op.build.rank(indices) - 1;
-    let indices = op.build.cast(indices, DType::I64)?;
-    let mut total: Option<NodeId> = None;
-    for (position, size) in sizes.iter().enumerate() {
-        let index = op.build.select(indices, last, Dim::from(position as i64))?;
-        let wrapped = op.build.binary_size("add", index, size.clone(), false)?;
-        let negative = op.build.compare_scalar("lt", index, 0.0)?;
-        let index = op.build.select_where(negative, wrapped, index)?;
-        total = Some(match total {
-            None => index,
-            Some(total) => {
-                let scaled = op.build.binary_size("mul", total, size.clone(), false)?;
-                op.build.binary("add", scaled, index)?
-            }
-        });
-    }
-    total.ok_or_else(|| op.error("an index without elements"))
+    let parts = (0..sizes.len()).map(|position| op.build.select(indices, last, Dim::from(position as i64)));
+    let parts = parts.collect::<Result<Vec<NodeId>, GraphError>>()?;
+    op.build.linear_index(&parts, sizes)
 }
 
 /// The length of index tuples: the last dimension, which must be a number.

@@ -1,7 +1,5 @@
 //! Scattering by index.
 
-use lz_core::DType;
-
 use super::super::op::{Handler, Op, Outputs, one};
 use super::constant::positions;
 use super::gather::{linear_index, tuple_length};
@@ -60,23 +58,11 @@ fn flat_positions(
     indices: NodeId,
 ) -> Result<NodeId, GraphError> {
     let index_shape = op.build.shape(indices).to_vec();
-    let indices = op.build.cast(indices, DType::I64)?;
-    let wrapped = op.build.binary_size("add", indices, shape[axis].clone(), false)?;
-    let negative = op.build.compare_scalar("lt", indices, 0.0)?;
-    let along = op.build.select_where(negative, wrapped, indices)?;
-    let mut total: Option<NodeId> = None;
-    for (dim, size) in shape.iter().enumerate() {
-        let own =
-            if dim == axis { along } else { positions(op, index_shape[dim].clone(), dim, shape.len())? };
-        total = Some(match total {
-            None => own,
-            Some(total) => {
-                let scaled = op.build.binary_size("mul", total, size.clone(), false)?;
-                op.build.binary("add", scaled, own)?
-            }
-        });
+    let mut parts = Vec::with_capacity(shape.len());
+    for (dim, size) in index_shape.iter().enumerate() {
+        parts.push(if dim == axis { indices } else { positions(op, size.clone(), dim, shape.len())? });
     }
-    total.ok_or_else(|| op.error("a tensor without dimensions"))
+    op.build.linear_index(&parts, shape)
 }
 
 fn scatter_nd(op: &mut Op<'_>) -> Outputs {

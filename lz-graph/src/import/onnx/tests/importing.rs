@@ -164,3 +164,26 @@ fn functions_that_call_themselves_are_refused() {
     let error = import(model).unwrap_err().to_string();
     assert!(error.contains("functions call each other more than 32 levels deep"), "{error}");
 }
+
+/// As torch exports `arange(n, dtype=float32)`.
+#[test]
+fn range_of_floats_up_to_a_size_is_symbolic() {
+    let nodes = vec![
+        node("Shape", "x", "shape"),
+        node("Gather", "shape zero", "n"),
+        node("Cast", "n", "limit").nested(5, int("to", 1)),
+        node("Range", "start limit step", "y"),
+    ];
+    let constants = vec![
+        int_tensor("zero", &[], &[0]),
+        float_tensor("start", &[], &[1.0]),
+        float_tensor("step", &[], &[2.0]),
+    ];
+    let graph = graph(nodes, constants, vec![value("x", 1, "n")], vec![value("y", 1, "")]);
+    let graph = from_bytes(&model(18, graph).0, &Options::default()).unwrap();
+    for (length, expected) in [(0, &[][..]), (1, &[]), (2, &[1.0]), (6, &[1.0, 3.0, 5.0])] {
+        let x = lz_core::Tensor::zeros(&[length], lz_core::DType::F32).unwrap();
+        let outputs = crate::interpret::run(&crate::testing::engine(), &graph, &[x.view()]).unwrap();
+        assert_eq!(outputs[0].view().as_slice::<f32>(), Some(expected), "{length}");
+    }
+}

@@ -3,4 +3,5 @@
 mod files;
 mod hostile;
 mod importing;
+mod indices;
 mod writer;

@@ -71,22 +71,12 @@ def index(call: Call, x: Tensor, indices: list[Tensor | None]) -> Tensor:
         raise Unsupported("indices that are not next to each other")
     # Several indices become one index into the merged dimensions.
     shape = call.build.shape(x.node)
-    flat = _wrapped(call, given[0][1], shape[given[0][0]])
-    for axis, tensor in given[1:]:
-        scaled = call.build.binary_size("mul", flat, shape[axis])
-        flat = call.build.binary("add", scaled, _wrapped(call, tensor, shape[axis]))
+    flat = call.build.linear_index([tensor.node for _, tensor in given], [shape[axis] for axis in axes])
     merged: Any = 1
     for axis in axes:
         merged = merged * shape[axis]
     source = call.build.reshape(x.node, [*shape[: axes[0]], merged, *shape[axes[-1] + 1 :]])
     return Tensor(call.build.take(source, axes[0], flat))
-
-
-def _wrapped(call: Call, indices: Tensor, size: Any) -> int:
-    """Indices without negative ones."""
-    node = call.cast(indices, "int64").node
-    negative = call.build.compare_scalar("lt", node, 0.0)
-    return call.build.select_where(negative, call.build.binary_size("add", node, size), node)
 
 
 @handles("aten.gather.default")

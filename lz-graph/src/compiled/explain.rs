@@ -1,0 +1,94 @@
+//! Everything about a compiled model as text: stages, passes, memory, and every step with its kernel and why.
+
+use std::fmt::Write as _;
+
+use super::CompiledModel;
+use crate::error::GraphError;
+use crate::graph::NodeKind;
+use crate::memory;
+use crate::plan::{Step, StepArg};
+use crate::sizes::InputShape;
+
+/// Explains a model for inputs of these shapes.
+pub fn explain(model: &CompiledModel, shapes: &[InputShape]) -> Result<String, GraphError> {
+    let plan = model.session().plan_for(shapes)?;
+    let graph = model.graph();
+    let mut text = String::new();
+    for stage in model.stages() {
+        let _ = writeln!(text, "stage {}: {:.1} ms", stage.name, stage.time.as_secs_f64() * 1e3);
+    }
+    let computed = graph
+        .nodes
+        .iter()
+        .filter(|node| !matches!(node.kind, NodeKind::Input(_) | NodeKind::Constant(_) | NodeKind::View(_)));
+    let constants = graph.constants.iter().map(|constant| {
+        let view = constant.view();
+        view.elements() as usize * view.dtype().size()
+    });
+    let _ = writeln!(
+        text,
+        "{} nodes imported, {} computed, {} steps; arena {} bytes (at least {} are live at once), constants {} bytes",
+        model.imported_nodes(),
+        computed.count(),
+        plan.steps.len(),
+        plan.placement.bytes,
+        memory::live_bytes(&plan.lifetimes),
+        constants.sum::<usize>()
+    );
+    for rewrite in model.rewrites() {
+        let _ = writeln!(text, "pass {rewrite}");
+    }
+    for finding in model.findings().iter().chain(&model.plan_findings(&plan)) {
+        let _ = writeln!(text, "{finding}");
+    }
+    for step in &plan.steps {
+        let node = graph.node(step.node);
+        let copy = step.copy.map_or_else(String::new, |reason| format!(" (copy: {})", reason.name()));
+        let _ = writeln!(
+            text,
+            "{}  ▸ {}{copy}  {}; {} bytes  from {}",
+            graph.line(step.node),
+            step.pinned.entry().spec.id,
+            why(model, step),
+            bytes(step),
+            node.origin
+        );
+    }
+    text.truncate(text.trim_end().len());
+    Ok(text)
+}
+
+/// Why the kernel of a step was selected: its measured time, if there is one, its score and the best other kernel.
+fn why(model: &CompiledModel, step: &Step) -> String {
+    let explanation = model.session().engine().explain(step.operation, &step.context);
+    let id = &step.pinned.entry().spec.id;
+    let eligible: Vec<_> = explanation.candidates.iter().filter(|one| one.reasons.is_empty()).collect();
+    let own = eligible.iter().find(|one| one.kernel == *id);
+    let next = eligible.iter().find(|one| one.kernel != *id);
+    let measured = own.and_then(|own| own.evidence);
+    let time = measured.map_or_else(String::new, |one| format!("{:.1} µs, ", one.median_ns / 1e3));
+    match (own, next) {
+        (Some(own), Some(next)) => {
+            format!("{time}score {:.1}, next {} {:.1}", own.total, next.kernel, next.total)
+        }
+        (Some(own), None) => {
+            let refused = explanation.candidates.len() - eligible.len();
+            format!("{time}score {:.1}, the only eligible one ({refused} others are not)", own.total)
+        }
+        (None, _) => "not eligible any more".to_owned(),
+    }
+}
+
+/// Bytes that a step reads and writes.
+fn bytes(step: &Step) -> usize {
+    let read = step.args.iter().filter_map(|arg| match arg {
+        StepArg::Read(location) | StepArg::Write(location) => Some(location),
+        StepArg::Param(_) => None,
+    });
+    read.chain(step.outputs.iter().flatten())
+        .map(|location| {
+            let layout = location.view.layout;
+            layout.elements().unwrap_or(0).max(0) as usize * layout.dtype.size()
+        })
+        .sum()
+}
