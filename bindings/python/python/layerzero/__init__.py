@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from layerzero import _watch, ops
-from layerzero._compile import CompiledModel, Session, compile
+from layerzero._compile import Accuracy, CompiledModel, QuantizedLayer, Session, compile
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
 from layerzero._functions import (
@@ -53,6 +53,7 @@ from layerzero._register import load_backends, register_kernel, register_operati
 from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
 
 __all__ = [
+    "Accuracy",
     "CompiledModel",
     "Config",
     "ConfigurationError",
@@ -67,6 +68,7 @@ __all__ = [
     "Plan",
     "PlanHandle",
     "Plugin",
+    "QuantizedLayer",
     "Reason",
     "Report",
     "Session",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lz_core::{DType, TensorView};
 use lz_graph::build::{Builder, ParamValue};
 use lz_graph::graph::{ConstantData, Origin, SharedMemory};
+use lz_graph::quantize::{self, Format};
 use lz_graph::{Dim, GraphError, NodeId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -185,6 +186,11 @@ impl GraphBuilder {
     /// Another output of a call.
     fn projection(&mut self, py: Python<'_>, call: u32, output: usize) -> PyResult<u32> {
         self.build(py, &[call], |build| build.projection(NodeId(call), output))
+    }
+
+    /// An input of a call after the call changed it in place.
+    fn written(&mut self, py: Python<'_>, call: u32, input: usize) -> PyResult<u32> {
+        self.build(py, &[call], |build| build.written(NodeId(call), input))
     }
 
     fn reshape(&mut self, py: Python<'_>, x: u32, shape: Vec<Size>) -> PyResult<u32> {
@@ -413,18 +419,34 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Optimizes the graph, if asked for, and makes it executable; the builder cannot be used any more.
-    #[pyo3(signature = (optimize = true, disabled_passes = Vec::new()))]
+    /// Optimizes the graph, if asked for, and makes it executable; the builder cannot be used any more. With `weights` (`int8`, `int4`),
+    /// weights of linear layers are quantized in groups of `group` inputs, 0 for all; `int8_activations` quantizes their inputs as well,
+    /// `tied` includes weights that other operations use.
+    #[pyo3(signature = (optimize = true, disabled_passes = Vec::new(), *, weights = None, group = 0, int8_activations = false, tied = false))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn finish(
         &mut self,
         py: Python<'_>,
         optimize: bool,
         disabled_passes: Vec<String>,
+        weights: Option<&str>,
+        group: i64,
+        int8_activations: bool,
+        tied: bool,
     ) -> PyResult<CompiledGraph> {
         self.get()?;
+        let quantization = match weights {
+            None => None,
+            Some(name) => {
+                let format = [Format::Int8, Format::Int4].into_iter().find(|format| format.name() == name);
+                let unknown = || format!("unknown weight format `{name}`; expected int8 or int4");
+                let format = format.ok_or_else(|| PyValueError::new_err(unknown()))?;
+                Some(quantize::Options { format, group, activations: int8_activations, tied })
+            }
+        };
         let Some(builder) = self.builder.take() else { return Err(PyValueError::new_err("no graph")) };
         let graph = builder.finish().map_err(|error| raise_graph(py, &error))?;
-        CompiledGraph::new(py, graph, optimize, disabled_passes)
+        CompiledGraph::new(py, graph, optimize, disabled_passes, quantization)
     }
 }
 

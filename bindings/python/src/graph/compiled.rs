@@ -4,6 +4,7 @@ use lz_core::tensor::Dims;
 use lz_core::{DType, TensorMut};
 use lz_graph::graph::NodeKind;
 use lz_graph::passes::{self, Options, Report};
+use lz_graph::quantize::{self, Layer};
 use lz_graph::sizes::InputShape;
 use lz_graph::{Graph, RunInput, Session};
 use pyo3::prelude::*;
@@ -23,6 +24,8 @@ pub struct CompiledGraph {
     /// The number of nodes before passes.
     imported: usize,
     report: Report,
+    /// Linear layers, if weights were quantized.
+    layers: Vec<Layer>,
 }
 
 impl CompiledGraph {
@@ -31,17 +34,27 @@ impl CompiledGraph {
         py: Python<'_>,
         mut graph: Graph,
         optimize: bool,
-        disabled: Vec<String>,
+        mut disabled: Vec<String>,
+        quantization: Option<quantize::Options>,
     ) -> PyResult<CompiledGraph> {
         let engine = engine()?;
         let imported = graph.nodes.len();
         let mut report = Report::default();
+        if quantization.is_some() {
+            // There is no gated block with quantized weights: its layers stay layers.
+            disabled.push("gated".to_owned());
+        }
         if optimize {
             let options = Options { disabled, engine: Some(engine) };
             let optimized = py.detach(|| passes::optimize(&mut graph, &options));
             report = optimized.map_err(|error| raise_graph(py, &error))?;
         }
-        Ok(CompiledGraph { session: Session::new(engine.clone(), graph), imported, report })
+        let mut layers = Vec::new();
+        if let Some(options) = quantization {
+            let quantized = py.detach(|| quantize::quantize_weights(&mut graph, engine, &options));
+            layers = quantized.map_err(|error| raise_graph(py, &error))?;
+        }
+        Ok(CompiledGraph { session: Session::new(engine.clone(), graph), imported, report, layers })
     }
 
     fn problem(&self, py: Python<'_>, index: usize, problem: Problem) -> PyErr {
@@ -123,6 +136,13 @@ impl CompiledGraph {
     #[getter]
     fn rewrites(&self) -> Vec<String> {
         self.report.rewrites.iter().map(ToString::to_string).collect()
+    }
+
+    /// Linear layers after quantization: name, shape, bytes before and after, error (`None` if the layer was kept), and why it was kept.
+    #[getter]
+    fn quantized_layers(&self) -> Vec<(&str, [i64; 2], [usize; 2], Option<f64>, Option<&'static str>)> {
+        let layers = self.layers.iter();
+        layers.map(|layer| (layer.name.as_str(), layer.shape, layer.bytes, layer.error, layer.kept)).collect()
     }
 
     /// The number of plans that are kept: one per combination of sizes that ran lately.

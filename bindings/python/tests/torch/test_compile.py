@@ -195,6 +195,38 @@ def test_unsupported_operator_is_named_with_its_source_line() -> None:
         lz.compile(Special().eval(), (torch.randn(3),))
 
 
+class ChangesInPlace(nn.Module):
+    """Changes that later uses see: of a tensor, through a view of it, and of a part."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        z = y + 1
+        y.add_(z)
+        flat = y.view(-1)
+        flat.mul_(3)
+        y[0] = 5
+        y[1:, 2] = z[1:, 0]
+        return y, z, flat.relu_(), x.exp().relu_()
+
+
+def test_changes_in_place_are_seen_by_later_uses() -> None:
+    model, sample = ChangesInPlace().eval(), torch.randn(3, 4)
+    compiled = lz.compile(model, (sample,), dynamic_shapes=({0: Dim("rows", min=3, max=9)},))
+    for rows in (3, 4, 7):
+        x = torch.randn(rows, 4)
+        for found, expected in zip(compiled(x), model(x.clone()), strict=True):
+            _close(found, expected)
+
+
+def test_a_model_that_changes_its_input_is_refused() -> None:
+    class ChangesInput(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1)
+
+    with pytest.raises(lz.GraphImportError, match="changes"):
+        lz.compile(ChangesInput().eval(), (torch.randn(3),))
+
+
 def test_training_mode_is_refused() -> None:
     with pytest.raises(lz.GraphImportError, match="training mode"):
         lz.compile(Mlp(), (torch.randn(4, 16),))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from layerzero._compile import quantization
+from layerzero._compile.quantization import Accuracy
 from layerzero._native import CompiledGraph, GraphImportError
 
 Validation = Literal["none", "normal", "strict"]
@@ -15,6 +17,8 @@ class CompiledModel:
     def __init__(self, graph: CompiledGraph, signature: Any) -> None:
         self._graph = graph
         self._signature = signature
+        #: How much quantized weights change results; `None` if nothing was quantized.
+        self.accuracy: Accuracy | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._signature.flatten(args, kwargs)
@@ -49,6 +53,8 @@ class CompiledModel:
             f"constants {plan['constant_bytes']} bytes",
             *(f"pass {rewrite}" for rewrite in self.rewrites),
         ]
+        if self.accuracy is not None:
+            lines += [f"quantized {line}" for line in str(self.accuracy).splitlines()]
         for step in plan["steps"]:
             copy = f" (copy: {step['copy']})" if step["copy"] else ""
             lines.append(f"{step['node']}  ▸ {step['kernel']}{copy}  from {step['source']}")
@@ -75,6 +81,10 @@ def compile(
     optimize: bool = True,
     disabled_passes: tuple[str, ...] = (),
     validation: Validation = "normal",
+    weights: Literal["int8", "int4"] | None = None,
+    group: int | None = None,
+    activations: Literal["int8"] | None = None,
+    quantize_tied: bool = False,
 ) -> CompiledModel:
     """Compiles a `torch.nn.Module` or a `torch.export.ExportedProgram` for inference on the host.
 
@@ -82,19 +92,27 @@ def compile(
     compiled model serves all of them without recompiling. `optimize=False` runs no passes, `disabled_passes` names those that do
     not run. `validation="strict"` also runs the model and compares the results.
     An operator that cannot be imported raises `GraphImportError`, which names it and its place in the source.
+
+    `weights` stores the weights of linear layers as integers, each `group` of inputs with a scale of its own (by default 128 for int4, all
+    inputs of an output feature for int8); `activations="int8"` computes with integers. Weights that are also used elsewhere, such as
+    embeddings that are tied to the last layer, are kept unless `quantize_tied`. `accuracy` reports how much results change.
     """
     if validation not in ("none", "normal", "strict"):
         raise ValueError(f"validation is {validation!r}, expected 'none', 'normal' or 'strict'")
     from layerzero._compile.export import import_program
 
-    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, optimize, disabled_passes)
-    if validation == "strict":
+    quantized = quantization.options(weights, group, activations, quantize_tied)
+    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, optimize, disabled_passes, quantized)
+    if quantized:
+        expected, found = _results(model, compiled, args, kwargs or {}) if args or kwargs else ([], [])
+        compiled.accuracy = quantization.accuracy(compiled._graph, expected, found)
+    elif validation == "strict":
         _compare(model, compiled, args, kwargs or {})
     return compiled
 
 
-def _compare(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Runs the model and the compiled one with the sample inputs, and refuses results that differ."""
+def _results(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The tensors that the model and the compiled one return for the sample inputs."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -102,8 +120,15 @@ def _compare(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs:
     with torch.no_grad():
         expected = pytree.tree_leaves(callable_model(*args, **kwargs))
     found = pytree.tree_leaves(compiled(*args, **kwargs))
-    tensors = [(a, b) for a, b in zip(expected, found) if isinstance(a, torch.Tensor)]
-    for index, (a, b) in enumerate(tensors):
+    tensors = [(a, b) for a, b in zip(expected, found, strict=True) if isinstance(a, torch.Tensor)]
+    return [a for a, _ in tensors], [b for _, b in tensors]
+
+
+def _compare(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Runs the model and the compiled one with the sample inputs, and refuses results that differ."""
+    import torch
+
+    for index, (a, b) in enumerate(zip(*_results(model, compiled, args, kwargs), strict=True)):
         tolerance = 2e-2 if a.dtype in (torch.float16, torch.bfloat16) else 1e-4
         if not torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
             difference = (a.double() - b.double()).abs().max().item()

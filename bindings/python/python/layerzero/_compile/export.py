@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from layerzero._compile import aten
 from layerzero._compile.compiled import CompiledModel
-from layerzero._native import GraphBuilder, GraphImportError
+from layerzero._compile.functional import functional
+from layerzero._native import CompiledGraph, GraphBuilder, GraphImportError
 
 
 class Signature:
@@ -52,6 +53,7 @@ def import_program(
     dynamic_shapes: Any,
     optimize: bool,
     disabled_passes: tuple[str, ...],
+    quantization: dict[str, Any],
 ) -> CompiledModel:
     """Exports a model and builds its graph."""
     if isinstance(model, torch.export.ExportedProgram):
@@ -65,20 +67,35 @@ def import_program(
             )
     else:
         raise TypeError(f"cannot compile {type(model).__name__}; expected a torch module or an exported program")
-    return _Walk(program).run(optimize, list(disabled_passes))
+    return _Walk(functional(program)).run(optimize, list(disabled_passes), quantization)
+
+
+def import_with_cache(program: torch.export.ExportedProgram, state: aten.CacheInputs, **options: Any) -> CompiledGraph:
+    """The graph of a program whose attention reads and writes a KV cache; `state` describes the inputs that follow the program's own."""
+    walk = _Walk(functional(program), state)
+    walk.walk()
+    return walk.build.finish(**options)
 
 
 class _Walk:
     """One pass over the nodes of a program; `values` has the graph's node, size or constant per torch node."""
 
-    def __init__(self, program: torch.export.ExportedProgram) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, state: aten.CacheInputs | None = None) -> None:
         self.program = program
+        self.state = state
         self.build = GraphBuilder()
         self.sizes = aten.Sizes(self.build, program)
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[int] = []
 
-    def run(self, optimize: bool, disabled_passes: list[str]) -> CompiledModel:
+    def run(self, optimize: bool, disabled_passes: list[str], quantization: dict[str, Any]) -> CompiledModel:
+        results = self.walk()
+        graph = self.build.finish(optimize, disabled_passes, **quantization)
+        return CompiledModel(graph, Signature(self.program, self.inputs, results))
+
+    def walk(self) -> list[Any]:
+        """Builds the graph; returns what the model returns."""
+        results: list[Any] = []
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         leaf = 0
         for node in self.program.graph.nodes:
@@ -92,7 +109,7 @@ class _Walk:
                 results = self._outputs(node)
             else:
                 raise GraphImportError(f"cannot import {node.op} `{node.name}`: control flow is not supported")
-        return CompiledModel(self.build.finish(optimize, disabled_passes), Signature(self.program, self.inputs, results))
+        return results
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, leaf: int) -> Any:
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
@@ -126,7 +143,7 @@ class _Walk:
             )
         args = [self._argument(argument) for argument in node.args]
         kwargs = {name: self._argument(argument) for name, argument in node.kwargs.items()}
-        call = aten.Call(self.build, self.sizes, node)
+        call = aten.Call(self.build, self.sizes, node, self.state)
         try:
             return handler(call, *args, **kwargs)
         except aten.Unsupported as error:

@@ -136,9 +136,11 @@ def _extreme(name: str, a: Size, b: Size) -> Size:
 class Call:
     """One node of the program: the builder, and what torch inferred about the result."""
 
-    def __init__(self, build: GraphBuilder, sizes: Sizes, node: torch.fx.Node) -> None:
+    def __init__(self, build: GraphBuilder, sizes: Sizes, node: torch.fx.Node, state: Any = None) -> None:
         self.build = build
         self.sizes = sizes
+        # The inputs of a KV cache, for models that have one.
+        self.state = state
         self.meta = node.meta.get("val")
         self.target = str(node.target)
 
@@ -174,6 +176,14 @@ class Call:
             return []
         axes = [axes] if isinstance(axes, int) else list(axes)
         return [self.axis(x, axis) for axis in axes]
+
+    def at_least_1d(self, x: Tensor) -> Tensor:
+        """The tensor itself, or one element along a dimension: torch lets tensors without dimensions have dimension 0."""
+        return x if self.rank(x) else Tensor(self.build.reshape(x.node, [1]))
+
+    def shaped(self, node: int) -> Tensor:
+        """A result in the shape that torch inferred."""
+        return Tensor(self.build.reshape(node, self.shape))
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
         """The tensor with another dtype."""

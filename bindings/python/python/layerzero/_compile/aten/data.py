@@ -55,7 +55,8 @@ def embedding(call: Call, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -
 
 @handles("aten.index_select.default")
 def index_select(call: Call, x: Tensor, dim: int, indices: Tensor) -> Tensor:
-    return Tensor(call.build.take(x.node, call.axis(x, dim), indices.node))
+    x = call.at_least_1d(x)
+    return call.shaped(call.build.take(x.node, call.axis(x, dim), indices.node))
 
 
 @handles("aten.index.Tensor")
@@ -91,7 +92,8 @@ def _wrapped(call: Call, indices: Tensor, size: Any) -> int:
 
 @handles("aten.gather.default")
 def gather(call: Call, x: Tensor, dim: int, indices: Tensor, **_: Any) -> Tensor:
-    return Tensor(call.build.take_along(x.node, call.axis(x, dim), indices.node))
+    x, indices = call.at_least_1d(x), call.at_least_1d(indices)
+    return call.shaped(call.build.take_along(x.node, call.axis(x, dim), indices.node))
 
 
 @handles("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
