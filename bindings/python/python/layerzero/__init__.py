@@ -17,6 +17,7 @@ from layerzero._functions import (
     sample_topk,
     sample_topp,
 )
+from layerzero._generate import GenerationSession, Generator, generate
 from layerzero._graphs import prepare_capture, verify_capture
 from layerzero._inspect import (
     Explanation,
@@ -59,6 +60,8 @@ __all__ = [
     "ConfigurationError",
     "CudaGraphUnsafeError",
     "Explanation",
+    "GenerationSession",
+    "Generator",
     "GraphImportError",
     "KernelExecutionError",
     "KvCache",
@@ -87,6 +90,7 @@ __all__ = [
     "dry_run",
     "explain",
     "freeze",
+    "generate",
     "kv_cache",
     "layer_norm",
     "list_circuits",
