@@ -17,7 +17,7 @@ use crate::passes::query;
 const LINEAR: &str = "mlp.linear";
 
 /// Rows that the error of a layer is measured on, spread over all of them.
-const MAX_ERROR_ROWS: i64 = 256;
+const MAX_ERROR_ROWS: i64 = 64;
 
 /// The integer format of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -77,6 +77,6 @@ def accuracy(graph: CompiledGraph, expected: list[Any], found: list[Any]) -> Acc
 
 
 def _relative_error(expected: Any, found: Any) -> float:
-    norm = expected.double().norm().item()
-    difference = (expected.double() - found.double()).norm().item()
+    norm = float(expected.double().norm())
+    difference = float((expected.double() - found.double()).norm())
     return difference / norm if norm else difference

@@ -142,7 +142,8 @@ class GenerationSession:
         for sequence, length in lengths.items():
             if limit is not None and length > limit:
                 raise ValueError(f"sequence {sequence} would have {length} tokens, but the model has {limit} positions")
-        for sequence, length in lengths.items():
+        # The longest first: it determines the sizes of memory that all sequences share.
+        for sequence, length in sorted(lengths.items(), key=lambda item: -item[1]):
             self._memory.reserve(sequence, length)
 
     def step(self, tokens: Mapping[int, Sequence[int]]) -> torch.Tensor:
@@ -154,7 +155,8 @@ class GenerationSession:
         lengths = {sequence: self._lengths.get(sequence, 0) + len(new) for sequence, new in tokens.items()}
         self.reserve(lengths)
         ends = [0]
-        slots, positions, ids = [], [], []
+        ids: list[int] = []
+        slots, positions = [], []
         for sequence, new in tokens.items():
             start = self._lengths.get(sequence, 0)
             slots.append(self._memory.slots(sequence, start, start + len(new)))

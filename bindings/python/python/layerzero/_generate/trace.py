@@ -108,8 +108,16 @@ def export(model: torch.nn.Module) -> torch.export.ExportedProgram:
         model.set_attn_implementation(previous)
         if experts is not None:
             model.set_experts_implementation(experts)
-    if not any("cached_attention" in str(node.target) for node in program.graph.nodes):
-        raise GraphImportError(
-            f"{type(model).__name__} computes attention itself instead of calling Transformers' attention functions"
-        )
+    _check(model, [node for node in program.graph.nodes if "cached_attention" in str(node.target)])
     return program
+
+
+def _check(model: torch.nn.Module, attentions: list[torch.fx.Node]) -> None:
+    """Refuses models whose attention was not traced, or whose window was not."""
+    name = type(model).__name__
+    if not attentions:
+        raise GraphImportError(f"{name} computes attention itself instead of calling Transformers' attention functions")
+    config = model.config.get_text_config()
+    windows = [node.args[5] for node in attentions]
+    if getattr(config, "sliding_window", None) and not hasattr(config, "layer_types") and max(windows) < 0:
+        raise GraphImportError(f"{name} has a sliding window that it does not pass to its attention")

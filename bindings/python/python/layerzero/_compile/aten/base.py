@@ -15,6 +15,7 @@ Size = int | SymbolicSize
 Handler = Callable[..., Any]
 
 _HANDLERS: dict[str, Handler] = {}
+_NAMESPACES: dict[str, Handler] = {}
 
 _DTYPES = {
     torch.float32: "float32",
@@ -52,9 +53,20 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def handles_namespace(name: str) -> Callable[[Handler], Handler]:
+    """Registers the handler of all operators of a namespace that have none of their own."""
+
+    def register(handler: Handler) -> Handler:
+        _NAMESPACES[name] = handler
+        return handler
+
+    return register
+
+
 def find(target: Any) -> Handler | None:
     """The handler of an operator."""
-    return _HANDLERS.get(str(target)) or _HANDLERS.get(getattr(target, "__name__", ""))
+    name = str(target)
+    return _HANDLERS.get(name) or _HANDLERS.get(getattr(target, "__name__", "")) or _NAMESPACES.get(name.partition(".")[0])
 
 
 def supported() -> list[str]:
