@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from layerzero._generate.generator import Generator, _token_ids
-
-if TYPE_CHECKING:
-    import torch
 
 
 def generate(
@@ -88,7 +85,7 @@ class _Sampler:
         self._greedy = temperature == 0 or (temperature is None and top_k is None and top_p is None)
         self._rows, self._temperature, self._top_k, self._top_p, self._seed = rows, temperature or 1.0, top_k, top_p, seed
 
-    def __call__(self, logits: torch.Tensor, rows: list[int], step: int) -> list[int]:
+    def __call__(self, logits: Any, rows: list[int], step: int) -> list[int]:
         """Tokens of these rows of the batch. A row's random numbers do not depend on the others."""
         import torch
 

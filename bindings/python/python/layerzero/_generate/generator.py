@@ -9,8 +9,6 @@ from layerzero._compile.quantization import Accuracy
 from layerzero._native import GraphImportError
 
 if TYPE_CHECKING:
-    import torch
-
     from layerzero._generate.memory import CacheMemory
 
 
@@ -64,7 +62,7 @@ class Generator:
             else:
                 _compare(model, expected, found)
 
-    def _sample_logits(self, model: Any, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sample_logits(self, model: Any, tokens: int) -> tuple[Any, Any]:
         """Logits after a prompt and after a decode step: the model's and the generator's."""
         import torch
 
@@ -146,7 +144,7 @@ class GenerationSession:
         for sequence, length in sorted(lengths.items(), key=lambda item: -item[1]):
             self._memory.reserve(sequence, length)
 
-    def step(self, tokens: Mapping[int, Sequence[int]]) -> torch.Tensor:
+    def step(self, tokens: Mapping[int, Sequence[int]]) -> Any:
         """Appends tokens to sequences, new or known ones, and returns the logits after the last token of each, `[sequences, vocabulary]`."""
         import torch
 
@@ -178,8 +176,7 @@ class GenerationSession:
         (logits,) = self._generator._graph.run(inputs)
         # Updated last: tokens of a failed step do not count.
         self._lengths.update(lengths)
-        result: torch.Tensor = logits
-        return result
+        return logits
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forgets the tokens of a sequence from `length` on."""
@@ -193,7 +190,7 @@ class GenerationSession:
         self._lengths.pop(sequence, None)
 
 
-def _compare(model: Any, expected: torch.Tensor, found: torch.Tensor) -> None:
+def _compare(model: Any, expected: Any, found: Any) -> None:
     """Refuses logits that differ."""
     import torch
 

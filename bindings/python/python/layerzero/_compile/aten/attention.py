@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from layerzero import _native
@@ -44,13 +43,11 @@ def _four(call: Call, x: Tensor) -> Tensor:
     return Tensor(call.build.reshape(x.node, [batch, *shape[-3:]]))
 
 
-@functools.cache
 def _operations() -> dict[str, str]:
     """Operations by their name in `torch.ops.layerzero`."""
     return {name.replace(".", "_"): name for name in _native.list_operations()}
 
 
-@functools.cache
 def _fixed() -> dict[str, dict[str, Any]]:
     """The params that each overload without `out` fixes."""
     from layerzero._torch_ops import OVERLOADS
