@@ -30,6 +30,9 @@ _DTYPES = {
     torch.bool: "bool",
 }
 
+# The smallest value and the number of values of short integers.
+_WRAPPED = {"int32": (-(2**31), 2**32), "int16": (-(2**15), 2**16), "int8": (-(2**7), 2**8), "uint8": (0, 2**8)}
+
 
 class Unsupported(Exception):
     """Arguments of an operator that cannot be imported."""
@@ -212,6 +215,10 @@ class Call:
             value = int(value)
         if dtype == "int64":
             return Tensor(self.build.scalar(int(value), dtype))
+        if dtype in _WRAPPED:
+            # Integers that do not fit wrap around.
+            low, count = _WRAPPED[dtype]
+            value = (int(value) - low) % count + low
         return Tensor(self.build.scalar(float(value), dtype))
 
     def common(self, a: Any, b: Any) -> str:

@@ -55,6 +55,8 @@ def batch_norm(call: Call, x: Tensor, weight: Tensor | None, bias: Tensor | None
 @handles("aten.group_norm.default")
 def group_norm(call: Call, x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5, *_: Any) -> Tensor:
+    if eps < 0:
+        raise Unsupported("a group norm with a negative eps")
     build = call.build
     shape = build.shape(x.node)
     grouped = build.reshape(x.node, [shape[0], groups, -1])

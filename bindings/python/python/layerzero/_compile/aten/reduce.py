@@ -49,7 +49,7 @@ def arg_extreme(call: Call, x: Tensor, dim: int | None = None, keepdim: bool = F
 
 @handles("aten.any.default", "aten.any.dim", "aten.all.default", "aten.all.dim", "aten.any.dims")
 def truth(call: Call, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    return _reduce("any" if ".any" in call.target else "all", call, call.cast(x, "bool"), dim, keepdim)
+    return call.cast(_reduce("any" if ".any" in call.target else "all", call, call.cast(x, "bool"), dim, keepdim), call.dtype)
 
 
 @handles("aten.var.correction", "aten.std.correction", "aten.var.dim")
@@ -63,7 +63,7 @@ def variance(call: Call, x: Tensor, dim: Any = None, correction: float | None = 
         count = count * call.build.shape(x.node)[axis]
     if not isinstance(count, int):
         raise Unsupported("a variance over a dimension of unknown size")
-    result = call.build.binary_scalar("div", squares, float(count - (1 if correction is None else correction)))
+    result = call.build.binary_scalar("div", squares, max(0.0, float(count - (1 if correction is None else correction))))
     return Tensor(call.build.unary("square_root", result) if "std" in call.target else result)
 
 
