@@ -26,7 +26,9 @@ unsafe impl Send for Arena {}
 impl Arena {
     fn new(bytes: usize) -> Option<Arena> {
         if bytes == 0 {
-            return Some(Arena { data: NonNull::dangling(), layout: None });
+            // Tensors without elements have an aligned address as well.
+            let data = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT))?;
+            return Some(Arena { data, layout: None });
         }
         let layout = AllocLayout::from_size_align(bytes, ALIGNMENT).ok()?;
         // SAFETY: the size is not 0.

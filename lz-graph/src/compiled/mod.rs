@@ -18,6 +18,7 @@ use crate::graph::Graph;
 use crate::import::onnx;
 use crate::passes;
 use crate::plan::Plan;
+use crate::quantize::{self, Layer};
 use crate::session::{OnChange, RunInput, Session};
 use crate::sizes::InputShape;
 use crate::validate::{self, Finding, Phase, Severity, Validation};
@@ -78,6 +79,8 @@ pub struct Options {
     pub nan: NanPolicy,
     /// What happens when the engine's state changes after a plan was made.
     pub on_change: OnChange,
+    /// How weights of linear layers are quantized, if at all.
+    pub quantization: Option<quantize::Options>,
 }
 
 impl Default for Options {
@@ -88,6 +91,7 @@ impl Default for Options {
             validation: Validation::default(),
             nan: NanPolicy::default(),
             on_change: OnChange::default(),
+            quantization: None,
         }
     }
 }
@@ -108,7 +112,7 @@ pub struct LoadOptions {
 /// A stage and the time that it took.
 #[derive(Debug, Clone, Copy)]
 pub struct Stage {
-    /// `import`, `passes`, `validation` or `load`.
+    /// `import`, `passes`, `validation`, `quantization` or `load`.
     pub name: &'static str,
     /// How long it took.
     pub time: Duration,
@@ -120,6 +124,7 @@ pub struct CompiledModel {
     session: Session,
     imported_nodes: usize,
     rewrites: Vec<String>,
+    quantized_layers: Vec<Layer>,
     findings: Vec<Finding>,
     stages: Vec<Stage>,
     nan: NanPolicy,
@@ -145,7 +150,12 @@ impl CompiledModel {
         if options.optimize {
             let start = Instant::now();
             let references = (validation == Validation::Strict).then(reference_engine).transpose()?;
-            let options = passes::Options { disabled: options.disabled_passes.clone(), engine: Some(engine) };
+            let mut disabled = options.disabled_passes.clone();
+            if options.quantization.is_some() {
+                // There is no gated block with quantized weights: its layers stay layers.
+                disabled.push("gated".to_owned());
+            }
+            let options = passes::Options { disabled, engine: Some(engine) };
             let report = passes::optimize_verified(&mut graph, &options, references.as_ref())?;
             stages.push(Stage { name: "passes", time: start.elapsed() });
             rewrites = report.rewrites.iter().map(ToString::to_string).collect();
@@ -162,6 +172,12 @@ impl CompiledModel {
             check(&graph, Phase::Passes, &mut findings)?;
             stages.push(Stage { name: "validation", time: start.elapsed() });
         }
+        let mut quantized_layers = Vec::new();
+        if let Some(options) = &options.quantization {
+            let start = Instant::now();
+            quantized_layers = quantize::quantize_weights(&mut graph, engine, options)?;
+            stages.push(Stage { name: "quantization", time: start.elapsed() });
+        }
         // Passes repeat what was already found after the import.
         let mut seen = std::collections::HashSet::new();
         findings.retain(|finding| seen.insert((finding.validator, finding.message.clone())));
@@ -171,6 +187,7 @@ impl CompiledModel {
             session,
             imported_nodes,
             rewrites,
+            quantized_layers,
             findings,
             stages,
             nan,
@@ -227,6 +244,7 @@ impl CompiledModel {
             session,
             imported_nodes: artifact.imported_nodes,
             rewrites: artifact.rewrites,
+            quantized_layers: Vec::new(),
             findings,
             stages,
             nan: options.nan,
@@ -286,6 +304,11 @@ impl CompiledModel {
     /// What passes replaced, in order.
     pub fn rewrites(&self) -> &[String] {
         &self.rewrites
+    }
+
+    /// Linear layers and the error of their weights, if weights were quantized.
+    pub fn quantized_layers(&self) -> &[Layer] {
+        &self.quantized_layers
     }
 
     /// What validators found when the model was compiled or loaded.

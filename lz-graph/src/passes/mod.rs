@@ -19,7 +19,7 @@ mod matmul;
 mod norms;
 mod pattern;
 mod projections;
-mod query;
+pub(crate) mod query;
 mod report;
 mod residual;
 mod rewriter;

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from layerzero import _watch, ops
-from layerzero._compile import CompiledModel, Session, compile, load
+from layerzero._compile import Accuracy, CompiledModel, QuantizedLayer, Session, compile, load
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
 from layerzero._functions import (
@@ -17,6 +17,7 @@ from layerzero._functions import (
     sample_topk,
     sample_topp,
 )
+from layerzero._generate import GenerationSession, Generator, generate
 from layerzero._graphs import prepare_capture, verify_capture
 from layerzero._inspect import (
     Explanation,
@@ -53,11 +54,14 @@ from layerzero._register import load_backends, register_kernel, register_operati
 from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
 
 __all__ = [
+    "Accuracy",
     "CompiledModel",
     "Config",
     "ConfigurationError",
     "CudaGraphUnsafeError",
     "Explanation",
+    "GenerationSession",
+    "Generator",
     "GraphImportError",
     "KernelExecutionError",
     "KvCache",
@@ -67,6 +71,7 @@ __all__ = [
     "Plan",
     "PlanHandle",
     "Plugin",
+    "QuantizedLayer",
     "Reason",
     "Report",
     "Session",
@@ -85,6 +90,7 @@ __all__ = [
     "dry_run",
     "explain",
     "freeze",
+    "generate",
     "kv_cache",
     "layer_norm",
     "list_circuits",

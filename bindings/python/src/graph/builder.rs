@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyString};
 
-use super::compiled::{CompiledGraph, options};
+use super::compiled::{CompiledGraph, Quantization, options};
 use super::raise_graph;
 use super::size::{Size, SymbolicSize, to_python};
 use crate::error::validation_error;
@@ -185,6 +185,11 @@ impl GraphBuilder {
     /// Another output of a call.
     fn projection(&mut self, py: Python<'_>, call: u32, output: usize) -> PyResult<u32> {
         self.build(py, &[call], |build| build.projection(NodeId(call), output))
+    }
+
+    /// An input of a call after the call changed it in place.
+    fn written(&mut self, py: Python<'_>, call: u32, input: usize) -> PyResult<u32> {
+        self.build(py, &[call], |build| build.written(NodeId(call), input))
     }
 
     fn reshape(&mut self, py: Python<'_>, x: u32, shape: Vec<Size>) -> PyResult<u32> {
@@ -420,7 +425,10 @@ impl GraphBuilder {
     }
 
     /// Compiles the graph; the builder cannot be used any more.
-    #[pyo3(signature = (optimize = true, disabled_passes = Vec::new(), validation = "normal", nan = "allow", on_change = "replan"))]
+    #[pyo3(signature = (
+        optimize = true, disabled_passes = Vec::new(), validation = "normal", nan = "allow", on_change = "replan", quantization = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn finish(
         &mut self,
         py: Python<'_>,
@@ -429,8 +437,9 @@ impl GraphBuilder {
         validation: &str,
         nan: &str,
         on_change: &str,
+        quantization: Option<Quantization>,
     ) -> PyResult<CompiledGraph> {
-        let options = options(optimize, disabled_passes, validation, nan, on_change)?;
+        let options = options(optimize, disabled_passes, validation, nan, on_change, quantization)?;
         self.get()?;
         let Some(builder) = self.builder.take() else { return Err(PyValueError::new_err("no graph")) };
         let graph = builder.finish().map_err(|error| raise_graph(py, &error))?;

@@ -7,6 +7,7 @@ use lz_core::tensor::Dims;
 use lz_core::{DType, TensorMut};
 use lz_graph::compiled::{MissingKernels, NanPolicy};
 use lz_graph::graph::NodeKind;
+use lz_graph::quantize::{self, Format};
 use lz_graph::sizes::InputShape;
 use lz_graph::validate::Validation;
 use lz_graph::{CompiledModel, Graph, GraphError, LoadOptions, OnChange, Options, RunInput};
@@ -44,6 +45,25 @@ fn nan_policy(name: &str) -> PyResult<NanPolicy> {
     case("nan", name, &["allow", "refuse"], NanPolicy::from_name)
 }
 
+/// How weights are quantized: the format (`int8`, `int4`), the size of groups of inputs with a scale of their own (0 for all), whether
+/// inputs of layers are quantized as well, and whether weights are included that other operations use.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Quantization {
+    weights: String,
+    group: i64,
+    int8_activations: bool,
+    tied: bool,
+}
+
+impl Quantization {
+    fn options(&self) -> PyResult<quantize::Options> {
+        let format = case("weights", &self.weights, &["int8", "int4"], Format::from_name)?;
+        let (activations, tied) = (self.int8_activations, self.tied);
+        Ok(quantize::Options { format, group: self.group, activations, tied })
+    }
+}
+
 /// The options of `lz.compile`.
 pub fn options(
     optimize: bool,
@@ -51,6 +71,7 @@ pub fn options(
     validation: &str,
     nan: &str,
     change: &str,
+    quantization: Option<Quantization>,
 ) -> PyResult<Options> {
     let validation = case("validation", validation, &["none", "normal", "strict"], Validation::from_name)?;
     Ok(Options {
@@ -59,6 +80,7 @@ pub fn options(
         validation,
         nan: nan_policy(nan)?,
         on_change: on_change(change)?,
+        quantization: quantization.map(|quantization| quantization.options()).transpose()?,
     })
 }
 
@@ -98,7 +120,11 @@ impl CompiledGraph {
 impl CompiledGraph {
     /// Compiles an ONNX model: a path, or its bytes.
     #[staticmethod]
-    #[pyo3(signature = (model, optimize = true, disabled_passes = Vec::new(), validation = "normal", nan = "allow", on_change = "replan"))]
+    #[pyo3(signature = (
+        model, optimize = true, disabled_passes = Vec::new(), validation = "normal", nan = "allow", on_change = "replan",
+        quantization = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn from_onnx(
         py: Python<'_>,
         model: &Bound<'_, PyAny>,
@@ -107,8 +133,9 @@ impl CompiledGraph {
         validation: &str,
         nan: &str,
         on_change: &str,
+        quantization: Option<Quantization>,
     ) -> PyResult<CompiledGraph> {
-        let options = options(optimize, disabled_passes, validation, nan, on_change)?;
+        let options = options(optimize, disabled_passes, validation, nan, on_change, quantization)?;
         if let Ok(bytes) = model.cast::<PyBytes>() {
             let bytes = bytes.as_bytes();
             return CompiledGraph::made(py, |engine| CompiledModel::from_onnx_bytes(engine, bytes, &options));
@@ -317,6 +344,13 @@ impl CompiledGraph {
     #[getter]
     fn rewrites(&self) -> Vec<String> {
         self.model.rewrites().to_vec()
+    }
+
+    /// Linear layers after quantization: name, shape, bytes before and after, error (`None` if the layer was kept), and why it was kept.
+    #[getter]
+    fn quantized_layers(&self) -> Vec<(&str, [i64; 2], [usize; 2], Option<f64>, Option<&'static str>)> {
+        let layers = self.model.quantized_layers().iter();
+        layers.map(|layer| (layer.name.as_str(), layer.shape, layer.bytes, layer.error, layer.kept)).collect()
     }
 
     /// The number of plans that are kept: one per combination of sizes that ran lately.

@@ -29,6 +29,18 @@ def calls(x: Array, w: Array, q: Array, ids: npt.NDArray[np.int32]) -> None:
     print(y, stored, scale, tokens, plan.kernel, plan.operation, planned)
 
 
+def models(model: Any, x: Array) -> None:
+    compiled: lz.CompiledModel = lz.compile(model, (x,), weights="int4", group=32)
+    accuracy: lz.Accuracy | None = compiled.accuracy
+    layers: list[lz.QuantizedLayer] = [] if accuracy is None else accuracy.layers
+    generator = lz.Generator(model, cache="paged", weights="int8", activations="int8")
+    lz.generate(generator, [[1, 2], [3]], max_new_tokens=4, top_p=0.9, seed=1, stop=[[5, 6]], stream=print)
+    session: lz.GenerationSession = generator.session()
+    session.step({0: [1, 2]})
+    session.truncate(0, 1)
+    print(layers, list(generator.stream([1, 2], temperature=0.5)), session.lengths, session.nbytes)
+
+
 def questions(x: Array) -> None:
     plan: lz.Plan = lz.which("norm.rms", x)
     kernel: str = plan.kernel_id

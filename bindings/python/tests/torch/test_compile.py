@@ -195,6 +195,64 @@ def test_unsupported_operator_is_named_with_its_source_line() -> None:
         lz.compile(Special().eval(), (torch.randn(3),))
 
 
+class OwnOperations(nn.Module):
+    """Calls operations of LayerZero, with one result and with several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        normal = torch.ops.layerzero.norm_rms(x, self.weight, eps=1e-5)
+        q = normal[None, :, None]
+        output, lse = torch.ops.layerzero.attention_gqa_prefill.lse(q, q, q, causal=True)
+        return torch.ops.layerzero.activation_silu(output[0, :, 0]), lse
+
+
+def test_calls_of_own_operations_are_single_nodes() -> None:
+    lz.ops.norm_rms(torch.ones(2, 4))
+    model = OwnOperations().eval()
+    compiled = lz.compile(model, (torch.randn(5, 8),), dynamic_shapes=({0: Dim("rows", min=2, max=9)},))
+    assert all(f"{name}(" in compiled.graph for name in ("norm.rms", "attention.gqa.prefill", "activation.silu"))
+    with torch.no_grad():
+        for rows in (5, 2, 9):
+            x = torch.randn(rows, 8)
+            for found, expected in zip(compiled(x), model(x), strict=True):
+                _close(found, expected)
+
+
+class ChangesInPlace(nn.Module):
+    """Changes that later uses see: of a tensor, through a view of it, and of a part."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        z = y + 1
+        y.add_(z)
+        flat = y.view(-1)
+        flat.mul_(3)
+        y[0] = 5
+        y[1:, 2] = z[1:, 0]
+        return y, z, flat.relu_(), x.exp().relu_()
+
+
+def test_changes_in_place_are_seen_by_later_uses() -> None:
+    model, sample = ChangesInPlace().eval(), torch.randn(3, 4)
+    compiled = lz.compile(model, (sample,), dynamic_shapes=({0: Dim("rows", min=3, max=9)},))
+    for rows in (3, 4, 7):
+        x = torch.randn(rows, 4)
+        for found, expected in zip(compiled(x), model(x.clone()), strict=True):
+            _close(found, expected)
+
+
+def test_a_model_that_changes_its_input_is_refused() -> None:
+    class ChangesInput(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1)
+
+    with pytest.raises(lz.GraphImportError, match="changes"):
+        lz.compile(ChangesInput().eval(), (torch.randn(3),))
+
+
 def test_training_mode_is_refused() -> None:
     with pytest.raises(lz.GraphImportError, match="training mode"):
         lz.compile(Mlp(), (torch.randn(4, 16),))

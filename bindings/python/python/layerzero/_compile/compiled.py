@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from layerzero._compile import quantization
+from layerzero._compile.quantization import Accuracy
 from layerzero._native import CompiledGraph, GraphImportError
 from layerzero._report import Report, table
 
@@ -62,6 +64,8 @@ class CompiledModel:
     def __init__(self, graph: CompiledGraph, signature: Any) -> None:
         self._graph = graph
         self._signature = signature
+        #: How much quantized weights change results; `None` if nothing was quantized.
+        self.accuracy: Accuracy | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._signature.flatten(args, kwargs)
@@ -184,6 +188,10 @@ def compile(
     validation: Validation = "normal",
     nan: NanPolicy = "allow",
     on_change: OnChange = "replan",
+    weights: Literal["int8", "int4"] | None = None,
+    group: int | None = None,
+    activations: Literal["int8"] | None = None,
+    quantize_tied: bool = False,
 ) -> CompiledModel:
     """Compiles a model for inference on the host.
 
@@ -200,19 +208,30 @@ def compile(
     or health changed: plan again, or refuse if another kernel would be selected.
 
     An operator that cannot be imported raises `GraphImportError`, which names it and its place in the source.
+
+    `weights` stores the weights of linear layers as integers, each `group` of inputs with a scale of its own (by default 128 for int4, all
+    inputs of an output feature for int8); `activations="int8"` computes with integers. Weights that are also used elsewhere, such as
+    embeddings that are tied to the last layer, are kept unless `quantize_tied`. `accuracy` reports how much results change.
     """
-    options = (optimize, list(disabled_passes), validation, nan, on_change)
+    quantized = quantization.options(weights, group, activations, quantize_tied)
+    options = (optimize, list(disabled_passes), validation, nan, on_change, quantized)
     if isinstance(model, (str, bytes, os.PathLike)):
         if args or kwargs or dynamic_shapes is not None:
             raise TypeError("an ONNX model has its inputs and sizes in the file; sample inputs are for torch models")
         graph = CompiledGraph.from_onnx(model if isinstance(model, bytes) else os.fspath(model), *options)
-        return CompiledModel(graph, NamedInputs(graph))
+        compiled = CompiledModel(graph, NamedInputs(graph))
+        if quantized is not None:
+            compiled.accuracy = quantization.accuracy(graph, [], [])
+        return compiled
     if validation not in ("none", "normal", "strict"):
         raise ValueError(f"validation is {validation!r}, expected 'none', 'normal' or 'strict'")
     from layerzero._compile.export import import_program
 
     compiled = import_program(model, args, kwargs or {}, dynamic_shapes, lambda build: build.finish(*options))
-    if validation == "strict":
+    if quantized is not None:
+        expected, found = _results(model, compiled, args, kwargs or {}) if args or kwargs else ([], [])
+        compiled.accuracy = quantization.accuracy(compiled._graph, expected, found)
+    elif validation == "strict":
         _compare(model, compiled, args, kwargs or {})
     return compiled
 
@@ -239,8 +258,8 @@ def load(
 Finish = Callable[[Any], CompiledGraph]
 
 
-def _compare(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Runs the model and the compiled one with the sample inputs, and refuses results that differ."""
+def _results(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The tensors that the model and the compiled one return for the sample inputs."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -248,8 +267,15 @@ def _compare(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs:
     with torch.no_grad():
         expected = pytree.tree_leaves(callable_model(*args, **kwargs))
     found = pytree.tree_leaves(compiled(*args, **kwargs))
-    tensors = [(a, b) for a, b in zip(expected, found) if isinstance(a, torch.Tensor)]
-    for index, (a, b) in enumerate(tensors):
+    tensors = [(a, b) for a, b in zip(expected, found, strict=True) if isinstance(a, torch.Tensor)]
+    return [a for a, _ in tensors], [b for _, b in tensors]
+
+
+def _compare(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Runs the model and the compiled one with the sample inputs, and refuses results that differ."""
+    import torch
+
+    for index, (a, b) in enumerate(zip(*_results(model, compiled, args, kwargs), strict=True)):
         tolerance = 2e-2 if a.dtype in (torch.float16, torch.bfloat16) else 1e-4
         if not torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
             difference = (a.double() - b.double()).abs().max().item()

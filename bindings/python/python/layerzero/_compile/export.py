@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from layerzero._compile import aten
 from layerzero._compile.compiled import CompiledModel, Finish
-from layerzero._native import GraphBuilder, GraphImportError
+from layerzero._compile.functional import functional
+from layerzero._native import CompiledGraph, GraphBuilder, GraphImportError
 
 
 class Signature:
@@ -64,20 +65,34 @@ def import_program(
             )
     else:
         raise TypeError(f"cannot compile {type(model).__name__}; expected a torch module or an exported program")
-    return _Walk(program).run(finish)
+    return _Walk(functional(program)).run(finish)
+
+
+def import_with_cache(program: torch.export.ExportedProgram, state: aten.CacheInputs, **options: Any) -> CompiledGraph:
+    """The graph of a program whose attention reads and writes a KV cache; `state` describes the inputs that follow the program's own."""
+    walk = _Walk(functional(program), state)
+    walk.walk()
+    return walk.build.finish(**options)
 
 
 class _Walk:
     """One pass over the nodes of a program; `values` has the graph's node, size or constant per torch node."""
 
-    def __init__(self, program: torch.export.ExportedProgram) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, state: aten.CacheInputs | None = None) -> None:
         self.program = program
+        self.state = state
         self.build = GraphBuilder()
         self.sizes = aten.Sizes(self.build, program)
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[int] = []
 
     def run(self, finish: Finish) -> CompiledModel:
+        results = self.walk()
+        return CompiledModel(finish(self.build), Signature(self.program, self.inputs, results))
+
+    def walk(self) -> list[Any]:
+        """Builds the graph; returns what the model returns."""
+        results: list[Any] = []
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         leaf = 0
         for node in self.program.graph.nodes:
@@ -91,7 +106,7 @@ class _Walk:
                 results = self._outputs(node)
             else:
                 raise GraphImportError(f"cannot import {node.op} `{node.name}`: control flow is not supported")
-        return CompiledModel(finish(self.build), Signature(self.program, self.inputs, results))
+        return results
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, leaf: int) -> Any:
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
@@ -125,7 +140,7 @@ class _Walk:
             )
         args = [self._argument(argument) for argument in node.args]
         kwargs = {name: self._argument(argument) for name, argument in node.kwargs.items()}
-        call = aten.Call(self.build, self.sizes, node)
+        call = aten.Call(self.build, self.sizes, node, self.state)
         try:
             return handler(call, *args, **kwargs)
         except aten.Unsupported as error:

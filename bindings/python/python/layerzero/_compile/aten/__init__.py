@@ -2,20 +2,17 @@
 
 from layerzero._compile.aten import (  # noqa: F401  (they register handlers)
     attention,
+    cache,
     data,
     decomposed,
+    einsum,
     elementwise,
     layers,
-    operations,
     reduce,
+    scatter,
     views,
 )
-from layerzero._compile.aten.base import Call, Handler, Sizes, Tensor, Unsupported, dtype_name, supported
-from layerzero._compile.aten.base import find as _find
+from layerzero._compile.aten.base import Call, Sizes, Tensor, Unsupported, dtype_name, find, supported
+from layerzero._compile.aten.cache import CacheInputs, CacheLayer
 
-__all__ = ["Call", "Sizes", "Tensor", "Unsupported", "dtype_name", "find", "supported"]
-
-
-def find(target: object) -> Handler | None:
-    """The handler of an operator."""
-    return _find(target) or operations.find(target)
+__all__ = ["CacheInputs", "CacheLayer", "Call", "Sizes", "Tensor", "Unsupported", "dtype_name", "find", "supported"]

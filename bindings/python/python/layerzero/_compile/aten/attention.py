@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from layerzero._compile.aten.base import Call, Tensor, Unsupported, handles
+from layerzero import _native
+from layerzero._compile.aten.base import Call, Tensor, Unsupported, handles, handles_namespace
 
 
 @handles("aten.scaled_dot_product_attention.default")
@@ -40,3 +41,30 @@ def _four(call: Call, x: Tensor) -> Tensor:
     for size in shape[:-3]:
         batch = batch * size
     return Tensor(call.build.reshape(x.node, [batch, *shape[-3:]]))
+
+
+def _operations() -> dict[str, str]:
+    """Operations by their name in `torch.ops.layerzero`."""
+    return {name.replace(".", "_"): name for name in _native.list_operations()}
+
+
+def _fixed() -> dict[str, dict[str, Any]]:
+    """The params that each overload without `out` fixes."""
+    from layerzero._torch_ops import OVERLOADS
+
+    return {overload.schema.split("(", 1)[0]: overload.fixed for overload in OVERLOADS if not overload.places}
+
+
+@handles_namespace("layerzero")
+def operation(call: Call, *inputs: Tensor | None, **params: Any) -> Any:
+    """A call of `torch.ops.layerzero` is one node: tensors by position, params by name, `None` for defaults."""
+    _, name, overload = call.target.split(".")
+    fixed = _fixed().get(name if overload == "default" else f"{name}.{overload}")
+    if fixed is None or name not in _operations():
+        raise Unsupported(f"{call.target}, which writes to its arguments or is no operation")
+    given = {param: call.size(value) if hasattr(value, "node") else value for param, value in params.items() if value is not None}
+    nodes = [None if tensor is None else tensor.node for tensor in inputs]
+    result = call.build.call(_operations()[name], nodes, **given, **fixed)
+    if not isinstance(call.meta, (list, tuple)):
+        return Tensor(result)
+    return [Tensor(result), *(Tensor(call.build.projection(result, index)) for index in range(1, len(call.meta)))]

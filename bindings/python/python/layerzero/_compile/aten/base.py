@@ -15,6 +15,7 @@ Size = int | SymbolicSize
 Handler = Callable[..., Any]
 
 _HANDLERS: dict[str, Handler] = {}
+_NAMESPACES: dict[str, Handler] = {}
 
 _DTYPES = {
     torch.float32: "float32",
@@ -28,6 +29,9 @@ _DTYPES = {
     torch.uint8: "uint8",
     torch.bool: "bool",
 }
+
+# The smallest value and the number of values of short integers.
+_WRAPPED = {"int32": (-(2**31), 2**32), "int16": (-(2**15), 2**16), "int8": (-(2**7), 2**8), "uint8": (0, 2**8)}
 
 
 class Unsupported(Exception):
@@ -52,9 +56,20 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def handles_namespace(name: str) -> Callable[[Handler], Handler]:
+    """Registers the handler of all operators of a namespace that have none of their own."""
+
+    def register(handler: Handler) -> Handler:
+        _NAMESPACES[name] = handler
+        return handler
+
+    return register
+
+
 def find(target: Any) -> Handler | None:
     """The handler of an operator."""
-    return _HANDLERS.get(str(target)) or _HANDLERS.get(getattr(target, "__name__", ""))
+    name = str(target)
+    return _HANDLERS.get(name) or _HANDLERS.get(getattr(target, "__name__", "")) or _NAMESPACES.get(name.partition(".")[0])
 
 
 def supported() -> list[str]:
@@ -136,9 +151,11 @@ def _extreme(name: str, a: Size, b: Size) -> Size:
 class Call:
     """One node of the program: the builder, and what torch inferred about the result."""
 
-    def __init__(self, build: GraphBuilder, sizes: Sizes, node: torch.fx.Node) -> None:
+    def __init__(self, build: GraphBuilder, sizes: Sizes, node: torch.fx.Node, state: Any = None) -> None:
         self.build = build
         self.sizes = sizes
+        # The inputs of a KV cache, for models that have one.
+        self.state = state
         self.meta = node.meta.get("val")
         self.target = str(node.target)
 
@@ -175,6 +192,14 @@ class Call:
         axes = [axes] if isinstance(axes, int) else list(axes)
         return [self.axis(x, axis) for axis in axes]
 
+    def at_least_1d(self, x: Tensor) -> Tensor:
+        """The tensor itself, or one element along a dimension: torch lets tensors without dimensions have dimension 0."""
+        return x if self.rank(x) else Tensor(self.build.reshape(x.node, [1]))
+
+    def shaped(self, node: int) -> Tensor:
+        """A result in the shape that torch inferred."""
+        return Tensor(self.build.reshape(node, self.shape))
+
     def cast(self, x: Tensor, dtype: str) -> Tensor:
         """The tensor with another dtype."""
         return Tensor(self.build.cast(x.node, dtype))
@@ -190,6 +215,10 @@ class Call:
             value = int(value)
         if dtype == "int64":
             return Tensor(self.build.scalar(int(value), dtype))
+        if dtype in _WRAPPED:
+            # Integers that do not fit wrap around.
+            low, count = _WRAPPED[dtype]
+            value = (int(value) - low) % count + low
         return Tensor(self.build.scalar(float(value), dtype))
 
     def common(self, a: Any, b: Any) -> str:

@@ -55,7 +55,8 @@ def embedding(call: Call, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -
 
 @handles("aten.index_select.default")
 def index_select(call: Call, x: Tensor, dim: int, indices: Tensor) -> Tensor:
-    return Tensor(call.build.take(x.node, call.axis(x, dim), indices.node))
+    x = call.at_least_1d(x)
+    return call.shaped(call.build.take(x.node, call.axis(x, dim), indices.node))
 
 
 @handles("aten.index.Tensor")
@@ -81,7 +82,8 @@ def index(call: Call, x: Tensor, indices: list[Tensor | None]) -> Tensor:
 
 @handles("aten.gather.default")
 def gather(call: Call, x: Tensor, dim: int, indices: Tensor, **_: Any) -> Tensor:
-    return Tensor(call.build.take_along(x.node, call.axis(x, dim), indices.node))
+    x, indices = call.at_least_1d(x), call.at_least_1d(indices)
+    return call.shaped(call.build.take_along(x.node, call.axis(x, dim), indices.node))
 
 
 @handles("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
@@ -128,17 +130,18 @@ def pad(call: Call, x: Tensor, padding: list[Any], *rest: Any) -> Tensor:
     mode = next((item for item in rest if isinstance(item, str)), "constant")
     if mode != "constant":
         raise Unsupported(f"padding mode {mode}")
-    value = next((item for item in rest if isinstance(item, (int, float)) and not isinstance(item, bool)), 0)
+    value = next((item for item in rest if isinstance(item, (int, float))), 0)
     pairs = [(call.size(padding[index]), call.size(padding[index + 1])) for index in range(0, len(padding), 2)]
     pairs = [(0, 0)] * (call.rank(x) - len(pairs)) + pairs[::-1]
     return Tensor(call.build.pad(x.node, pairs, float(value)))
 
 
 @handles("aten.roll.default")
-def roll(call: Call, x: Tensor, shifts: list[int], dims: list[int]) -> Tensor:
-    node = x.node
-    for shift, dim in zip(shifts, dims):
-        axis = call.axis(x, dim)
+def roll(call: Call, x: Tensor, shifts: list[int], dims: list[int] | None = None) -> Tensor:
+    # Without dimensions all elements are rolled as one row.
+    node = x.node if dims else call.build.reshape(x.node, [-1])
+    for shift, dim in zip(shifts, dims or [0]):
+        axis = call.axis(Tensor(node), dim)
         size = call.build.shape(node)[axis]
         if not isinstance(size, int):
             raise Unsupported("rolling a dimension of unknown size")
@@ -146,7 +149,7 @@ def roll(call: Call, x: Tensor, shifts: list[int], dims: list[int]) -> Tensor:
         head = call.build.slice(node, axis, 0, split, 1)
         tail = call.build.slice(node, axis, split, size - split, 1)
         node = call.build.concat([tail, head], axis)
-    return Tensor(node)
+    return call.shaped(node)
 
 
 @handles("aten.flip.default")
@@ -163,9 +166,13 @@ def flip(call: Call, x: Tensor, dims: list[int]) -> Tensor:
 def diff(call: Call, x: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
     axis = call.axis(x, dim)
     dtype = call.dtype
+    if n == 0:
+        return call.cast(x, dtype)
     parts = [call.cast(part, dtype).node for part in (prepend, x, append) if part is not None]
     node = call.build.concat(parts, axis)
-    for _ in range(n):
+    length = call.build.shape(node)[axis]
+    # More differences than elements are none.
+    for _ in range(min(n, length) if isinstance(length, int) else n):
         length = call.build.shape(node)[axis] - 1
         later = call.build.slice(node, axis, 1, length, 1)
         earlier = call.build.slice(node, axis, 0, length, 1)

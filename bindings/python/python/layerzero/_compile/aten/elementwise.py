@@ -23,6 +23,8 @@ for _function, _name in [
     ("mul", "mul"),
     ("maximum", "maximum"),
     ("minimum", "minimum"),
+    ("maximum", "max"),
+    ("minimum", "min"),
     ("pow", "pow"),
     ("atan2", "atan2"),
     ("mod", "remainder"),
@@ -31,7 +33,8 @@ for _function, _name in [
 ]:
     _register_binary(
         _function,
-        f"aten.{_name}.default",
+        *([f"aten.{_name}.default"] if _name not in ("max", "min") else []),
+        f"aten.{_name}.other",
         f"aten.{_name}.Tensor",
         f"aten.{_name}.Scalar",
         f"aten.{_name}.Tensor_Tensor",
@@ -77,9 +80,18 @@ def div_mode(call: Call, a: Any, b: Any, rounding_mode: str | None = None) -> Te
     return _binary(function, call, a, b)
 
 
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+_ROUNDINGS = ("floor", "ceil", "round", "trunc")
+
+
 def _register_unary(function: str, name: str) -> None:
     @handles(f"aten.{name}.default", f"aten.{name}_.default")
     def handler(call: Call, x: Tensor) -> Tensor:
+        if call.dtype not in _FLOATS:
+            if function in _ROUNDINGS:
+                return call.cast(x, call.dtype)
+            if function == "square":
+                return _binary("mul", call, x, x)
         return Tensor(call.build.unary(function, call.cast(x, call.dtype).node))
 
 
@@ -98,6 +110,8 @@ for _function, _name in [
 def _register_activation(function: str, name: str) -> None:
     @handles(f"aten.{name}.default", f"aten.{name}_.default")
     def handler(call: Call, x: Tensor) -> Tensor:
+        if function == "relu" and call.dtype not in _FLOATS:
+            return clamp(call, x, 0)
         return Tensor(call.build.activation(function, call.cast(x, call.dtype).node))
 
 
@@ -127,7 +141,12 @@ def softplus(call: Call, x: Tensor, beta: float = 1, threshold: float = 20) -> T
     return Tensor(call.build.activation("softplus", x.node, (float(beta), float(threshold))))
 
 
-@handles("aten.relu6.default", "aten.hardtanh.default", "aten.hardtanh_.default")
+@handles("aten.relu6.default")
+def relu6(call: Call, x: Tensor) -> Tensor:
+    return clamp(call, x, 0, 6)
+
+
+@handles("aten.hardtanh.default", "aten.hardtanh_.default")
 def hardtanh(call: Call, x: Tensor, low: float = -1, high: float = 1) -> Tensor:
     return clamp(call, x, low, high)
 
@@ -180,6 +199,8 @@ def logical_not(call: Call, x: Tensor) -> Tensor:
 @handles("aten.isnan.default", "aten.isinf.default")
 def is_special(call: Call, x: Tensor) -> Tensor:
     function = "is_nan" if "isnan" in call.target else "is_inf"
+    if call.build.dtype(x.node) not in _FLOATS:
+        return Tensor(call.build.expand(call.tensor(0, "bool").node, call.shape))
     return Tensor(call.build.call("primitive.test", [x.node], function=function))
 
 
@@ -208,3 +229,31 @@ def masked_fill(call: Call, x: Tensor, mask: Tensor, value: Any) -> Tensor:
 )
 def convert(call: Call, x: Tensor, *_: Any, **__: Any) -> Tensor:
     return call.cast(x, call.dtype)
+
+
+@handles("aten.addcmul.default", "aten.addcdiv.default")
+def add_product(call: Call, x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+    product = _binary("mul" if "mul" in call.target else "div", call, a, b)
+    return _binary("add", call, x, _scaled(call, product, value))
+
+
+@handles("aten.lerp.Scalar", "aten.lerp.Tensor")
+def lerp(call: Call, start: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return _binary("add", call, start, _binary("mul", call, _binary("sub", call, end, start), weight))
+
+
+@handles("aten.isfinite.default")
+def is_finite(call: Call, x: Tensor) -> Tensor:
+    if call.build.dtype(x.node) not in _FLOATS:
+        true = call.tensor(1, "bool")
+        return Tensor(call.build.expand(true.node, call.shape))
+    special = [call.build.call("primitive.test", [x.node], function=function) for function in ("is_nan", "is_inf")]
+    return Tensor(call.build.unary("logical_not", call.build.binary("bitwise_or", *special)))
+
+
+@handles("aten.glu.default")
+def glu(call: Call, x: Tensor, dim: int = -1) -> Tensor:
+    axis = call.axis(x, dim)
+    half = call.shape[axis]
+    values, gate = (call.build.slice(x.node, axis, start, half, 1) for start in (0, half))
+    return Tensor(call.build.binary("mul", values, call.build.activation("sigmoid", gate)))

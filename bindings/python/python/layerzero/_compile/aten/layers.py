@@ -55,6 +55,8 @@ def batch_norm(call: Call, x: Tensor, weight: Tensor | None, bias: Tensor | None
 @handles("aten.group_norm.default")
 def group_norm(call: Call, x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5, *_: Any) -> Tensor:
+    if eps < 0:
+        raise Unsupported("a group norm with a negative eps")
     build = call.build
     shape = build.shape(x.node)
     grouped = build.reshape(x.node, [shape[0], groups, -1])
@@ -82,9 +84,11 @@ def convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = Non
     if len(rest) == 3 and rest[0]:
         raise Unsupported("a transposed convolution")
     groups = rest[-1] if rest else 1
-    spatial = call.rank(x) - 2
+    spatial = call.rank(weight) - 2
     if spatial not in (1, 2):
         raise Unsupported(f"a convolution over {spatial} dimensions")
+    if call.rank(x) == spatial + 1:
+        x = Tensor(call.build.reshape(x.node, [1, *call.build.shape(x.node)]))
     stride, dilation = _pair(stride, spatial), _pair(dilation, spatial)
     build = call.build
     kernel = build.shape(weight.node)[2:]
