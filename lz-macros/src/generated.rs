@@ -4,7 +4,7 @@
 pub const REASONS: &str = include_str!("../../schemas/reasons.yaml");
 
 /// Name, path and text of every operation's schema.
-pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
+pub const SCHEMAS: [(&str, &str, &str); 50usize] = [
     (
         "activation.gelu",
         "schemas/ops/activation/gelu.yaml",
@@ -146,6 +146,11 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         include_str!("../../schemas/ops/kv/compact.yaml"),
     ),
     (
+        "logits.logprobs",
+        "schemas/ops/logits/logprobs.yaml",
+        include_str!("../../schemas/ops/logits/logprobs.yaml"),
+    ),
+    (
         "mlp.fused",
         "schemas/ops/mlp/fused.yaml",
         include_str!("../../schemas/ops/mlp/fused.yaml"),
@@ -169,6 +174,16 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         "mlp.linear.weight_only",
         "schemas/ops/mlp/linear.weight_only.yaml",
         include_str!("../../schemas/ops/mlp/linear.weight_only.yaml"),
+    ),
+    (
+        "moe.experts",
+        "schemas/ops/moe/experts.yaml",
+        include_str!("../../schemas/ops/moe/experts.yaml"),
+    ),
+    (
+        "moe.route",
+        "schemas/ops/moe/route.yaml",
+        include_str!("../../schemas/ops/moe/route.yaml"),
     ),
     (
         "norm.layer",
@@ -199,6 +214,21 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         "quantize",
         "schemas/ops/quantize.yaml",
         include_str!("../../schemas/ops/quantize.yaml"),
+    ),
+    (
+        "sampling.mask",
+        "schemas/ops/sampling/mask.yaml",
+        include_str!("../../schemas/ops/sampling/mask.yaml"),
+    ),
+    (
+        "sampling.minp",
+        "schemas/ops/sampling/minp.yaml",
+        include_str!("../../schemas/ops/sampling/minp.yaml"),
+    ),
+    (
+        "sampling.penalties",
+        "schemas/ops/sampling/penalties.yaml",
+        include_str!("../../schemas/ops/sampling/penalties.yaml"),
     ),
     (
         "sampling.speculative",

@@ -12,6 +12,7 @@ mod gemm;
 mod isa;
 mod kv;
 mod mlp;
+mod moe;
 mod norm;
 mod pointwise;
 mod posenc;
@@ -60,6 +61,8 @@ pub fn kernels() -> Vec<KernelEntry> {
         mlp::LinearInt8,
         mlp::LinearPack,
         mlp::LinearWeightOnly,
+        moe::Experts,
+        moe::Route,
         norm::LayerRows,
         norm::RmsAddRows,
         norm::RmsRows,
@@ -67,6 +70,10 @@ pub fn kernels() -> Vec<KernelEntry> {
         posenc::RopeRows,
         quant::DequantizeRows,
         quant::QuantizeRows,
+        sampling::Logprobs,
+        sampling::Mask,
+        sampling::MinP,
+        sampling::Penalties,
         sampling::Speculative,
         sampling::TopK,
         sampling::TopP,
@@ -92,6 +99,7 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::GqaPrefillRagged as specialized,
         mlp::Fused,
         mlp::Linear,
+        moe::Experts,
     ]);
     kernels.extend(isa::int8_variants![mlp::LinearInt8]);
     kernels

@@ -61,6 +61,7 @@ def samples():
         "embedding_lookup": ((f32(5, 4), np.array([1, 2])), {}),
         "kv_append": ((f32(1, 1, 2), f32(1, 1, 2), f32(2, 4, 1, 2), f32(2, 4, 1, 2), np.array([0])), {}),
         "kv_compact": ((f32(3, 4, 1, 2), f32(3, 4, 1, 2), i32(2), i32(0)), {}),
+        "logits_logprobs": ((f32(2, 8), i32(1, 2)), {"top_k": 2}),
         "mlp_linear": ((f32(2, 4), f32(3, 4)), {}),
         "mlp_linear_int8": (
             (np.array([[1, -2, 3, 4]], np.int8), np.array([[5, 6, -7, 8]], np.int8), f32(1), f32(1)),
@@ -72,6 +73,8 @@ def samples():
             {"format": "int8"},
         ),
         "mlp_fused": ((f32(2, 4), f32(6, 4), f32(6, 4), f32(4, 6)), {}),
+        "moe_experts": ((f32(2, 4), i32(0, 1)[:, None], f32(2, 1), f32(2, 6, 4), f32(2, 4, 3)), {}),
+        "moe_route": ((f32(2, 8),), {"top_k": 2}),
         "norm_layer": ((f32(2, 4), f32(4), f32(4)), {"return_stats": True}),
         "norm_rms": ((f32(2, 4), f32(4)), {}),
         "norm_rms_add": ((f32(2, 4), f32(2, 4), f32(4)), {}),
@@ -86,6 +89,9 @@ def samples():
             (np.full((1, 2, 4), 0.25, np.float32), i32(1, 2)[None], np.full((1, 3, 4), 0.25, np.float32)),
             {"seed": 3},
         ),
+        "sampling_mask": ((f32(2, 8), i32(7, -1)[:, None]), {}),
+        "sampling_minp": ((f32(2, 8),), {"p": 0.1}),
+        "sampling_penalties": ((f32(2, 8), i32(1, 2)[:, None]), {"repetition": 1.1}),
         "sampling_topk": ((f32(2, 8),), {"k": 2}),
         "sampling_topp": ((f32(2, 8),), {"p": 0.5}),
     }

@@ -47,6 +47,8 @@ pub mod embedding_lookup;
 pub mod kv_append;
 /// `kv.compact`: Copies pages within a paged cache, in place.
 pub mod kv_compact;
+/// `logits.logprobs`: Log-probability and rank of one token per row, and the most likely tokens of each row.
+pub mod logits_logprobs;
 /// `mlp.fused`: A gated feed-forward block in one step.
 pub mod mlp_fused;
 /// `mlp.linear`: A linear layer with an optional bias and activation.
@@ -57,6 +59,10 @@ pub mod mlp_linear_int8;
 pub mod mlp_linear_pack;
 /// `mlp.linear.weight_only`: A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 pub mod mlp_linear_weight_only;
+/// `moe.experts`: The gated feed-forward blocks of the chosen experts of each token, and their weighted sum.
+pub mod moe_experts;
+/// `moe.route`: Chooses the experts of each token and computes their weights (mixture-of-experts router).
+pub mod moe_route;
 /// `norm.layer`: Layer normalization over the last dimension.
 pub mod norm_layer;
 /// `norm.rms`: Root-mean-square normalization over the last dimension.
@@ -69,6 +75,12 @@ pub mod posenc_alibi;
 pub mod posenc_rope;
 /// `quantize`: Quantizes a tensor to a low-precision integer or float format with scales.
 pub mod quantize;
+/// `sampling.mask`: Sets the logits of tokens that a grammar does not allow to -∞.
+pub mod sampling_mask;
+/// `sampling.minp`: Samples one token per row from those at least p times as likely as the most likely one (min-p).
+pub mod sampling_minp;
+/// `sampling.penalties`: Repetition, frequency and presence penalties of tokens that occurred before.
+pub mod sampling_penalties;
 /// `sampling.speculative`: Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 pub mod sampling_speculative;
 /// `sampling.topk`: Samples one token per row from the k most likely ones (top-k).
@@ -110,24 +122,30 @@ pub use dequantize::*;
 pub use embedding_lookup::*;
 pub use kv_append::*;
 pub use kv_compact::*;
+pub use logits_logprobs::*;
 pub use mlp_fused::*;
 pub use mlp_linear::*;
 pub use mlp_linear_int8::*;
 pub use mlp_linear_pack::*;
 pub use mlp_linear_weight_only::*;
+pub use moe_experts::*;
+pub use moe_route::*;
 pub use norm_layer::*;
 pub use norm_rms::*;
 pub use norm_rms_add::*;
 pub use posenc_alibi::*;
 pub use posenc_rope::*;
 pub use quantize::*;
+pub use sampling_mask::*;
+pub use sampling_minp::*;
+pub use sampling_penalties::*;
 pub use sampling_speculative::*;
 pub use sampling_topk::*;
 pub use sampling_topp::*;
 pub use tokenize_decode::*;
 pub use tokenize_encode::*;
 /// Every operation of the catalogue, by name.
-pub static OPERATIONS: [&::lz_core::OperationInfo; 44usize] = [
+pub static OPERATIONS: [&::lz_core::OperationInfo; 50usize] = [
     &activation_gelu::ACTIVATION_GELU,
     &activation_gelu_mul::ACTIVATION_GELU_MUL,
     &activation_relu::ACTIVATION_RELU,
@@ -156,17 +174,23 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 44usize] = [
     &embedding_lookup::EMBEDDING_LOOKUP,
     &kv_append::KV_APPEND,
     &kv_compact::KV_COMPACT,
+    &logits_logprobs::LOGITS_LOGPROBS,
     &mlp_fused::MLP_FUSED,
     &mlp_linear::MLP_LINEAR,
     &mlp_linear_int8::MLP_LINEAR_INT8,
     &mlp_linear_pack::MLP_LINEAR_PACK,
     &mlp_linear_weight_only::MLP_LINEAR_WEIGHT_ONLY,
+    &moe_experts::MOE_EXPERTS,
+    &moe_route::MOE_ROUTE,
     &norm_layer::NORM_LAYER,
     &norm_rms::NORM_RMS,
     &norm_rms_add::NORM_RMS_ADD,
     &posenc_alibi::POSENC_ALIBI,
     &posenc_rope::POSENC_ROPE,
     &quantize::QUANTIZE,
+    &sampling_mask::SAMPLING_MASK,
+    &sampling_minp::SAMPLING_MINP,
+    &sampling_penalties::SAMPLING_PENALTIES,
     &sampling_speculative::SAMPLING_SPECULATIVE,
     &sampling_topk::SAMPLING_TOPK,
     &sampling_topp::SAMPLING_TOPP,

@@ -92,6 +92,10 @@ pub mod kv_append;
 #[path = "../reference/kv/compact.rs"]
 #[rustfmt::skip]
 pub mod kv_compact;
+/// Reference of `logits.logprobs`.
+#[path = "../reference/logits/logprobs.rs"]
+#[rustfmt::skip]
+pub mod logits_logprobs;
 /// Reference of `mlp.fused`.
 #[path = "../reference/mlp/fused.rs"]
 #[rustfmt::skip]
@@ -112,6 +116,14 @@ pub mod mlp_linear_pack;
 #[path = "../reference/mlp/linear_weight_only.rs"]
 #[rustfmt::skip]
 pub mod mlp_linear_weight_only;
+/// Reference of `moe.experts`.
+#[path = "../reference/moe/experts.rs"]
+#[rustfmt::skip]
+pub mod moe_experts;
+/// Reference of `moe.route`.
+#[path = "../reference/moe/route.rs"]
+#[rustfmt::skip]
+pub mod moe_route;
 /// Reference of `norm.layer`.
 #[path = "../reference/norm/layer.rs"]
 #[rustfmt::skip]
@@ -136,6 +148,18 @@ pub mod posenc_rope;
 #[path = "../reference/quantize.rs"]
 #[rustfmt::skip]
 pub mod quantize;
+/// Reference of `sampling.mask`.
+#[path = "../reference/sampling/mask.rs"]
+#[rustfmt::skip]
+pub mod sampling_mask;
+/// Reference of `sampling.minp`.
+#[path = "../reference/sampling/minp.rs"]
+#[rustfmt::skip]
+pub mod sampling_minp;
+/// Reference of `sampling.penalties`.
+#[path = "../reference/sampling/penalties.rs"]
+#[rustfmt::skip]
+pub mod sampling_penalties;
 /// Reference of `sampling.speculative`.
 #[path = "../reference/sampling/speculative.rs"]
 #[rustfmt::skip]
@@ -215,6 +239,8 @@ crate::reference::kernels::references!(
         EmbeddingLookupOut) embedding_lookup_kernel;
     "kv.append" => kv_append(KvAppendKernel, KvAppendCall, KvAppendOut) kv_append_kernel;
     "kv.compact" => kv_compact(KvCompactKernel, KvCompactCall, KvCompactOut) kv_compact_kernel;
+    "logits.logprobs" => logits_logprobs(LogitsLogprobsKernel, LogitsLogprobsCall,
+        LogitsLogprobsOut) logits_logprobs_kernel;
     "mlp.fused" => mlp_fused(MlpFusedKernel, MlpFusedCall, MlpFusedOut) mlp_fused_kernel;
     "mlp.linear" => mlp_linear(MlpLinearKernel, MlpLinearCall, MlpLinearOut) mlp_linear_kernel;
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Kernel, MlpLinearInt8Call,
@@ -223,12 +249,20 @@ crate::reference::kernels::references!(
         MlpLinearPackOut) mlp_linear_pack_kernel;
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnlyKernel, MlpLinearWeightOnlyCall,
         MlpLinearWeightOnlyOut) mlp_linear_weight_only_kernel;
+    "moe.experts" => moe_experts(MoeExpertsKernel, MoeExpertsCall, MoeExpertsOut) moe_experts_kernel;
+    "moe.route" => moe_route(MoeRouteKernel, MoeRouteCall, MoeRouteOut) moe_route_kernel;
     "norm.layer" => norm_layer(NormLayerKernel, NormLayerCall, NormLayerOut) norm_layer_kernel;
     "norm.rms" => norm_rms(NormRmsKernel, NormRmsCall, NormRmsOut) norm_rms_kernel;
     "norm.rms.add" => norm_rms_add(NormRmsAddKernel, NormRmsAddCall, NormRmsAddOut) norm_rms_add_kernel;
     "posenc.alibi" => posenc_alibi(PosencAlibiKernel, PosencAlibiCall, PosencAlibiOut) posenc_alibi_kernel;
     "posenc.rope" => posenc_rope(PosencRopeKernel, PosencRopeCall, PosencRopeOut) posenc_rope_kernel;
     "quantize" => quantize(QuantizeKernel, QuantizeCall, QuantizeOut) quantize_kernel;
+    "sampling.mask" => sampling_mask(SamplingMaskKernel, SamplingMaskCall,
+        SamplingMaskOut) sampling_mask_kernel;
+    "sampling.minp" => sampling_minp(SamplingMinpKernel, SamplingMinpCall,
+        SamplingMinpOut) sampling_minp_kernel;
+    "sampling.penalties" => sampling_penalties(SamplingPenaltiesKernel, SamplingPenaltiesCall,
+        SamplingPenaltiesOut) sampling_penalties_kernel;
     "sampling.speculative" => sampling_speculative(SamplingSpeculativeKernel, SamplingSpeculativeCall,
         SamplingSpeculativeOut) sampling_speculative_kernel;
     "sampling.topk" => sampling_topk(SamplingTopkKernel, SamplingTopkCall,

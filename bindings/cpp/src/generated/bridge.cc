@@ -1316,6 +1316,10 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_compact_explain(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$logits_logprobs(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$logits_logprobs_explain(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_fused_explain(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1335,6 +1339,14 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_experts(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_experts_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_route(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_route_explain(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1359,6 +1371,18 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$quantize_explain(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_mask(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_mask_explain(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_minp(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_minp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_penalties(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_penalties_explain(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1823,6 +1847,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$kv_compact_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *logits_logprobs(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$logits_logprobs(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *logits_logprobs_explain(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$logits_logprobs_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_fused(engine, args, outputs, options, tuned);
 }
@@ -1861,6 +1893,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *mlp_linear_weight_only_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_weight_only_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *moe_experts(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_experts(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *moe_experts_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_experts_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *moe_route(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_route(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *moe_route_explain(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_route_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
@@ -1909,6 +1957,30 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *quantize_explain(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$quantize_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *sampling_mask(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_mask(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *sampling_mask_explain(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_mask_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *sampling_minp(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_minp(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *sampling_minp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_minp_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *sampling_penalties(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_penalties(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *sampling_penalties_explain(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_penalties_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {

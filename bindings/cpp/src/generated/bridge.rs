@@ -35,17 +35,23 @@ use super::dequantize::{dequantize, dequantize_explain};
 use super::embedding_lookup::{embedding_lookup, embedding_lookup_explain};
 use super::kv_append::{kv_append, kv_append_explain};
 use super::kv_compact::{kv_compact, kv_compact_explain};
+use super::logits_logprobs::{logits_logprobs, logits_logprobs_explain};
 use super::mlp_fused::{mlp_fused, mlp_fused_explain};
 use super::mlp_linear::{mlp_linear, mlp_linear_explain};
 use super::mlp_linear_int8::{mlp_linear_int8, mlp_linear_int8_explain};
 use super::mlp_linear_pack::{mlp_linear_pack, mlp_linear_pack_explain};
 use super::mlp_linear_weight_only::{mlp_linear_weight_only, mlp_linear_weight_only_explain};
+use super::moe_experts::{moe_experts, moe_experts_explain};
+use super::moe_route::{moe_route, moe_route_explain};
 use super::norm_layer::{norm_layer, norm_layer_explain};
 use super::norm_rms::{norm_rms, norm_rms_explain};
 use super::norm_rms_add::{norm_rms_add, norm_rms_add_explain};
 use super::posenc_alibi::{posenc_alibi, posenc_alibi_explain};
 use super::posenc_rope::{posenc_rope, posenc_rope_explain};
 use super::quantize::{quantize, quantize_explain};
+use super::sampling_mask::{sampling_mask, sampling_mask_explain};
+use super::sampling_minp::{sampling_minp, sampling_minp_explain};
+use super::sampling_penalties::{sampling_penalties, sampling_penalties_explain};
 use super::sampling_speculative::{sampling_speculative, sampling_speculative_explain};
 use super::sampling_topk::{sampling_topk, sampling_topk_explain};
 use super::sampling_topp::{sampling_topp, sampling_topp_explain};
@@ -224,6 +230,9 @@ pub mod ffi {
         #[cxx_name = "lz_kv_compact_args"]
         type KvCompactArgs = lz_plugin::generated::kv_compact::KvCompactArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_logits_logprobs_args"]
+        type LogitsLogprobsArgs = lz_plugin::generated::logits_logprobs::LogitsLogprobsArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_mlp_fused_args"]
         type MlpFusedArgs = lz_plugin::generated::mlp_fused::MlpFusedArgs;
         #[namespace = ""]
@@ -238,6 +247,12 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_mlp_linear_weight_only_args"]
         type MlpLinearWeightOnlyArgs = lz_plugin::generated::mlp_linear_weight_only::MlpLinearWeightOnlyArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_moe_experts_args"]
+        type MoeExpertsArgs = lz_plugin::generated::moe_experts::MoeExpertsArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_moe_route_args"]
+        type MoeRouteArgs = lz_plugin::generated::moe_route::MoeRouteArgs;
         #[namespace = ""]
         #[cxx_name = "lz_norm_layer_args"]
         type NormLayerArgs = lz_plugin::generated::norm_layer::NormLayerArgs;
@@ -256,6 +271,15 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_quantize_args"]
         type QuantizeArgs = lz_plugin::generated::quantize::QuantizeArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_sampling_mask_args"]
+        type SamplingMaskArgs = lz_plugin::generated::sampling_mask::SamplingMaskArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_sampling_minp_args"]
+        type SamplingMinpArgs = lz_plugin::generated::sampling_minp::SamplingMinpArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_sampling_penalties_args"]
+        type SamplingPenaltiesArgs = lz_plugin::generated::sampling_penalties::SamplingPenaltiesArgs;
         #[namespace = ""]
         #[cxx_name = "lz_sampling_speculative_args"]
         type SamplingSpeculativeArgs = lz_plugin::generated::sampling_speculative::SamplingSpeculativeArgs;
@@ -498,6 +522,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn kv_compact_explain(engine: &Engine, args: *const KvCompactArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn logits_logprobs(
+            engine: &Engine,
+            args: *const LogitsLogprobsArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn logits_logprobs_explain(engine: &Engine, args: *const LogitsLogprobsArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_fused(
             engine: &Engine,
             args: *const MlpFusedArgs,
@@ -538,6 +570,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_linear_weight_only_explain(engine: &Engine, args: *const MlpLinearWeightOnlyArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn moe_experts(
+            engine: &Engine,
+            args: *const MoeExpertsArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn moe_experts_explain(engine: &Engine, args: *const MoeExpertsArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn moe_route(
+            engine: &Engine,
+            args: *const MoeRouteArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn moe_route_explain(engine: &Engine, args: *const MoeRouteArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn norm_layer(
             engine: &Engine,
             args: *const NormLayerArgs,
@@ -586,6 +634,30 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn quantize_explain(engine: &Engine, args: *const QuantizeArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn sampling_mask(
+            engine: &Engine,
+            args: *const SamplingMaskArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn sampling_mask_explain(engine: &Engine, args: *const SamplingMaskArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn sampling_minp(
+            engine: &Engine,
+            args: *const SamplingMinpArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn sampling_minp_explain(engine: &Engine, args: *const SamplingMinpArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn sampling_penalties(
+            engine: &Engine,
+            args: *const SamplingPenaltiesArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn sampling_penalties_explain(engine: &Engine, args: *const SamplingPenaltiesArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn sampling_speculative(
             engine: &Engine,
             args: *const SamplingSpeculativeArgs,

@@ -58,6 +58,8 @@ pub mod embedding_lookup;
 pub mod kv_append;
 /// `kv.compact`.
 pub mod kv_compact;
+/// `logits.logprobs`.
+pub mod logits_logprobs;
 /// `mlp.fused`.
 pub mod mlp_fused;
 /// `mlp.linear`.
@@ -68,6 +70,10 @@ pub mod mlp_linear_int8;
 pub mod mlp_linear_pack;
 /// `mlp.linear.weight_only`.
 pub mod mlp_linear_weight_only;
+/// `moe.experts`.
+pub mod moe_experts;
+/// `moe.route`.
+pub mod moe_route;
 /// `norm.layer`.
 pub mod norm_layer;
 /// `norm.rms`.
@@ -80,6 +86,12 @@ pub mod posenc_alibi;
 pub mod posenc_rope;
 /// `quantize`.
 pub mod quantize;
+/// `sampling.mask`.
+pub mod sampling_mask;
+/// `sampling.minp`.
+pub mod sampling_minp;
+/// `sampling.penalties`.
+pub mod sampling_penalties;
 /// `sampling.speculative`.
 pub mod sampling_speculative;
 /// `sampling.topk`.

@@ -1123,6 +1123,38 @@ OVERLOADS += [
 ]
 
 
+def _fake_logits_logprobs(logits, tokens, *, top_k=None):
+    if top_k is None:
+        top_k = 0
+    *axis_rows, _ = logits.shape
+    result_logprobs = logits.new_empty((*axis_rows,), dtype=torch.float32)
+    result_ranks = logits.new_empty((*axis_rows,), dtype=torch.int32)
+    result_top_logprobs = logits.new_empty((*axis_rows, top_k), dtype=torch.float32)
+    result_top_tokens = logits.new_empty((*axis_rows, top_k), dtype=torch.int32)
+    return result_logprobs, result_ranks, result_top_logprobs, result_top_tokens
+
+
+def logits_logprobs(logits, tokens, *, top_k=None, out=None):
+    refuse_gradients("logits.logprobs", logits, tokens)
+    if out is None:
+        return _layerzero.logits_logprobs.default(logits, tokens, top_k=top_k)
+    out = out_tensors("logits.logprobs", out, 4)
+    _layerzero.logits_logprobs.out(logits, tokens, top_k=top_k, out_logprobs=out[0], out_ranks=out[1], out_top_logprobs=out[2], out_top_tokens=out[3])
+    return out
+
+
+OVERLOADS += [
+    Overload(
+        "logits_logprobs(Tensor logits, Tensor tokens, *, SymInt? top_k=None) -> (Tensor, Tensor, Tensor, Tensor)",
+        "logits_logprobs", _fake_logits_logprobs, {}, 4, (),
+    ),
+    Overload(
+        "logits_logprobs.out(Tensor logits, Tensor tokens, *, SymInt? top_k=None, Tensor(a!) out_logprobs, Tensor(b!) out_ranks, Tensor(c!) out_top_logprobs, Tensor(d!) out_top_tokens) -> ()",
+        "logits_logprobs", _fake_logits_logprobs, {}, 4, ("out_logprobs", "out_ranks", "out_top_logprobs", "out_top_tokens"),
+    ),
+]
+
+
 def _fake_mlp_fused(x, gate_weight, up_weight, down_weight, *, activation=None):
     *axis_rows, _ = x.shape
     axis_out_features, _ = down_weight.shape
@@ -1265,6 +1297,62 @@ OVERLOADS += [
     Overload(
         "mlp_linear_weight_only.out(Tensor x, Tensor weight, Tensor scale, Tensor? zero_point=None, Tensor? bias=None, *, str format, str? granularity=None, SymInt? block_size=None, str? weight_layout=None, SymInt? stored=None, str? activation=None, Tensor(a!) out) -> ()",
         "mlp_linear_weight_only", _fake_mlp_linear_weight_only, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_moe_experts(x, indices, weights, gate_up_weight, down_weight, gate_up_bias=None, down_bias=None, *, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None):
+    *axis_rows, _ = x.shape
+    _, axis_out_features, _ = down_weight.shape
+    result_output = x.new_empty((*axis_rows, axis_out_features), dtype=x.dtype)
+    return result_output
+
+
+def moe_experts(x, indices, weights, gate_up_weight, down_weight, gate_up_bias=None, down_bias=None, *, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, out=None):
+    refuse_gradients("moe.experts", x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias)
+    if out is None:
+        return _layerzero.moe_experts.default(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset)
+    out = out_tensors("moe.experts", out, 1)
+    _layerzero.moe_experts.out(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "moe_experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None) -> Tensor",
+        "moe_experts", _fake_moe_experts, {}, 1, (),
+    ),
+    Overload(
+        "moe_experts.out(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, Tensor(a!) out) -> ()",
+        "moe_experts", _fake_moe_experts, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_moe_route(logits, bias=None, *, top_k, scoring=None, renormalize=None, scale=None, groups=None, top_groups=None, group_score=None):
+    *axis_rows, _ = logits.shape
+    result_weights = logits.new_empty((*axis_rows, top_k), dtype=torch.float32)
+    result_indices = logits.new_empty((*axis_rows, top_k), dtype=torch.int32)
+    return result_weights, result_indices
+
+
+def moe_route(logits, bias=None, *, top_k, scoring=None, renormalize=None, scale=None, groups=None, top_groups=None, group_score=None, out=None):
+    refuse_gradients("moe.route", logits, bias)
+    if out is None:
+        return _layerzero.moe_route.default(logits, bias, top_k=top_k, scoring=scoring, renormalize=renormalize, scale=scale, groups=groups, top_groups=top_groups, group_score=group_score)
+    out = out_tensors("moe.route", out, 2)
+    _layerzero.moe_route.out(logits, bias, top_k=top_k, scoring=scoring, renormalize=renormalize, scale=scale, groups=groups, top_groups=top_groups, group_score=group_score, out_weights=out[0], out_indices=out[1])
+    return out
+
+
+OVERLOADS += [
+    Overload(
+        "moe_route(Tensor logits, Tensor? bias=None, *, SymInt top_k, str? scoring=None, bool? renormalize=None, float? scale=None, SymInt? groups=None, SymInt? top_groups=None, str? group_score=None) -> (Tensor, Tensor)",
+        "moe_route", _fake_moe_route, {}, 2, (),
+    ),
+    Overload(
+        "moe_route.out(Tensor logits, Tensor? bias=None, *, SymInt top_k, str? scoring=None, bool? renormalize=None, float? scale=None, SymInt? groups=None, SymInt? top_groups=None, str? group_score=None, Tensor(a!) out_weights, Tensor(b!) out_indices) -> ()",
+        "moe_route", _fake_moe_route, {}, 2, ("out_weights", "out_indices"),
     ),
 ]
 
@@ -1471,6 +1559,87 @@ OVERLOADS += [
     Overload(
         "quantize.scale_out_out(Tensor x, Tensor? scale=None, Tensor? zero_point=None, Tensor? global_scale=None, *, str format, str granularity, SymInt? block_size=None, Tensor(a!) out_quantized, Tensor(b!) out_scale_out) -> ()",
         "quantize", _fake_quantize, {}, 2, ("out_quantized", "out_scale_out"),
+    ),
+]
+
+
+def _fake_sampling_mask(logits, bitmask):
+    *axis_rows, axis_vocab = logits.shape
+    result_output = logits.new_empty((*axis_rows, axis_vocab), dtype=logits.dtype)
+    return result_output
+
+
+def sampling_mask(logits, bitmask, *, out=None):
+    refuse_gradients("sampling.mask", logits, bitmask)
+    if out is None:
+        return _layerzero.sampling_mask.default(logits, bitmask)
+    out = out_tensors("sampling.mask", out, 1)
+    _layerzero.sampling_mask.out(logits, bitmask, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "sampling_mask(Tensor logits, Tensor bitmask) -> Tensor",
+        "sampling_mask", _fake_sampling_mask, {}, 1, (),
+    ),
+    Overload(
+        "sampling_mask.out(Tensor logits, Tensor bitmask, *, Tensor(a!) out) -> ()",
+        "sampling_mask", _fake_sampling_mask, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_sampling_minp(logits, p_tensor=None, seed_tensor=None, offset_tensor=None, *, p, temperature=None, seed=None, offset=None):
+    *axis_rows, _ = logits.shape
+    result_tokens = logits.new_empty((*axis_rows,), dtype=torch.int32)
+    return result_tokens
+
+
+def sampling_minp(logits, p_tensor=None, seed_tensor=None, offset_tensor=None, *, p, temperature=None, seed=None, offset=None, out=None):
+    refuse_gradients("sampling.minp", logits, p_tensor, seed_tensor, offset_tensor)
+    if out is None:
+        return _layerzero.sampling_minp.default(logits, p_tensor, seed_tensor, offset_tensor, p=p, temperature=temperature, seed=seed, offset=offset)
+    out = out_tensors("sampling.minp", out, 1)
+    _layerzero.sampling_minp.out(logits, p_tensor, seed_tensor, offset_tensor, p=p, temperature=temperature, seed=seed, offset=offset, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "sampling_minp(Tensor logits, Tensor? p_tensor=None, Tensor? seed_tensor=None, Tensor? offset_tensor=None, *, float p, float? temperature=None, SymInt? seed=None, SymInt? offset=None) -> Tensor",
+        "sampling_minp", _fake_sampling_minp, {}, 1, (),
+    ),
+    Overload(
+        "sampling_minp.out(Tensor logits, Tensor? p_tensor=None, Tensor? seed_tensor=None, Tensor? offset_tensor=None, *, float p, float? temperature=None, SymInt? seed=None, SymInt? offset=None, Tensor(a!) out) -> ()",
+        "sampling_minp", _fake_sampling_minp, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_sampling_penalties(logits, output_tokens, prompt_tokens=None, repetition_tensor=None, frequency_tensor=None, presence_tensor=None, *, repetition=None, frequency=None, presence=None):
+    *axis_rows, axis_vocab = logits.shape
+    result_output = logits.new_empty((*axis_rows, axis_vocab), dtype=logits.dtype)
+    return result_output
+
+
+def sampling_penalties(logits, output_tokens, prompt_tokens=None, repetition_tensor=None, frequency_tensor=None, presence_tensor=None, *, repetition=None, frequency=None, presence=None, out=None):
+    refuse_gradients("sampling.penalties", logits, output_tokens, prompt_tokens, repetition_tensor, frequency_tensor, presence_tensor)
+    if out is None:
+        return _layerzero.sampling_penalties.default(logits, output_tokens, prompt_tokens, repetition_tensor, frequency_tensor, presence_tensor, repetition=repetition, frequency=frequency, presence=presence)
+    out = out_tensors("sampling.penalties", out, 1)
+    _layerzero.sampling_penalties.out(logits, output_tokens, prompt_tokens, repetition_tensor, frequency_tensor, presence_tensor, repetition=repetition, frequency=frequency, presence=presence, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "sampling_penalties(Tensor logits, Tensor output_tokens, Tensor? prompt_tokens=None, Tensor? repetition_tensor=None, Tensor? frequency_tensor=None, Tensor? presence_tensor=None, *, float? repetition=None, float? frequency=None, float? presence=None) -> Tensor",
+        "sampling_penalties", _fake_sampling_penalties, {}, 1, (),
+    ),
+    Overload(
+        "sampling_penalties.out(Tensor logits, Tensor output_tokens, Tensor? prompt_tokens=None, Tensor? repetition_tensor=None, Tensor? frequency_tensor=None, Tensor? presence_tensor=None, *, float? repetition=None, float? frequency=None, float? presence=None, Tensor(a!) out) -> ()",
+        "sampling_penalties", _fake_sampling_penalties, {}, 1, ("out",),
     ),
 ]
 

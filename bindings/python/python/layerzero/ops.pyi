@@ -36,17 +36,23 @@ __all__ = [
     "embedding_lookup",
     "kv_append",
     "kv_compact",
+    "logits_logprobs",
     "mlp_fused",
     "mlp_linear",
     "mlp_linear_int8",
     "mlp_linear_pack",
     "mlp_linear_weight_only",
+    "moe_experts",
+    "moe_route",
     "norm_layer",
     "norm_rms",
     "norm_rms_add",
     "posenc_alibi",
     "posenc_rope",
     "quantize",
+    "sampling_mask",
+    "sampling_minp",
+    "sampling_penalties",
     "sampling_speculative",
     "sampling_topk",
     "sampling_topp",
@@ -2312,6 +2318,64 @@ class _KvCompact:
 
 kv_compact: _KvCompact
 
+class _LogitsLogprobsPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        tokens: Tensor,
+        *,
+        top_k: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T, _T, _T]: ...
+
+class _LogitsLogprobs:
+    def __call__(
+        self,
+        logits: _T,
+        tokens: Tensor,
+        *,
+        top_k: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T, _T, _T]:
+        r"""Log-probability and rank of one token per row, and the most likely tokens of each row.
+
+        For row r, with z = `logits[r]` and m the largest of its values that is not NaN, in exact arithmetic, rounded to f32:
+
+            logprob(t)  = (z[t] - m) - ln Σ_j exp(z[j] - m)
+            logprobs[r] = logprob(tokens[r])
+            ranks[r]    = 1 + the number of tokens j with z[j] > z[tokens[r]]
+
+        `top_tokens[r]` are the top_k tokens with the largest logits, sorted by logit, larger first, lower index first among equals,
+        NaN last; `top_logprobs[r]` are their log-probabilities. A NaN or +∞ logit makes sums NaN, as in torch.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            tokens: `[rows...]` int32. The token of each row, such as the sampled one.
+            top_k: Most likely tokens to report (default `0`).
+
+        Returns:
+            logprobs: `[rows...]` float32. Log-probability of each row's token.
+            ranks: `[rows...]` int32. Rank of each row's token; 1 for the most likely one.
+            top_logprobs: `[rows..., top_k]` float32. Log-probabilities of the most likely tokens.
+            top_tokens: `[rows..., top_k]` int32. The most likely tokens, best first.
+
+        Example:
+            logits = torch.randn((16, 151936), dtype=torch.bfloat16)
+            tokens = torch.randint(151936, (16,), dtype=torch.int32)
+            logprobs, ranks, top_logprobs, top_tokens = lz.ops.logits_logprobs(logits, tokens, top_k=20)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        *,
+        top_k: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _LogitsLogprobsPlan: ...
+
+logits_logprobs: _LogitsLogprobs
+
 class _MlpFusedPlan(PlanHandle):
     def run(
         self,
@@ -2671,6 +2735,197 @@ class _MlpLinearWeightOnly:
     ) -> _MlpLinearWeightOnlyPlan: ...
 
 mlp_linear_weight_only: _MlpLinearWeightOnly
+
+class _MoeExpertsPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        down_weight: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MoeExperts:
+    def __call__(
+        self,
+        x: _T,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        down_weight: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The gated feed-forward blocks of the chosen experts of each token, and their weighted sum.
+
+        For row r and the slots j with e = `indices[r,j]` ≥ 0, with m over the intermediate features:
+
+            g[m] = Σ_i x[r,i] * gate_up_weight[e, gate(m), i] + gate_up_bias[e, gate(m)]
+            u[m] = Σ_i x[r,i] * gate_up_weight[e, up(m), i] + gate_up_bias[e, up(m)]
+            h[m] = act(g'[m]) * (u'[m] + up_offset)
+            y[o] = Σ_m h[m] * down_weight[e,o,m] + down_bias[e,o]
+            output[r,o] = Σ_j weights[r,j] * y[o]
+
+        With `halves`, gate(m) = m and up(m) = intermediate + m; with `interleaved`, gate(m) = 2m and up(m) = 2m + 1.
+        If limit > 0, g' = min(g, limit) and u' = min(max(u, -limit), limit), otherwise g' = g and u' = u; NaN stays NaN. Biases are
+        0 if not given, an empty sum is 0, and a slot with index -1 adds nothing. All intermediate values are exact (f32 or wider in
+        kernels); the output is rounded to T once. The activations are those of `mlp.fused`, except that
+        silu(z) = z / (1 + exp(-alpha z)).
+
+        Mixtral, Qwen3-MoE and DeepSeek-V3 use the defaults. GPT-OSS has biases, `interleaved`, alpha 1.702, limit 7 and up_offset 1.
+
+        Args:
+            x: `[rows..., in_features]` `T`. The tokens.
+            indices: `[rows..., top_k]` int32. The chosen experts of each token, from `moe.route`; -1 for none, as for experts of another device.
+            weights: `[rows..., top_k]` float32. The weight of each chosen expert.
+            gate_up_weight: `[experts, 2 * intermediate, in_features]` `T`. Weights of the gate and up projections of each expert.
+            down_weight: `[experts, out_features, intermediate]` `T`. Weights of the down projection of each expert.
+            gate_up_bias: `[experts, 2 * intermediate]` `T`. Biases of the gate and up projections.
+            down_bias: `[experts, out_features]` `T`. Biases of the down projection.
+            activation: Applied to the gate (default `silu`).
+            gate_up_layout: Order of gate and up rows (default `halves`).
+            alpha: Steepness of silu (default `1`).
+            limit: Bound of gate and up; 0 means none (default `0`).
+            up_offset: Added to up (default `0`).
+
+        Returns:
+            output: `[rows..., out_features]` `T`. The weighted sum of the experts' results.
+
+        Example:
+            x = torch.randn((128, 7168), dtype=torch.bfloat16)
+            indices = torch.full((128, 8), 7, dtype=torch.int32)
+            weights = torch.randn((128, 8), dtype=torch.float32)
+            gate_up_weight = torch.randn((8, 4096, 7168), dtype=torch.bfloat16)
+            down_weight = torch.randn((8, 7168, 2048), dtype=torch.bfloat16)
+            output = lz.ops.moe_experts(x, indices, weights, gate_up_weight, down_weight)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        down_weight: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MoeExpertsPlan: ...
+
+moe_experts: _MoeExperts
+
+class _MoeRoutePlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        bias: Tensor | None = None,
+        *,
+        top_k: int,
+        scoring: Literal["softmax", "sigmoid"] | None = None,
+        renormalize: bool | None = None,
+        scale: float | None = None,
+        groups: int | None = None,
+        top_groups: int | None = None,
+        group_score: Literal["top1", "top2_sum"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T]: ...
+
+class _MoeRoute:
+    def __call__(
+        self,
+        logits: _T,
+        bias: Tensor | None = None,
+        *,
+        top_k: int,
+        scoring: Literal["softmax", "sigmoid"] | None = None,
+        renormalize: bool | None = None,
+        scale: float | None = None,
+        groups: int | None = None,
+        top_groups: int | None = None,
+        group_score: Literal["top1", "top2_sum"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T]:
+        r"""Chooses the experts of each token and computes their weights (mixture-of-experts router).
+
+        **Scores.** For row r and expert e, with m the largest logit of the row that is not NaN, in f64:
+
+            softmax:  a[e] = exp(logits[r,e] - m)          score[e] = a[e] / Σ_j a[j]
+            sigmoid:  a[e] = score[e] = 1 / (1 + exp(-logits[r,e]))
+
+        **Choice.** Experts are compared by `c[e] = score[e] + bias[e]`, or by their logits if `bias` is not given, which is the same
+        order without rounding. The larger one comes first, and the lower index among equals; NaN comes last. `bias` affects only
+        the choice, not the weights.
+
+        **Groups.** With groups > 1, adjacent experts form groups of experts / groups. The score of a group is the largest c of its
+        experts (`top1`), or the sum of its two largest (`top2_sum`; of its only one in a group of one). Only experts of the best
+        top_groups groups, by the same order, can be chosen.
+
+        **Weights.** The first top_k experts are `indices`, best first. The weight of the chosen expert e is
+
+            weights = scale * a[e] / Σ_chosen a[j]          if renormalize, 0 if the sum is 0
+            weights = scale * score[e]                      otherwise
+
+        rounded to f32. A softmax over the chosen logits only (GPT-OSS) is `softmax` with `renormalize`.
+
+        Args:
+            logits: `[rows..., experts]` `T`. Output of the router's linear layer.
+            bias: `[experts]` float32. Added to the scores for the choice only; absent means none.
+            top_k: Experts per token (required).
+            scoring: How logits become scores (default `softmax`).
+            renormalize: Whether the weights of a token sum to scale (default `true`).
+            scale: Factor of all weights (default `1`).
+            groups: Groups of adjacent experts (default `1`).
+            top_groups: Groups of which experts can be chosen (default `groups`).
+            group_score: How groups are compared; top2_sum needs bias, which may be zeros (default `top1`).
+
+        Returns:
+            weights: `[rows..., top_k]` float32. Weight of each chosen expert.
+            indices: `[rows..., top_k]` int32. The chosen experts, best first.
+
+        Example:
+            logits = torch.randn((64, 32), dtype=torch.bfloat16)
+            weights, indices = lz.ops.moe_route(logits, top_k=4)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        bias: Tensor | None = None,
+        *,
+        top_k: int,
+        scoring: Literal["softmax", "sigmoid"] | None = None,
+        renormalize: bool | None = None,
+        scale: float | None = None,
+        groups: int | None = None,
+        top_groups: int | None = None,
+        group_score: Literal["top1", "top2_sum"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MoeRoutePlan: ...
+
+moe_route: _MoeRoute
 
 class _NormLayerPlan(PlanHandle):
     def run(
@@ -3074,6 +3329,214 @@ class _Quantize:
     ) -> _QuantizePlan: ...
 
 quantize: _Quantize
+
+class _SamplingMaskPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        bitmask: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SamplingMask:
+    def __call__(
+        self,
+        logits: _T,
+        bitmask: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Sets the logits of tokens that a grammar does not allow to -∞.
+
+        For row r and token t:
+
+            output[r,t] = logits[r,t]     if bit t % 32 of bitmask[r, t // 32] is 1
+            output[r,t] = -∞              otherwise
+
+        The lowest bit of a word is the first token. This is the bitmask of xgrammar and llguidance; bits past the vocabulary are
+        ignored.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            bitmask: `[rows..., ceil_div(vocab, 32)]` int32. One bit per token; 1 allows it.
+
+        Returns:
+            output: `[rows..., vocab]` `T`. The logits of allowed tokens, -∞ for the others.
+
+        Example:
+            logits = torch.randn((16, 151936), dtype=torch.bfloat16)
+            bitmask = torch.zeros((16, 4748), dtype=torch.int32)
+            output = lz.ops.sampling_mask(logits, bitmask)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        bitmask: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingMaskPlan: ...
+
+sampling_mask: _SamplingMask
+
+class _SamplingMinpPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SamplingMinp:
+    def __call__(
+        self,
+        logits: _T,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Samples one token per row from those at least p times as likely as the most likely one (min-p).
+
+        **Candidates.** Tokens whose logit is NaN are never sampled. A row without a finite or +∞ logit gives -1. Otherwise, with m the
+        largest logit of the row that is not NaN, the weight of token t in f64 is
+
+            w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
+
+        (0 for a logit of -∞ at any temperature). The tokens with w ≥ p are kept; the most likely one has weight 1.
+
+        **Random numbers.** As in `sampling.topp`, with the constant 4: row r (counted in row-major order from 0) uses one block of
+        Philox4x32-10 with n = r + 4 * 2⁵⁶, whose first two words give u. With the kept tokens in order of their index, running f64
+        sums of their weights and the last such sum `total`, the sampled token is the first one whose running sum is > u * total; if
+        rounding leaves none, the last kept one with a positive weight.
+
+        LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            p_tensor: `[rows...]` float32. Overrides p for each row; 1 keeps only the most likely tokens.
+            seed_tensor: `[]` int64. Overrides seed, so that each replay of a captured graph can use a new one.
+            offset_tensor: `[]` int64. Overrides offset, so that each replay of a captured graph can use a new one.
+            p: Least probability of a kept token, relative to the most likely one (required).
+            temperature: Divides the logits; small values favor the most likely token (default `1`).
+            seed: Key of the random numbers, as 64 bits (default `0`).
+            offset: First two words of the counter, as 64 bits; increment it with every call (default `0`).
+
+        Returns:
+            tokens: `[rows...]` int32. The sampled token of each row, or -1.
+
+        Example:
+            logits = torch.randn((1, 32000), dtype=torch.float16)
+            tokens = lz.ops.sampling_minp(logits, p=0.05, temperature=1.5)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingMinpPlan: ...
+
+sampling_minp: _SamplingMinp
+
+class _SamplingPenaltiesPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        output_tokens: Tensor,
+        prompt_tokens: Tensor | None = None,
+        repetition_tensor: Tensor | None = None,
+        frequency_tensor: Tensor | None = None,
+        presence_tensor: Tensor | None = None,
+        *,
+        repetition: float | None = None,
+        frequency: float | None = None,
+        presence: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SamplingPenalties:
+    def __call__(
+        self,
+        logits: _T,
+        output_tokens: Tensor,
+        prompt_tokens: Tensor | None = None,
+        repetition_tensor: Tensor | None = None,
+        frequency_tensor: Tensor | None = None,
+        presence_tensor: Tensor | None = None,
+        *,
+        repetition: float | None = None,
+        frequency: float | None = None,
+        presence: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Repetition, frequency and presence penalties of tokens that occurred before.
+
+        For row r and token t, with c the number of occurrences of t in `output_tokens[r]`, and z = `logits[r,t]`:
+
+            z'          = z / repetition if z > 0, else z * repetition     if t occurs in output_tokens[r] or prompt_tokens[r]
+            z'          = z                                                otherwise
+            output[r,t] = z' - frequency * c - presence * (1 if c > 0 else 0)
+
+        in exact arithmetic, rounded to T once. Entries of -1 in the token lists are padding. These are the penalties of OpenAI's API
+        (frequency and presence) and of CTRL (repetition), in the order of vLLM.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            output_tokens: `[rows..., generated]` int32. The tokens generated so far, padded with -1.
+            prompt_tokens: `[rows..., prompt]` int32. The tokens of the prompt, padded with -1; only the repetition penalty counts them.
+            repetition_tensor: `[rows...]` float32. Overrides repetition for each row.
+            frequency_tensor: `[rows...]` float32. Overrides frequency for each row.
+            presence_tensor: `[rows...]` float32. Overrides presence for each row.
+            repetition: Divides positive and multiplies negative logits of tokens that occurred; 1 changes nothing (default `1`).
+            frequency: Subtracted once for every occurrence (default `0`).
+            presence: Subtracted if the token occurred (default `0`).
+
+        Returns:
+            output: `[rows..., vocab]` `T`. The penalized logits.
+
+        Example:
+            logits = torch.randn((16, 151936), dtype=torch.bfloat16)
+            output_tokens = torch.arange(1024, dtype=torch.int32)
+            output = lz.ops.sampling_penalties(logits, output_tokens, presence=1.5)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        output_tokens: Tensor,
+        prompt_tokens: Tensor | None = None,
+        repetition_tensor: Tensor | None = None,
+        frequency_tensor: Tensor | None = None,
+        presence_tensor: Tensor | None = None,
+        *,
+        repetition: float | None = None,
+        frequency: float | None = None,
+        presence: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingPenaltiesPlan: ...
+
+sampling_penalties: _SamplingPenalties
 
 class _SamplingSpeculativePlan(PlanHandle):
     def run(

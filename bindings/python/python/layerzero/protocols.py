@@ -501,6 +501,19 @@ class KvCompact(Protocol):
     ) -> None: ...
 
 
+class LogitsLogprobs(Protocol):
+    r"""A kernel of `logits.logprobs`: Log-probability and rank of one token per row, and the most likely tokens of each row. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        tokens: Any,
+        /,
+        *,
+        top_k: int,
+    ) -> Any: ...
+
+
 class MlpFused(Protocol):
     r"""A kernel of `mlp.fused`: A gated feed-forward block in one step. A kernel may take `out=None` as well."""
 
@@ -578,6 +591,47 @@ class MlpLinearWeightOnly(Protocol):
         weight_layout: Literal["plain", "panels"],
         stored: int,
         activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+    ) -> Any: ...
+
+
+class MoeExperts(Protocol):
+    r"""A kernel of `moe.experts`: The gated feed-forward blocks of the chosen experts of each token, and their weighted sum. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        indices: Any,
+        weights: Any,
+        gate_up_weight: Any,
+        down_weight: Any,
+        gate_up_bias: Any,
+        down_bias: Any,
+        /,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+        gate_up_layout: Literal["halves", "interleaved"],
+        alpha: float,
+        limit: float,
+        up_offset: float,
+    ) -> Any: ...
+
+
+class MoeRoute(Protocol):
+    r"""A kernel of `moe.route`: Chooses the experts of each token and computes their weights (mixture-of-experts router). A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        bias: Any,
+        /,
+        *,
+        top_k: int,
+        scoring: Literal["softmax", "sigmoid"],
+        renormalize: bool,
+        scale: float,
+        groups: int,
+        top_groups: int,
+        group_score: Literal["top1", "top2_sum"],
     ) -> Any: ...
 
 
@@ -668,6 +722,54 @@ class Quantize(Protocol):
         format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int,
+    ) -> Any: ...
+
+
+class SamplingMask(Protocol):
+    r"""A kernel of `sampling.mask`: Sets the logits of tokens that a grammar does not allow to -∞. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        bitmask: Any,
+        /,
+    ) -> Any: ...
+
+
+class SamplingMinp(Protocol):
+    r"""A kernel of `sampling.minp`: Samples one token per row from those at least p times as likely as the most likely one (min-p). A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        p_tensor: Any,
+        seed_tensor: Any,
+        offset_tensor: Any,
+        /,
+        *,
+        p: float,
+        temperature: float,
+        seed: int,
+        offset: int,
+    ) -> Any: ...
+
+
+class SamplingPenalties(Protocol):
+    r"""A kernel of `sampling.penalties`: Repetition, frequency and presence penalties of tokens that occurred before. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        output_tokens: Any,
+        prompt_tokens: Any,
+        repetition_tensor: Any,
+        frequency_tensor: Any,
+        presence_tensor: Any,
+        /,
+        *,
+        repetition: float,
+        frequency: float,
+        presence: float,
     ) -> Any: ...
 
 

@@ -30,17 +30,23 @@ mod dequantize;
 mod embedding_lookup;
 mod kv_append;
 mod kv_compact;
+mod logits_logprobs;
 mod mlp_fused;
 mod mlp_linear;
 mod mlp_linear_int8;
 mod mlp_linear_pack;
 mod mlp_linear_weight_only;
+mod moe_experts;
+mod moe_route;
 mod norm_layer;
 mod norm_rms;
 mod norm_rms_add;
 mod posenc_alibi;
 mod posenc_rope;
 mod quantize;
+mod sampling_mask;
+mod sampling_minp;
+mod sampling_penalties;
 mod sampling_speculative;
 mod sampling_topk;
 mod sampling_topp;
@@ -76,17 +82,23 @@ pub static ENTRIES: &[&Entry] = &[
     &embedding_lookup::ENTRY,
     &kv_append::ENTRY,
     &kv_compact::ENTRY,
+    &logits_logprobs::ENTRY,
     &mlp_fused::ENTRY,
     &mlp_linear::ENTRY,
     &mlp_linear_int8::ENTRY,
     &mlp_linear_pack::ENTRY,
     &mlp_linear_weight_only::ENTRY,
+    &moe_experts::ENTRY,
+    &moe_route::ENTRY,
     &norm_layer::ENTRY,
     &norm_rms::ENTRY,
     &norm_rms_add::ENTRY,
     &posenc_alibi::ENTRY,
     &posenc_rope::ENTRY,
     &quantize::ENTRY,
+    &sampling_mask::ENTRY,
+    &sampling_minp::ENTRY,
+    &sampling_penalties::ENTRY,
     &sampling_speculative::ENTRY,
     &sampling_topk::ENTRY,
     &sampling_topp::ENTRY,

@@ -181,15 +181,66 @@ def _sampling(draw, operation, dtype):
     logits = odd(draw, odd(draw, logits, -INF, NAN), INF, 0.0)
     if draw.number(0, 4) == 0:
         logits = logits.round()
+    if operation == "sampling.mask":
+        bits = torch.randint(-(2**31), 2**31, (*rows, -(-vocab // 32)), generator=draw.generator).to(torch.int32)
+        return {"logits": logits, "bitmask": draw.one(bits, torch.full_like(bits, -1))}
+    if operation == "sampling.penalties":
+        return {"logits": logits, **_penalties(draw, rows, vocab)}
     call = {"logits": logits, "temperature": draw.one(1.0, 0.6, 3.0), **common}
     if operation == "sampling.topk":
         call["k"] = draw.one(1, 3, 50, 2**40)
         if draw.one(True, False):
             call["k_tensor"] = torch.randint(1, vocab + 3, rows, generator=draw.generator, dtype=torch.int32)
+    elif operation == "sampling.minp":
+        call["p"] = draw.one(0.0, 0.05, 0.5, 1.0)
+        if draw.one(True, False):
+            call["p_tensor"] = torch.rand(rows, generator=draw.generator)
     else:
         call["p"], call["top_k"] = draw.one(0.1, 0.5, 0.9, 1.0), draw.one(0, 0, 3, 1000)
         if draw.one(True, False):
             call["p_tensor"] = torch.rand(rows, generator=draw.generator)
+    return call
+
+
+def _penalties(draw, rows, vocab):
+    def tokens():
+        return torch.randint(-1, vocab, (*rows, draw.number(0, 12)), generator=draw.generator, dtype=torch.int32)
+
+    params = {name: draw.one(low, high) for name, low, high in (("repetition", 1.0, 1.3), ("frequency", 0.0, 0.7), ("presence", 0.0, -0.5))}
+    tensors = {f"{name}_tensor": torch.rand(rows, generator=draw.generator) + 0.5 for name in params if draw.one(True, False)}
+    return {"output_tokens": tokens(), "prompt_tokens": draw.one(tokens(), None), **params, **tensors}
+
+
+def _logprobs(draw, dtype):
+    rows, vocab = draw.one((4,), (2, 3), (0,), ()), draw.one(1, 2, 17, 100)
+    logits = odd(draw, draw.normal(*rows, vocab, dtype=dtype) * draw.one(1, 4), -INF, INF, NAN)
+    tokens = torch.randint(0, vocab, rows, generator=draw.generator, dtype=torch.int32)
+    return {"logits": draw.one(logits, logits.round()), "tokens": tokens, "top_k": draw.number(0, min(vocab, 5))}
+
+
+def _experts(draw, operation, dtype):
+    rows, experts = draw.one((4,), (2, 3), (0,), (), (40,)), draw.one(4, 8, 12)
+    if operation == "moe.route":
+        logits = odd(draw, draw.normal(*rows, experts, dtype=dtype), -INF, NAN)
+        call = {"logits": draw.one(logits, logits.round()), "top_k": draw.number(1, 2), "scoring": draw.one("softmax", "sigmoid")}
+        call |= {"renormalize": draw.one(True, False), "scale": draw.one(1.0, 2.5)}
+        if draw.one(True, False):
+            call["bias"] = draw.normal(experts)
+        if draw.one(True, False):
+            call |= {"groups": 4, "top_groups": draw.number(2, 4), "group_score": draw.one("top1", "top2_sum") if "bias" in call else "top1"}
+        return call
+    top_k, inner, middle, outer = draw.number(1, 3), draw.one(1, 8, 33), draw.one(4, 17), draw.one(3, 8, 32)
+    call = {
+        "x": draw.normal(*rows, inner, dtype=dtype),
+        "indices": torch.randint(-1, experts, (*rows, top_k), generator=draw.generator, dtype=torch.int32),
+        "weights": torch.rand((*rows, top_k), generator=draw.generator),
+        "gate_up_weight": draw.normal(experts, 2 * middle, inner, dtype=dtype) / inner**0.5,
+        "down_weight": draw.normal(experts, outer, middle, dtype=dtype) / middle**0.5,
+        "activation": draw.one("silu", "silu", "gelu", "gelu_tanh", "relu", "none"), "gate_up_layout": draw.one("halves", "interleaved"),
+        "alpha": draw.one(1.0, 1.702), "limit": draw.one(0.0, 1.0), "up_offset": draw.one(0.0, 1.0),
+    }  # fmt: skip
+    if draw.one(True, False):
+        call["gate_up_bias"], call["down_bias"] = draw.normal(experts, 2 * middle, dtype=dtype), draw.normal(experts, outer, dtype=dtype)
     return call
 
 
@@ -230,6 +281,10 @@ def wide(operation, dtype, seed):
         call = _quantization(draw, operation, dtype)
     elif operation in ("mlp.linear.int8", "mlp.linear.weight_only", "mlp.linear.pack"):
         call = _linear(draw, operation, dtype)
+    elif operation.startswith("moe."):
+        call = _experts(draw, operation, dtype)
+    elif operation == "logits.logprobs":
+        call = _logprobs(draw, dtype)
     elif operation.startswith("sampling."):
         call = _sampling(draw, operation, dtype)
     elif operation.startswith("kv."):

@@ -1072,6 +1072,34 @@ typedef struct lz_kv_compact_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_kv_compact_kernel;
 
+/* logits.logprobs: Log-probability and rank of one token per row, and the most likely tokens of each row. */
+
+#define LZ_LOGITS_LOGPROBS_VERSION 1u
+
+typedef struct lz_logits_logprobs_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., vocab]` `T` */
+    const lz_tensor *tokens; /* `[rows...]` int32 */
+    int64_t top_k; /* param 0 */
+} lz_logits_logprobs_args;
+
+typedef struct lz_logits_logprobs_out {
+    size_t size;
+    lz_tensor *logprobs; /* `[rows...]` float32 */
+    lz_tensor *ranks; /* `[rows...]` int32 */
+    lz_tensor *top_logprobs; /* `[rows..., top_k]` float32 */
+    lz_tensor *top_tokens; /* `[rows..., top_k]` int32 */
+} lz_logits_logprobs_out;
+
+typedef struct lz_logits_logprobs_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_logits_logprobs_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_logits_logprobs_args *args, const lz_logits_logprobs_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_logits_logprobs_kernel;
+
 /* mlp.fused: A gated feed-forward block in one step. */
 
 #define LZ_MLP_FUSED_VERSION 1u
@@ -1232,6 +1260,80 @@ typedef struct lz_mlp_linear_weight_only_kernel {
     lz_status (*run)(void *context, const lz_mlp_linear_weight_only_args *args, const lz_mlp_linear_weight_only_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_mlp_linear_weight_only_kernel;
+
+/* moe.experts: The gated feed-forward blocks of the chosen experts of each token, and their weighted sum. */
+
+#define LZ_MOE_EXPERTS_VERSION 1u
+
+enum { LZ_MOE_EXPERTS_ACTIVATION_NONE = 0, LZ_MOE_EXPERTS_ACTIVATION_RELU = 1, LZ_MOE_EXPERTS_ACTIVATION_SILU = 2, LZ_MOE_EXPERTS_ACTIVATION_GELU = 3, LZ_MOE_EXPERTS_ACTIVATION_GELU_TANH = 4 };
+
+enum { LZ_MOE_EXPERTS_GATE_UP_LAYOUT_HALVES = 0, LZ_MOE_EXPERTS_GATE_UP_LAYOUT_INTERLEAVED = 1 };
+
+typedef struct lz_moe_experts_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[rows..., in_features]` `T` */
+    const lz_tensor *indices; /* `[rows..., top_k]` int32 */
+    const lz_tensor *weights; /* `[rows..., top_k]` float32 */
+    const lz_tensor *gate_up_weight; /* `[experts, 2 * intermediate, in_features]` `T` */
+    const lz_tensor *down_weight; /* `[experts, out_features, intermediate]` `T` */
+    const lz_tensor *gate_up_bias; /* `[experts, 2 * intermediate]` `T`, or NULL */
+    const lz_tensor *down_bias; /* `[experts, out_features]` `T`, or NULL */
+    uint32_t activation; /* param 0 */
+    uint32_t gate_up_layout; /* param 1 */
+    float alpha; /* param 2 */
+    float limit; /* param 3 */
+    float up_offset; /* param 4 */
+} lz_moe_experts_args;
+
+typedef struct lz_moe_experts_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., out_features]` `T` */
+} lz_moe_experts_out;
+
+typedef struct lz_moe_experts_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_moe_experts_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_moe_experts_args *args, const lz_moe_experts_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_moe_experts_kernel;
+
+/* moe.route: Chooses the experts of each token and computes their weights (mixture-of-experts router). */
+
+#define LZ_MOE_ROUTE_VERSION 1u
+
+enum { LZ_MOE_ROUTE_SCORING_SOFTMAX = 0, LZ_MOE_ROUTE_SCORING_SIGMOID = 1 };
+
+enum { LZ_MOE_ROUTE_GROUP_SCORE_TOP1 = 0, LZ_MOE_ROUTE_GROUP_SCORE_TOP2_SUM = 1 };
+
+typedef struct lz_moe_route_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., experts]` `T` */
+    const lz_tensor *bias; /* `[experts]` float32, or NULL */
+    int64_t top_k; /* param 0 */
+    uint32_t scoring; /* param 1 */
+    uint8_t renormalize; /* param 2 */
+    float scale; /* param 3 */
+    int64_t groups; /* param 4 */
+    int64_t top_groups; /* param 5 */
+    uint32_t group_score; /* param 6 */
+} lz_moe_route_args;
+
+typedef struct lz_moe_route_out {
+    size_t size;
+    lz_tensor *weights; /* `[rows..., top_k]` float32 */
+    lz_tensor *indices; /* `[rows..., top_k]` int32 */
+} lz_moe_route_out;
+
+typedef struct lz_moe_route_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_moe_route_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_moe_route_args *args, const lz_moe_route_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_moe_route_kernel;
 
 /* norm.layer: Layer normalization over the last dimension. */
 
@@ -1403,6 +1505,91 @@ typedef struct lz_quantize_kernel {
     lz_status (*run)(void *context, const lz_quantize_args *args, const lz_quantize_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_quantize_kernel;
+
+/* sampling.mask: Sets the logits of tokens that a grammar does not allow to -∞. */
+
+#define LZ_SAMPLING_MASK_VERSION 1u
+
+typedef struct lz_sampling_mask_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., vocab]` `T` */
+    const lz_tensor *bitmask; /* `[rows..., ceil_div(vocab, 32)]` int32 */
+} lz_sampling_mask_args;
+
+typedef struct lz_sampling_mask_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., vocab]` `T` */
+} lz_sampling_mask_out;
+
+typedef struct lz_sampling_mask_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_sampling_mask_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_sampling_mask_args *args, const lz_sampling_mask_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_sampling_mask_kernel;
+
+/* sampling.minp: Samples one token per row from those at least p times as likely as the most likely one (min-p). */
+
+#define LZ_SAMPLING_MINP_VERSION 1u
+
+typedef struct lz_sampling_minp_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., vocab]` `T` */
+    const lz_tensor *p_tensor; /* `[rows...]` float32, or NULL */
+    const lz_tensor *seed_tensor; /* `[]` int64, or NULL */
+    const lz_tensor *offset_tensor; /* `[]` int64, or NULL */
+    float p; /* param 0 */
+    float temperature; /* param 1 */
+    int64_t seed; /* param 2 */
+    int64_t offset; /* param 3 */
+} lz_sampling_minp_args;
+
+typedef struct lz_sampling_minp_out {
+    size_t size;
+    lz_tensor *tokens; /* `[rows...]` int32 */
+} lz_sampling_minp_out;
+
+typedef struct lz_sampling_minp_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_sampling_minp_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_sampling_minp_args *args, const lz_sampling_minp_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_sampling_minp_kernel;
+
+/* sampling.penalties: Repetition, frequency and presence penalties of tokens that occurred before. */
+
+#define LZ_SAMPLING_PENALTIES_VERSION 1u
+
+typedef struct lz_sampling_penalties_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., vocab]` `T` */
+    const lz_tensor *output_tokens; /* `[rows..., generated]` int32 */
+    const lz_tensor *prompt_tokens; /* `[rows..., prompt]` int32, or NULL */
+    const lz_tensor *repetition_tensor; /* `[rows...]` float32, or NULL */
+    const lz_tensor *frequency_tensor; /* `[rows...]` float32, or NULL */
+    const lz_tensor *presence_tensor; /* `[rows...]` float32, or NULL */
+    float repetition; /* param 0 */
+    float frequency; /* param 1 */
+    float presence; /* param 2 */
+} lz_sampling_penalties_args;
+
+typedef struct lz_sampling_penalties_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., vocab]` `T` */
+} lz_sampling_penalties_out;
+
+typedef struct lz_sampling_penalties_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_sampling_penalties_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_sampling_penalties_args *args, const lz_sampling_penalties_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_sampling_penalties_kernel;
 
 /* sampling.speculative: Verifies draft tokens by speculative sampling, so that the result has the target model's distribution. */
 

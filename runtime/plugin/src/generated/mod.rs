@@ -56,6 +56,8 @@ pub mod embedding_lookup;
 pub mod kv_append;
 /// `kv.compact`.
 pub mod kv_compact;
+/// `logits.logprobs`.
+pub mod logits_logprobs;
 /// `mlp.fused`.
 pub mod mlp_fused;
 /// `mlp.linear`.
@@ -66,6 +68,10 @@ pub mod mlp_linear_int8;
 pub mod mlp_linear_pack;
 /// `mlp.linear.weight_only`.
 pub mod mlp_linear_weight_only;
+/// `moe.experts`.
+pub mod moe_experts;
+/// `moe.route`.
+pub mod moe_route;
 /// `norm.layer`.
 pub mod norm_layer;
 /// `norm.rms`.
@@ -78,6 +84,12 @@ pub mod posenc_alibi;
 pub mod posenc_rope;
 /// `quantize`.
 pub mod quantize;
+/// `sampling.mask`.
+pub mod sampling_mask;
+/// `sampling.minp`.
+pub mod sampling_minp;
+/// `sampling.penalties`.
+pub mod sampling_penalties;
 /// `sampling.speculative`.
 pub mod sampling_speculative;
 /// `sampling.topk`.
@@ -143,18 +155,26 @@ crate::operation::plugin_entries!(
         EmbeddingLookupOutputSlots) embedding_lookup_kernel;
     "kv.append" => kv_append(KvAppendArgs, KvAppendOutputSlots) kv_append_kernel;
     "kv.compact" => kv_compact(KvCompactArgs, KvCompactOutputSlots) kv_compact_kernel;
+    "logits.logprobs" => logits_logprobs(LogitsLogprobsArgs,
+        LogitsLogprobsOutputSlots) logits_logprobs_kernel;
     "mlp.fused" => mlp_fused(MlpFusedArgs, MlpFusedOutputSlots) mlp_fused_kernel;
     "mlp.linear" => mlp_linear(MlpLinearArgs, MlpLinearOutputSlots) mlp_linear_kernel;
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Args, MlpLinearInt8OutputSlots) mlp_linear_int8_kernel;
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPackArgs, MlpLinearPackOutputSlots) mlp_linear_pack_kernel;
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnlyArgs,
         MlpLinearWeightOnlyOutputSlots) mlp_linear_weight_only_kernel;
+    "moe.experts" => moe_experts(MoeExpertsArgs, MoeExpertsOutputSlots) moe_experts_kernel;
+    "moe.route" => moe_route(MoeRouteArgs, MoeRouteOutputSlots) moe_route_kernel;
     "norm.layer" => norm_layer(NormLayerArgs, NormLayerOutputSlots) norm_layer_kernel;
     "norm.rms" => norm_rms(NormRmsArgs, NormRmsOutputSlots) norm_rms_kernel;
     "norm.rms.add" => norm_rms_add(NormRmsAddArgs, NormRmsAddOutputSlots) norm_rms_add_kernel;
     "posenc.alibi" => posenc_alibi(PosencAlibiArgs, PosencAlibiOutputSlots) posenc_alibi_kernel;
     "posenc.rope" => posenc_rope(PosencRopeArgs, PosencRopeOutputSlots) posenc_rope_kernel;
     "quantize" => quantize(QuantizeArgs, QuantizeOutputSlots) quantize_kernel;
+    "sampling.mask" => sampling_mask(SamplingMaskArgs, SamplingMaskOutputSlots) sampling_mask_kernel;
+    "sampling.minp" => sampling_minp(SamplingMinpArgs, SamplingMinpOutputSlots) sampling_minp_kernel;
+    "sampling.penalties" => sampling_penalties(SamplingPenaltiesArgs,
+        SamplingPenaltiesOutputSlots) sampling_penalties_kernel;
     "sampling.speculative" => sampling_speculative(SamplingSpeculativeArgs,
         SamplingSpeculativeOutputSlots) sampling_speculative_kernel;
     "sampling.topk" => sampling_topk(SamplingTopkArgs, SamplingTopkOutputSlots) sampling_topk_kernel;

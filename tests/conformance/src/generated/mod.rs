@@ -48,12 +48,16 @@ crate::subject::subjects!(
     "embedding.lookup" => embedding_lookup(EmbeddingLookup, EMBEDDING_LOOKUP)[output: tensor];
     "kv.append" => kv_append(KvAppend, KV_APPEND)[];
     "kv.compact" => kv_compact(KvCompact, KV_COMPACT)[];
+    "logits.logprobs" => logits_logprobs(LogitsLogprobs, LOGITS_LOGPROBS)[logprobs: tensor, ranks: tensor,
+        top_logprobs: tensor, top_tokens: tensor];
     "mlp.fused" => mlp_fused(MlpFused, MLP_FUSED)[output: tensor];
     "mlp.linear" => mlp_linear(MlpLinear, MLP_LINEAR)[output: tensor];
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8, MLP_LINEAR_INT8)[output: tensor];
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPack, MLP_LINEAR_PACK)[packed: tensor];
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnly,
         MLP_LINEAR_WEIGHT_ONLY)[output: tensor];
+    "moe.experts" => moe_experts(MoeExperts, MOE_EXPERTS)[output: tensor];
+    "moe.route" => moe_route(MoeRoute, MOE_ROUTE)[weights: tensor, indices: tensor];
     "norm.layer" => norm_layer(NormLayer, NORM_LAYER)[output: tensor, mean: optional_tensor,
         inv_std: optional_tensor];
     "norm.rms" => norm_rms(NormRms, NORM_RMS)[output: tensor];
@@ -61,6 +65,9 @@ crate::subject::subjects!(
     "posenc.alibi" => posenc_alibi(PosencAlibi, POSENC_ALIBI)[output: tensor];
     "posenc.rope" => posenc_rope(PosencRope, POSENC_ROPE)[output: tensor];
     "quantize" => quantize(Quantize, QUANTIZE)[quantized: tensor, scale_out: optional_tensor];
+    "sampling.mask" => sampling_mask(SamplingMask, SAMPLING_MASK)[output: tensor];
+    "sampling.minp" => sampling_minp(SamplingMinp, SAMPLING_MINP)[tokens: tensor];
+    "sampling.penalties" => sampling_penalties(SamplingPenalties, SAMPLING_PENALTIES)[output: tensor];
     "sampling.speculative" => sampling_speculative(SamplingSpeculative, SAMPLING_SPECULATIVE)[tokens: tensor,
         accepted: tensor];
     "sampling.topk" => sampling_topk(SamplingTopk, SAMPLING_TOPK)[tokens: tensor];

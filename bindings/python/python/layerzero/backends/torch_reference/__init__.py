@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from layerzero.backends.torch_reference import _attention, _layers, _quantization, _requests, _sampling
+from layerzero.backends.torch_reference import _attention, _experts, _layers, _quantization, _requests, _sampling
 
 _BY_OPERATION: dict[str, Callable[..., Any]] = {
     "activation.gelu": _layers.gelu,
@@ -43,17 +43,23 @@ _BY_OPERATION: dict[str, Callable[..., Any]] = {
     "embedding.lookup": _layers.embedding,
     "kv.append": _layers.append,
     "kv.compact": _layers.compact,
+    "logits.logprobs": _sampling.logprobs,
     "mlp.fused": _layers.fused,
     "mlp.linear": _layers.linear,
     "mlp.linear.int8": _layers.linear_int8,
     "mlp.linear.pack": _layers.pack,
     "mlp.linear.weight_only": _layers.weight_only,
+    "moe.experts": _experts.experts,
+    "moe.route": _experts.route,
     "norm.layer": _layers.norm_layer,
     "norm.rms": _layers.norm_rms,
     "norm.rms.add": _layers.norm_rms_add,
     "posenc.alibi": _layers.alibi,
     "posenc.rope": _layers.rope,
     "quantize": _quantization.quantize,
+    "sampling.mask": _sampling.mask,
+    "sampling.minp": _sampling.minp,
+    "sampling.penalties": _sampling.penalties,
     "sampling.speculative": _sampling.speculative,
     "sampling.topk": _sampling.topk,
     "sampling.topp": _sampling.topp,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from layerzero.backends.torch_reference._quantization import DTYPES
 
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "none": lambda x: x,
     "relu": F.relu,
     "silu": F.silu,
@@ -85,12 +85,12 @@ def relu_squared(x: Any) -> Any:
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str) -> Any:
     """A matrix product with an optional activation."""
-    return _ACTIVATIONS[activation](F.linear(x, weight, bias))
+    return ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
 def fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
     """A gated MLP."""
-    gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
+    gated = ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
     return F.linear(gated, down_weight)
 
 
@@ -129,7 +129,7 @@ def weight_only(
     if zero_point is not None:
         values = values.long() - zero_point
     output = F.linear(x.float(), values.float() * scale, None if bias is None else bias.float())
-    return _ACTIVATIONS[activation](output).to(x.dtype)
+    return ACTIVATIONS[activation](output).to(x.dtype)
 
 
 def linear_int8(
@@ -147,7 +147,7 @@ def linear_int8(
     output = F.linear(rows, weight.double()) * (x_scale.double() * weight_scale.double())
     if bias is not None:
         output += bias
-    return _ACTIVATIONS[activation](output).to(DTYPES[output_dtype])
+    return ACTIVATIONS[activation](output).to(DTYPES[output_dtype])
 
 
 def embedding(table: Any, ids: Any) -> Any:
