@@ -4,7 +4,7 @@
 pub const REASONS: &str = include_str!("../../schemas/reasons.yaml");
 
 /// Name, path and text of every operation's schema.
-pub const SCHEMAS: [(&str, &str, &str); 50usize] = [
+pub const SCHEMAS: [(&str, &str, &str); 58usize] = [
     (
         "activation.gelu",
         "schemas/ops/activation/gelu.yaml",
@@ -71,6 +71,16 @@ pub const SCHEMAS: [(&str, &str, &str); 50usize] = [
         include_str!("../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     ),
     (
+        "attention.linear.decode",
+        "schemas/ops/attention/linear/decode.yaml",
+        include_str!("../../schemas/ops/attention/linear/decode.yaml"),
+    ),
+    (
+        "attention.linear.prefill",
+        "schemas/ops/attention/linear/prefill.yaml",
+        include_str!("../../schemas/ops/attention/linear/prefill.yaml"),
+    ),
+    (
         "attention.mla.decode",
         "schemas/ops/attention/mla/decode.yaml",
         include_str!("../../schemas/ops/attention/mla/decode.yaml"),
@@ -124,6 +134,16 @@ pub const SCHEMAS: [(&str, &str, &str); 50usize] = [
         "attention.state.merge",
         "schemas/ops/attention/state/merge.yaml",
         include_str!("../../schemas/ops/attention/state/merge.yaml"),
+    ),
+    (
+        "conv.causal1d",
+        "schemas/ops/conv/causal1d.yaml",
+        include_str!("../../schemas/ops/conv/causal1d.yaml"),
+    ),
+    (
+        "conv.causal1d.step",
+        "schemas/ops/conv/causal1d.step.yaml",
+        include_str!("../../schemas/ops/conv/causal1d.step.yaml"),
     ),
     (
         "dequantize",
@@ -186,6 +206,16 @@ pub const SCHEMAS: [(&str, &str, &str); 50usize] = [
         include_str!("../../schemas/ops/moe/route.yaml"),
     ),
     (
+        "norm.ada",
+        "schemas/ops/norm/ada.yaml",
+        include_str!("../../schemas/ops/norm/ada.yaml"),
+    ),
+    (
+        "norm.group",
+        "schemas/ops/norm/group.yaml",
+        include_str!("../../schemas/ops/norm/group.yaml"),
+    ),
+    (
         "norm.layer",
         "schemas/ops/norm/layer.yaml",
         include_str!("../../schemas/ops/norm/layer.yaml"),
@@ -244,6 +274,16 @@ pub const SCHEMAS: [(&str, &str, &str); 50usize] = [
         "sampling.topp",
         "schemas/ops/sampling/topp.yaml",
         include_str!("../../schemas/ops/sampling/topp.yaml"),
+    ),
+    (
+        "ssm.scan",
+        "schemas/ops/ssm/scan.yaml",
+        include_str!("../../schemas/ops/ssm/scan.yaml"),
+    ),
+    (
+        "ssm.step",
+        "schemas/ops/ssm/step.yaml",
+        include_str!("../../schemas/ops/ssm/step.yaml"),
     ),
     (
         "tokenize.decode",

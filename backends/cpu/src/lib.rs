@@ -7,6 +7,7 @@
 
 mod activation;
 mod attention;
+mod conv;
 mod embedding;
 mod gemm;
 mod isa;
@@ -18,6 +19,7 @@ mod pointwise;
 mod posenc;
 mod primitives;
 mod quant;
+mod recurrent;
 mod rows;
 mod sampling;
 pub mod simd;
@@ -53,6 +55,8 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::GqaPrefill as specialized,
         attention::GqaPrefillPaged as specialized,
         attention::GqaPrefillRagged as specialized,
+        conv::Causal1d,
+        conv::Causal1dStep,
         embedding::LookupRows,
         kv::AppendRows,
         kv::CompactPages,
@@ -63,6 +67,8 @@ pub fn kernels() -> Vec<KernelEntry> {
         mlp::LinearWeightOnly,
         moe::Experts,
         moe::Route,
+        norm::AdaRows,
+        norm::GroupRows,
         norm::LayerRows,
         norm::RmsAddRows,
         norm::RmsRows,
@@ -70,6 +76,10 @@ pub fn kernels() -> Vec<KernelEntry> {
         posenc::RopeRows,
         quant::DequantizeRows,
         quant::QuantizeRows,
+        recurrent::LinearDecode,
+        recurrent::LinearPrefill,
+        recurrent::Scan,
+        recurrent::Step,
         sampling::Logprobs,
         sampling::Mask,
         sampling::MinP,

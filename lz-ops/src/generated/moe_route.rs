@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static MOE_ROUTE: lz::OperationInfo = lz::OperationInfo::new(
     "moe.route",
     1,
-    "8bc2494f9329b4f5bcefc63e4df767fc568f6041862c9a4b3e2c07220a17aeac",
+    "5b9b3af6e6782f76d84d7a9b6d3cbf16f1b75910e25ff43f84660d18a9baf8bb",
     "schemas/ops/moe/route.yaml",
     include_str!("../../../schemas/ops/moe/route.yaml"),
     &FIELDS,
@@ -59,7 +59,7 @@ pub struct MoeRoute<'a> {
     pub scale: Option<f32>,
     /// Groups of adjacent experts. Default: `1`.
     pub groups: Option<i64>,
-    /// Groups of which experts can be chosen. Default: `groups`.
+    /// Groups of which experts can be chosen; half of them by default. Default: `(groups + 1) // 2`.
     pub top_groups: Option<i64>,
     /// How groups are compared; top2_sum needs bias, which may be zeros. Default: `top1`.
     pub group_score: Option<MoeRouteGroupScore>,
@@ -119,7 +119,7 @@ impl<'a> MoeRoute<'a> {
         let groups = self.groups.unwrap_or(1);
         let top_groups = match self.top_groups {
             Some(value) => value,
-            None => groups,
+            None => lz::arith::floor_divide_int(lz::arith::add_int(groups, 1i64)?, 2i64)?,
         };
         lz::holds(top_k >= 1i64)?;
         lz::holds(groups >= 1i64)?;

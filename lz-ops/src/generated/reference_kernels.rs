@@ -52,6 +52,14 @@ pub mod attention_gqa_prefill_paged;
 #[path = "../reference/attention/gqa_prefill_ragged.rs"]
 #[rustfmt::skip]
 pub mod attention_gqa_prefill_ragged;
+/// Reference of `attention.linear.decode`.
+#[path = "../reference/attention/linear_decode.rs"]
+#[rustfmt::skip]
+pub mod attention_linear_decode;
+/// Reference of `attention.linear.prefill`.
+#[path = "../reference/attention/linear_prefill.rs"]
+#[rustfmt::skip]
+pub mod attention_linear_prefill;
 /// Reference of `attention.mla.decode`.
 #[path = "../reference/attention/mla_decode.rs"]
 #[rustfmt::skip]
@@ -76,6 +84,14 @@ pub mod attention_sparse_variable_block;
 #[path = "../reference/attention/state_merge.rs"]
 #[rustfmt::skip]
 pub mod attention_state_merge;
+/// Reference of `conv.causal1d`.
+#[path = "../reference/conv/causal1d.rs"]
+#[rustfmt::skip]
+pub mod conv_causal1d;
+/// Reference of `conv.causal1d.step`.
+#[path = "../reference/conv/causal1d_step.rs"]
+#[rustfmt::skip]
+pub mod conv_causal1d_step;
 /// Reference of `dequantize`.
 #[path = "../reference/dequantize.rs"]
 #[rustfmt::skip]
@@ -124,6 +140,14 @@ pub mod moe_experts;
 #[path = "../reference/moe/route.rs"]
 #[rustfmt::skip]
 pub mod moe_route;
+/// Reference of `norm.ada`.
+#[path = "../reference/norm/ada.rs"]
+#[rustfmt::skip]
+pub mod norm_ada;
+/// Reference of `norm.group`.
+#[path = "../reference/norm/group.rs"]
+#[rustfmt::skip]
+pub mod norm_group;
 /// Reference of `norm.layer`.
 #[path = "../reference/norm/layer.rs"]
 #[rustfmt::skip]
@@ -172,6 +196,14 @@ pub mod sampling_topk;
 #[path = "../reference/sampling/topp.rs"]
 #[rustfmt::skip]
 pub mod sampling_topp;
+/// Reference of `ssm.scan`.
+#[path = "../reference/ssm/scan.rs"]
+#[rustfmt::skip]
+pub mod ssm_scan;
+/// Reference of `ssm.step`.
+#[path = "../reference/ssm/step.rs"]
+#[rustfmt::skip]
+pub mod ssm_step;
 /// Reference of `tokenize.decode`.
 #[path = "../reference/tokenize/decode.rs"]
 #[rustfmt::skip]
@@ -208,6 +240,10 @@ crate::reference::kernels::references!(
         AttentionGqaPrefillPagedCall, AttentionGqaPrefillPagedOut) attention_gqa_prefill_paged_kernel;
     "attention.gqa.prefill.ragged" => attention_gqa_prefill_ragged(AttentionGqaPrefillRaggedKernel,
         AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut) attention_gqa_prefill_ragged_kernel;
+    "attention.linear.decode" => attention_linear_decode(AttentionLinearDecodeKernel,
+        AttentionLinearDecodeCall, AttentionLinearDecodeOut) attention_linear_decode_kernel;
+    "attention.linear.prefill" => attention_linear_prefill(AttentionLinearPrefillKernel,
+        AttentionLinearPrefillCall, AttentionLinearPrefillOut) attention_linear_prefill_kernel;
     "attention.mla.decode" => attention_mla_decode(AttentionMlaDecodeKernel, AttentionMlaDecodeCall,
         AttentionMlaDecodeOut) attention_mla_decode_kernel;
     "attention.mla.decode.paged" => attention_mla_decode_paged(AttentionMlaDecodePagedKernel,
@@ -234,6 +270,10 @@ crate::reference::kernels::references!(
         AttentionStandardPrefillRaggedOut) attention_standard_prefill_ragged_kernel;
     "attention.state.merge" => attention_state_merge(AttentionStateMergeKernel, AttentionStateMergeCall,
         AttentionStateMergeOut) attention_state_merge_kernel;
+    "conv.causal1d" => conv_causal1d(ConvCausal1dKernel, ConvCausal1dCall,
+        ConvCausal1dOut) conv_causal1d_kernel;
+    "conv.causal1d.step" => conv_causal1d_step(ConvCausal1dStepKernel, ConvCausal1dStepCall,
+        ConvCausal1dStepOut) conv_causal1d_step_kernel;
     "dequantize" => dequantize(DequantizeKernel, DequantizeCall, DequantizeOut) dequantize_kernel;
     "embedding.lookup" => embedding_lookup(EmbeddingLookupKernel, EmbeddingLookupCall,
         EmbeddingLookupOut) embedding_lookup_kernel;
@@ -251,6 +291,8 @@ crate::reference::kernels::references!(
         MlpLinearWeightOnlyOut) mlp_linear_weight_only_kernel;
     "moe.experts" => moe_experts(MoeExpertsKernel, MoeExpertsCall, MoeExpertsOut) moe_experts_kernel;
     "moe.route" => moe_route(MoeRouteKernel, MoeRouteCall, MoeRouteOut) moe_route_kernel;
+    "norm.ada" => norm_ada(NormAdaKernel, NormAdaCall, NormAdaOut) norm_ada_kernel;
+    "norm.group" => norm_group(NormGroupKernel, NormGroupCall, NormGroupOut) norm_group_kernel;
     "norm.layer" => norm_layer(NormLayerKernel, NormLayerCall, NormLayerOut) norm_layer_kernel;
     "norm.rms" => norm_rms(NormRmsKernel, NormRmsCall, NormRmsOut) norm_rms_kernel;
     "norm.rms.add" => norm_rms_add(NormRmsAddKernel, NormRmsAddCall, NormRmsAddOut) norm_rms_add_kernel;
@@ -269,6 +311,8 @@ crate::reference::kernels::references!(
         SamplingTopkOut) sampling_topk_kernel;
     "sampling.topp" => sampling_topp(SamplingToppKernel, SamplingToppCall,
         SamplingToppOut) sampling_topp_kernel;
+    "ssm.scan" => ssm_scan(SsmScanKernel, SsmScanCall, SsmScanOut) ssm_scan_kernel;
+    "ssm.step" => ssm_step(SsmStepKernel, SsmStepCall, SsmStepOut) ssm_step_kernel;
     "tokenize.decode" => tokenize_decode(TokenizeDecodeKernel, TokenizeDecodeCall,
         TokenizeDecodeOut) tokenize_decode_kernel;
     "tokenize.encode" => tokenize_encode(TokenizeEncodeKernel, TokenizeEncodeCall,

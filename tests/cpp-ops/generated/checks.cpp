@@ -597,6 +597,102 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_attention_linear_decode(const Engines &engines, Case &drawn) {
+    const lz::ops::AttentionLinearDecode args{
+        .q = drawn.tensor("q"),
+        .k = drawn.tensor("k"),
+        .v = drawn.tensor("v"),
+        .g = drawn.tensor("g"),
+        .beta = drawn.tensor("beta"),
+        .state = drawn.tensor_mut("state"),
+        .scale = drawn.optional_param<float>("scale"),
+        .gate = drawn.optional_param<lz::ops::AttentionLinearDecodeGate>("gate"),
+        .qk_l2norm = drawn.optional_param<bool>("qk_l2norm"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::attention_linear_decode(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::attention_linear_decode_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.linear.decode": [{"kernel_id": "echo.attention.linear.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "B": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["scale", "gate", "qk_l2norm"], "writes_into_output": true}]}})", {lz::ops::attention_linear_decode_kernel("echo.attention.linear.decode",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionLinearDecode &call, [[maybe_unused]] const lz::ops::AttentionLinearDecodeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_linear_decode_into(reference, call, out);
+        })});
+    engine.lock("attention.linear.decode", "echo.attention.linear.decode");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::attention_linear_decode_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_attention_linear_prefill(const Engines &engines, Case &drawn) {
+    const lz::ops::AttentionLinearPrefill args{
+        .q = drawn.tensor("q"),
+        .k = drawn.tensor("k"),
+        .v = drawn.tensor("v"),
+        .g = drawn.tensor("g"),
+        .beta = drawn.tensor("beta"),
+        .initial_state = drawn.optional_tensor("initial_state"),
+        .scale = drawn.optional_param<float>("scale"),
+        .gate = drawn.optional_param<lz::ops::AttentionLinearPrefillGate>("gate"),
+        .qk_l2norm = drawn.optional_param<bool>("qk_l2norm"),
+        .return_state = drawn.optional_param<bool>("return_state"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::attention_linear_prefill(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("final_state", result.final_state, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::attention_linear_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", place_output, true);
+        drawn.expect("final_state", place_final_state, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.linear.prefill": [{"kernel_id": "echo.attention.linear.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "B": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["initial_state"], "params": ["scale", "gate", "qk_l2norm", "return_state"], "writes_into_output": true}]}})", {lz::ops::attention_linear_prefill_kernel("echo.attention.linear.prefill",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionLinearPrefill &call, [[maybe_unused]] const lz::ops::AttentionLinearPrefillOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_linear_prefill_into(reference, call, out);
+        })});
+    engine.lock("attention.linear.prefill", "echo.attention.linear.prefill");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::attention_linear_prefill_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", place_output, true);
+        drawn.expect("final_state", place_final_state, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_attention_mla_decode(const Engines &engines, Case &drawn) {
     const lz::ops::AttentionMlaDecode args{
         .q_nope = drawn.tensor("q_nope"),
@@ -1154,6 +1250,94 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_conv_causal1d(const Engines &engines, Case &drawn) {
+    const lz::ops::ConvCausal1d args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.tensor("weight"),
+        .bias = drawn.optional_tensor("bias"),
+        .initial_state = drawn.optional_tensor("initial_state"),
+        .activation = drawn.optional_param<lz::ops::ConvCausal1dActivation>("activation"),
+        .return_state = drawn.optional_param<bool>("return_state"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::conv_causal1d(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("final_state", result.final_state, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::conv_causal1d_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", place_output, true);
+        drawn.expect("final_state", place_final_state, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"conv.causal1d": [{"kernel_id": "echo.conv.causal1d", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias", "initial_state"], "params": ["activation", "return_state"], "writes_into_output": true}]}})", {lz::ops::conv_causal1d_kernel("echo.conv.causal1d",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ConvCausal1d &call, [[maybe_unused]] const lz::ops::ConvCausal1dOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::conv_causal1d_into(reference, call, out);
+        })});
+    engine.lock("conv.causal1d", "echo.conv.causal1d");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::conv_causal1d_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", place_output, true);
+        drawn.expect("final_state", place_final_state, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_conv_causal1d_step(const Engines &engines, Case &drawn) {
+    const lz::ops::ConvCausal1dStep args{
+        .x = drawn.tensor("x"),
+        .state = drawn.tensor_mut("state"),
+        .weight = drawn.tensor("weight"),
+        .bias = drawn.optional_tensor("bias"),
+        .activation = drawn.optional_param<lz::ops::ConvCausal1dStepActivation>("activation"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::conv_causal1d_step(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::conv_causal1d_step_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"conv.causal1d.step": [{"kernel_id": "echo.conv.causal1d.step", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias"], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::conv_causal1d_step_kernel("echo.conv.causal1d.step",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ConvCausal1dStep &call, [[maybe_unused]] const lz::ops::ConvCausal1dStepOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::conv_causal1d_step_into(reference, call, out);
+        })});
+    engine.lock("conv.causal1d.step", "echo.conv.causal1d.step");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::conv_causal1d_step_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_dequantize(const Engines &engines, Case &drawn) {
     const lz::ops::Dequantize args{
         .quantized = drawn.tensor("quantized"),
@@ -1659,6 +1843,88 @@ void check_moe_route(const Engines &engines, Case &drawn) {
         lz::ops::moe_route_into(engine, args, {.weights = mutable_view(output_weights), .indices = mutable_view(output_indices)});
         drawn.expect("weights", place_weights, true);
         drawn.expect("indices", place_indices, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_norm_ada(const Engines &engines, Case &drawn) {
+    const lz::ops::NormAda args{
+        .x = drawn.tensor("x"),
+        .scale = drawn.tensor("scale"),
+        .shift = drawn.tensor("shift"),
+        .eps = drawn.optional_param<float>("eps"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::norm_ada(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_ada_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.ada": [{"kernel_id": "echo.norm.ada", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["eps"], "writes_into_output": true}]}})", {lz::ops::norm_ada_kernel("echo.norm.ada",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormAda &call, [[maybe_unused]] const lz::ops::NormAdaOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_ada_into(reference, call, out);
+        })});
+    engine.lock("norm.ada", "echo.norm.ada");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_ada_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_norm_group(const Engines &engines, Case &drawn) {
+    const lz::ops::NormGroup args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.optional_tensor("weight"),
+        .bias = drawn.optional_tensor("bias"),
+        .groups = drawn.param<std::int64_t>("groups"),
+        .eps = drawn.optional_param<float>("eps"),
+        .activation = drawn.optional_param<lz::ops::NormGroupActivation>("activation"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::norm_group(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_group_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.group": [{"kernel_id": "echo.norm.group", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight", "bias"], "params": ["eps", "activation"], "writes_into_output": true}]}})", {lz::ops::norm_group_kernel("echo.norm.group",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormGroup &call, [[maybe_unused]] const lz::ops::NormGroupOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_group_into(reference, call, out);
+        })});
+    engine.lock("norm.group", "echo.norm.group");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_group_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
 }
@@ -2188,6 +2454,106 @@ void check_sampling_topp(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_ssm_scan(const Engines &engines, Case &drawn) {
+    const lz::ops::SsmScan args{
+        .x = drawn.tensor("x"),
+        .dt = drawn.tensor("dt"),
+        .a = drawn.tensor("a"),
+        .b = drawn.tensor("b"),
+        .c = drawn.tensor("c"),
+        .d = drawn.optional_tensor("d"),
+        .dt_bias = drawn.optional_tensor("dt_bias"),
+        .initial_state = drawn.optional_tensor("initial_state"),
+        .dt_softplus = drawn.optional_param<bool>("dt_softplus"),
+        .dt_min = drawn.optional_param<float>("dt_min"),
+        .dt_max = drawn.optional_param<float>("dt_max"),
+        .return_state = drawn.optional_param<bool>("return_state"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::ssm_scan(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("final_state", result.final_state, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::ssm_scan_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", place_output, true);
+        drawn.expect("final_state", place_final_state, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"ssm.scan": [{"kernel_id": "echo.ssm.scan", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["d", "dt_bias", "initial_state"], "params": ["dt_softplus", "dt_min", "dt_max", "return_state"], "writes_into_output": true}]}})", {lz::ops::ssm_scan_kernel("echo.ssm.scan",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SsmScan &call, [[maybe_unused]] const lz::ops::SsmScanOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::ssm_scan_into(reference, call, out);
+        })});
+    engine.lock("ssm.scan", "echo.ssm.scan");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::ssm_scan_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", place_output, true);
+        drawn.expect("final_state", place_final_state, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_ssm_step(const Engines &engines, Case &drawn) {
+    const lz::ops::SsmStep args{
+        .x = drawn.tensor("x"),
+        .dt = drawn.tensor("dt"),
+        .a = drawn.tensor("a"),
+        .b = drawn.tensor("b"),
+        .c = drawn.tensor("c"),
+        .state = drawn.tensor_mut("state"),
+        .d = drawn.optional_tensor("d"),
+        .dt_bias = drawn.optional_tensor("dt_bias"),
+        .dt_softplus = drawn.optional_param<bool>("dt_softplus"),
+        .dt_min = drawn.optional_param<float>("dt_min"),
+        .dt_max = drawn.optional_param<float>("dt_max"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::ssm_step(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::ssm_step_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"ssm.step": [{"kernel_id": "echo.ssm.step", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["d", "dt_bias"], "params": ["dt_softplus", "dt_min", "dt_max"], "writes_into_output": true}]}})", {lz::ops::ssm_step_kernel("echo.ssm.step",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SsmStep &call, [[maybe_unused]] const lz::ops::SsmStepOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::ssm_step_into(reference, call, out);
+        })});
+    engine.lock("ssm.step", "echo.ssm.step");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::ssm_step_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_tokenize_decode(const Engines &engines, Case &drawn) {
     const lz::ops::TokenizeDecode args{
         .tokens = drawn.tensor("tokens"),
@@ -2277,6 +2643,8 @@ const std::vector<Check> &all_checks() {
         {"attention.gqa.prefill", check_attention_gqa_prefill},
         {"attention.gqa.prefill.paged", check_attention_gqa_prefill_paged},
         {"attention.gqa.prefill.ragged", check_attention_gqa_prefill_ragged},
+        {"attention.linear.decode", check_attention_linear_decode},
+        {"attention.linear.prefill", check_attention_linear_prefill},
         {"attention.mla.decode", check_attention_mla_decode},
         {"attention.mla.decode.paged", check_attention_mla_decode_paged},
         {"attention.mla.prefill", check_attention_mla_prefill},
@@ -2288,6 +2656,8 @@ const std::vector<Check> &all_checks() {
         {"attention.standard.prefill.paged", check_attention_standard_prefill_paged},
         {"attention.standard.prefill.ragged", check_attention_standard_prefill_ragged},
         {"attention.state.merge", check_attention_state_merge},
+        {"conv.causal1d", check_conv_causal1d},
+        {"conv.causal1d.step", check_conv_causal1d_step},
         {"dequantize", check_dequantize},
         {"embedding.lookup", check_embedding_lookup},
         {"kv.append", check_kv_append},
@@ -2300,6 +2670,8 @@ const std::vector<Check> &all_checks() {
         {"mlp.linear.weight_only", check_mlp_linear_weight_only},
         {"moe.experts", check_moe_experts},
         {"moe.route", check_moe_route},
+        {"norm.ada", check_norm_ada},
+        {"norm.group", check_norm_group},
         {"norm.layer", check_norm_layer},
         {"norm.rms", check_norm_rms},
         {"norm.rms.add", check_norm_rms_add},
@@ -2312,6 +2684,8 @@ const std::vector<Check> &all_checks() {
         {"sampling.speculative", check_sampling_speculative},
         {"sampling.topk", check_sampling_topk},
         {"sampling.topp", check_sampling_topp},
+        {"ssm.scan", check_ssm_scan},
+        {"ssm.step", check_ssm_step},
         {"tokenize.decode", check_tokenize_decode},
         {"tokenize.encode", check_tokenize_encode},
     };

@@ -14,6 +14,8 @@
 #include <layerzero/ops/attention_gqa_prefill.hpp>
 #include <layerzero/ops/attention_gqa_prefill_paged.hpp>
 #include <layerzero/ops/attention_gqa_prefill_ragged.hpp>
+#include <layerzero/ops/attention_linear_decode.hpp>
+#include <layerzero/ops/attention_linear_prefill.hpp>
 #include <layerzero/ops/attention_mla_decode.hpp>
 #include <layerzero/ops/attention_mla_decode_paged.hpp>
 #include <layerzero/ops/attention_mla_prefill.hpp>
@@ -25,6 +27,8 @@
 #include <layerzero/ops/attention_standard_prefill_paged.hpp>
 #include <layerzero/ops/attention_standard_prefill_ragged.hpp>
 #include <layerzero/ops/attention_state_merge.hpp>
+#include <layerzero/ops/conv_causal1d.hpp>
+#include <layerzero/ops/conv_causal1d_step.hpp>
 #include <layerzero/ops/dequantize.hpp>
 #include <layerzero/ops/embedding_lookup.hpp>
 #include <layerzero/ops/kv_append.hpp>
@@ -37,6 +41,8 @@
 #include <layerzero/ops/mlp_linear_weight_only.hpp>
 #include <layerzero/ops/moe_experts.hpp>
 #include <layerzero/ops/moe_route.hpp>
+#include <layerzero/ops/norm_ada.hpp>
+#include <layerzero/ops/norm_group.hpp>
 #include <layerzero/ops/norm_layer.hpp>
 #include <layerzero/ops/norm_rms.hpp>
 #include <layerzero/ops/norm_rms_add.hpp>
@@ -49,5 +55,7 @@
 #include <layerzero/ops/sampling_speculative.hpp>
 #include <layerzero/ops/sampling_topk.hpp>
 #include <layerzero/ops/sampling_topp.hpp>
+#include <layerzero/ops/ssm_scan.hpp>
+#include <layerzero/ops/ssm_step.hpp>
 #include <layerzero/ops/tokenize_decode.hpp>
 #include <layerzero/ops/tokenize_encode.hpp>

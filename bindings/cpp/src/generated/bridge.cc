@@ -1256,6 +1256,14 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_linear_decode(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_linear_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_linear_prefill(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_linear_prefill_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1299,6 +1307,14 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_state_merge(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_state_merge_explain(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$conv_causal1d(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$conv_causal1d_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$conv_causal1d_step(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$conv_causal1d_step_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1348,6 +1364,14 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_route_explain(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_ada(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_ada_explain(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_group(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_group_explain(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer_explain(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1395,6 +1419,14 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$ssm_scan(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$ssm_scan_explain(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$ssm_step(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$ssm_step_explain(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1727,6 +1759,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *attention_linear_decode(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_linear_decode(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *attention_linear_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_linear_decode_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *attention_linear_prefill(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_linear_prefill(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *attention_linear_prefill_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_linear_prefill_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$attention_mla_decode(engine, args, outputs, options, tuned);
 }
@@ -1813,6 +1861,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *attention_state_merge_explain(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$attention_state_merge_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *conv_causal1d(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$conv_causal1d(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *conv_causal1d_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$conv_causal1d_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *conv_causal1d_step(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$conv_causal1d_step(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *conv_causal1d_step_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$conv_causal1d_step_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
@@ -1911,6 +1975,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$moe_route_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *norm_ada(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_ada(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *norm_ada_explain(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_ada_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *norm_group(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_group(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *norm_group_explain(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_group_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$norm_layer(engine, args, outputs, options, tuned);
 }
@@ -2005,6 +2085,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *sampling_topp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$sampling_topp_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *ssm_scan(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$ssm_scan(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *ssm_scan_explain(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$ssm_scan_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *ssm_step(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$ssm_step(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *ssm_step_explain(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$ssm_step_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {

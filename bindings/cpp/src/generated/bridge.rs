@@ -20,6 +20,8 @@ use super::attention_gqa_decode_paged::{attention_gqa_decode_paged, attention_gq
 use super::attention_gqa_prefill::{attention_gqa_prefill, attention_gqa_prefill_explain};
 use super::attention_gqa_prefill_paged::{attention_gqa_prefill_paged, attention_gqa_prefill_paged_explain};
 use super::attention_gqa_prefill_ragged::{attention_gqa_prefill_ragged, attention_gqa_prefill_ragged_explain};
+use super::attention_linear_decode::{attention_linear_decode, attention_linear_decode_explain};
+use super::attention_linear_prefill::{attention_linear_prefill, attention_linear_prefill_explain};
 use super::attention_mla_decode::{attention_mla_decode, attention_mla_decode_explain};
 use super::attention_mla_decode_paged::{attention_mla_decode_paged, attention_mla_decode_paged_explain};
 use super::attention_mla_prefill::{attention_mla_prefill, attention_mla_prefill_explain};
@@ -31,6 +33,8 @@ use super::attention_standard_prefill::{attention_standard_prefill, attention_st
 use super::attention_standard_prefill_paged::{attention_standard_prefill_paged, attention_standard_prefill_paged_explain};
 use super::attention_standard_prefill_ragged::{attention_standard_prefill_ragged, attention_standard_prefill_ragged_explain};
 use super::attention_state_merge::{attention_state_merge, attention_state_merge_explain};
+use super::conv_causal1d::{conv_causal1d, conv_causal1d_explain};
+use super::conv_causal1d_step::{conv_causal1d_step, conv_causal1d_step_explain};
 use super::dequantize::{dequantize, dequantize_explain};
 use super::embedding_lookup::{embedding_lookup, embedding_lookup_explain};
 use super::kv_append::{kv_append, kv_append_explain};
@@ -43,6 +47,8 @@ use super::mlp_linear_pack::{mlp_linear_pack, mlp_linear_pack_explain};
 use super::mlp_linear_weight_only::{mlp_linear_weight_only, mlp_linear_weight_only_explain};
 use super::moe_experts::{moe_experts, moe_experts_explain};
 use super::moe_route::{moe_route, moe_route_explain};
+use super::norm_ada::{norm_ada, norm_ada_explain};
+use super::norm_group::{norm_group, norm_group_explain};
 use super::norm_layer::{norm_layer, norm_layer_explain};
 use super::norm_rms::{norm_rms, norm_rms_explain};
 use super::norm_rms_add::{norm_rms_add, norm_rms_add_explain};
@@ -55,6 +61,8 @@ use super::sampling_penalties::{sampling_penalties, sampling_penalties_explain};
 use super::sampling_speculative::{sampling_speculative, sampling_speculative_explain};
 use super::sampling_topk::{sampling_topk, sampling_topk_explain};
 use super::sampling_topp::{sampling_topp, sampling_topp_explain};
+use super::ssm_scan::{ssm_scan, ssm_scan_explain};
+use super::ssm_step::{ssm_step, ssm_step_explain};
 use super::tokenize_decode::{tokenize_decode, tokenize_decode_explain};
 use super::tokenize_encode::{tokenize_encode, tokenize_encode_explain};
 
@@ -185,6 +193,12 @@ pub mod ffi {
         #[cxx_name = "lz_attention_gqa_prefill_ragged_args"]
         type AttentionGqaPrefillRaggedArgs = lz_plugin::generated::attention_gqa_prefill_ragged::AttentionGqaPrefillRaggedArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_attention_linear_decode_args"]
+        type AttentionLinearDecodeArgs = lz_plugin::generated::attention_linear_decode::AttentionLinearDecodeArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_attention_linear_prefill_args"]
+        type AttentionLinearPrefillArgs = lz_plugin::generated::attention_linear_prefill::AttentionLinearPrefillArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_attention_mla_decode_args"]
         type AttentionMlaDecodeArgs = lz_plugin::generated::attention_mla_decode::AttentionMlaDecodeArgs;
         #[namespace = ""]
@@ -217,6 +231,12 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_attention_state_merge_args"]
         type AttentionStateMergeArgs = lz_plugin::generated::attention_state_merge::AttentionStateMergeArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_conv_causal1d_args"]
+        type ConvCausal1dArgs = lz_plugin::generated::conv_causal1d::ConvCausal1dArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_conv_causal1d_step_args"]
+        type ConvCausal1dStepArgs = lz_plugin::generated::conv_causal1d_step::ConvCausal1dStepArgs;
         #[namespace = ""]
         #[cxx_name = "lz_dequantize_args"]
         type DequantizeArgs = lz_plugin::generated::dequantize::DequantizeArgs;
@@ -254,6 +274,12 @@ pub mod ffi {
         #[cxx_name = "lz_moe_route_args"]
         type MoeRouteArgs = lz_plugin::generated::moe_route::MoeRouteArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_norm_ada_args"]
+        type NormAdaArgs = lz_plugin::generated::norm_ada::NormAdaArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_norm_group_args"]
+        type NormGroupArgs = lz_plugin::generated::norm_group::NormGroupArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_norm_layer_args"]
         type NormLayerArgs = lz_plugin::generated::norm_layer::NormLayerArgs;
         #[namespace = ""]
@@ -289,6 +315,12 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_sampling_topp_args"]
         type SamplingToppArgs = lz_plugin::generated::sampling_topp::SamplingToppArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_ssm_scan_args"]
+        type SsmScanArgs = lz_plugin::generated::ssm_scan::SsmScanArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_ssm_step_args"]
+        type SsmStepArgs = lz_plugin::generated::ssm_step::SsmStepArgs;
         #[namespace = ""]
         #[cxx_name = "lz_tokenize_decode_args"]
         type TokenizeDecodeArgs = lz_plugin::generated::tokenize_decode::TokenizeDecodeArgs;
@@ -402,6 +434,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_prefill_ragged_explain(engine: &Engine, args: *const AttentionGqaPrefillRaggedArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn attention_linear_decode(
+            engine: &Engine,
+            args: *const AttentionLinearDecodeArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn attention_linear_decode_explain(engine: &Engine, args: *const AttentionLinearDecodeArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn attention_linear_prefill(
+            engine: &Engine,
+            args: *const AttentionLinearPrefillArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn attention_linear_prefill_explain(engine: &Engine, args: *const AttentionLinearPrefillArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_mla_decode(
             engine: &Engine,
             args: *const AttentionMlaDecodeArgs,
@@ -490,6 +538,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_state_merge_explain(engine: &Engine, args: *const AttentionStateMergeArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn conv_causal1d(
+            engine: &Engine,
+            args: *const ConvCausal1dArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn conv_causal1d_explain(engine: &Engine, args: *const ConvCausal1dArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn conv_causal1d_step(
+            engine: &Engine,
+            args: *const ConvCausal1dStepArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn conv_causal1d_step_explain(engine: &Engine, args: *const ConvCausal1dStepArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn dequantize(
             engine: &Engine,
             args: *const DequantizeArgs,
@@ -586,6 +650,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn moe_route_explain(engine: &Engine, args: *const MoeRouteArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn norm_ada(
+            engine: &Engine,
+            args: *const NormAdaArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn norm_ada_explain(engine: &Engine, args: *const NormAdaArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn norm_group(
+            engine: &Engine,
+            args: *const NormGroupArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn norm_group_explain(engine: &Engine, args: *const NormGroupArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn norm_layer(
             engine: &Engine,
             args: *const NormLayerArgs,
@@ -682,6 +762,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn sampling_topp_explain(engine: &Engine, args: *const SamplingToppArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn ssm_scan(
+            engine: &Engine,
+            args: *const SsmScanArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn ssm_scan_explain(engine: &Engine, args: *const SsmScanArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn ssm_step(
+            engine: &Engine,
+            args: *const SsmStepArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn ssm_step_explain(engine: &Engine, args: *const SsmStepArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn tokenize_decode(
             engine: &Engine,
             args: *const TokenizeDecodeArgs,

@@ -21,6 +21,8 @@ __all__ = [
     "attention_gqa_prefill",
     "attention_gqa_prefill_paged",
     "attention_gqa_prefill_ragged",
+    "attention_linear_decode",
+    "attention_linear_prefill",
     "attention_mla_decode",
     "attention_mla_decode_paged",
     "attention_mla_prefill",
@@ -32,6 +34,8 @@ __all__ = [
     "attention_standard_prefill_paged",
     "attention_standard_prefill_ragged",
     "attention_state_merge",
+    "conv_causal1d",
+    "conv_causal1d_step",
     "dequantize",
     "embedding_lookup",
     "kv_append",
@@ -44,6 +48,8 @@ __all__ = [
     "mlp_linear_weight_only",
     "moe_experts",
     "moe_route",
+    "norm_ada",
+    "norm_group",
     "norm_layer",
     "norm_rms",
     "norm_rms_add",
@@ -56,6 +62,8 @@ __all__ = [
     "sampling_speculative",
     "sampling_topk",
     "sampling_topp",
+    "ssm_scan",
+    "ssm_step",
     "tokenize_decode",
     "tokenize_encode",
 ]
@@ -1049,6 +1057,180 @@ class _AttentionGqaPrefillRagged:
     ) -> _AttentionGqaPrefillRaggedPlan: ...
 
 attention_gqa_prefill_ragged: _AttentionGqaPrefillRagged
+
+class _AttentionLinearDecodePlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _AttentionLinearDecode:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""One step of linear attention with the gated delta rule; the state is updated in place.
+
+        For batch row b and head h, with its key head h // (heads / key_heads) and S = `state[b,h]`:
+
+            S[i,j] ← exp(g[i]) * S[i,j]
+            r[j]   = beta[b,h] * (v[b,h,j] - Σ_i k[i] * S[i,j])
+            S[i,j] ← S[i,j] + k[i] * r[j]
+            output[b,h,j] = scale * Σ_i q[i] * S[i,j]
+
+        where g is `g[b,h]` for all i with `gate: head`, and `g[b,h,i]` with `gate: channel`. q and k are the rows of that key head; with
+        `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). It equals `attention.linear.prefill` of one position with this state.
+
+        Args:
+            q: `[batch, key_heads, key_dim]` `T`. Queries.
+            k: `[batch, key_heads, key_dim]` `T`. Keys.
+            v: `[batch, heads, value_dim]` `T`. Values.
+            g: head: `[batch, heads]`; channel: `[batch, heads, key_dim]` float32. Logarithm of the decay of the state.
+            beta: `[batch, heads]` `B`. How much of the state this position replaces.
+            state: `[batch, heads, key_dim, value_dim]` float32. The state; replaced by the state after this position.
+            scale: Factor of the output (default `1 / sqrt(key_dim)`).
+            gate: Whether a head has one decay or one for each key feature (default `head`).
+            qk_l2norm: Whether queries and keys are normalized first (default `false`).
+
+        Returns:
+            output: `[batch, heads, value_dim]` `T`. The result.
+
+        Example:
+            q = torch.randn((1, 32, 128), dtype=torch.bfloat16)
+            k = torch.randn((1, 32, 128), dtype=torch.bfloat16)
+            v = torch.randn((1, 32, 128), dtype=torch.bfloat16)
+            g = torch.randn((1, 32, 128), dtype=torch.float32)
+            beta = torch.randn((1, 32), dtype=torch.float32)
+            state = torch.randn((1, 32, 128, 128), dtype=torch.float32)
+            output = lz.ops.attention_linear_decode(q, k, v, g, beta, state, gate="channel", qk_l2norm=True)
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionLinearDecodePlan: ...
+
+attention_linear_decode: _AttentionLinearDecode
+
+class _AttentionLinearPrefillPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        initial_state: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionLinearPrefill:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        initial_state: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Linear attention with the gated delta rule over whole sequences, with initial and final state.
+
+        For batch row b and head h, with its key head h // (heads / key_heads), S a matrix of key_dim by value_dim that starts as
+        `initial_state[b,h]` (0 if not given), and for each position t in order:
+
+            S[i,j] ← exp(g[i]) * S[i,j]
+            r[j]   = beta[b,t,h] * (v[b,t,h,j] - Σ_i k[i] * S[i,j])
+            S[i,j] ← S[i,j] + k[i] * r[j]
+            output[b,t,h,j] = scale * Σ_i q[i] * S[i,j]
+
+        where g is `g[b,t,h]` for all i with `gate: head` (Qwen3-Next), and `g[b,t,h,i]` with `gate: channel` (Kimi Linear). q and k are
+        the rows of that key head; with `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). `final_state[b,h]` is S after the last
+        position. All in exact arithmetic (f32 or wider in kernels), rounded once.
+
+        Args:
+            q: `[batch, seq, key_heads, key_dim]` `T`. Queries.
+            k: `[batch, seq, key_heads, key_dim]` `T`. Keys.
+            v: `[batch, seq, heads, value_dim]` `T`. Values.
+            g: head: `[batch, seq, heads]`; channel: `[batch, seq, heads, key_dim]` float32. Logarithm of the decay of the state.
+            beta: `[batch, seq, heads]` `B`. How much of the state each position replaces.
+            initial_state: `[batch, heads, key_dim, value_dim]` float32. The state before the first position; absent means 0.
+            scale: Factor of the output (default `1 / sqrt(key_dim)`).
+            gate: Whether a head has one decay or one for each key feature (default `head`).
+            qk_l2norm: Whether queries and keys are normalized first (default `false`).
+            return_state: Whether the final state is returned (default `false`).
+
+        Returns:
+            output: `[batch, seq, heads, value_dim]` `T`. The result of each position.
+            final_state: `[batch, heads, key_dim, value_dim]` float32. The state after the last position. Only where `return_state`.
+
+        Example:
+            q = torch.randn((1, 256, 16, 128), dtype=torch.bfloat16)
+            k = torch.randn((1, 256, 16, 128), dtype=torch.bfloat16)
+            v = torch.randn((1, 256, 32, 128), dtype=torch.bfloat16)
+            g = torch.randn((1, 256, 32), dtype=torch.float32)
+            beta = torch.randn((1, 256, 32), dtype=torch.bfloat16)
+            output, final_state = lz.ops.attention_linear_prefill(q, k, v, g, beta, qk_l2norm=True, return_state=True)
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        initial_state: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionLinearPrefillPlan: ...
+
+attention_linear_prefill: _AttentionLinearPrefill
 
 class _AttentionMlaDecodePlan(PlanHandle):
     def run(
@@ -2061,6 +2243,138 @@ class _AttentionStateMerge:
 
 attention_state_merge: _AttentionStateMerge
 
+class _ConvCausal1dPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _ConvCausal1d:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Short causal convolution of each channel along the sequence, with initial and final state.
+
+        For batch row b, position t and channel c, with W = width and the inputs before the sequence taken from the state:
+
+            u[b,t,c]      = x[b,t,c]                             for t ≥ 0
+            u[b,t,c]      = initial_state[b,c,t + W - 1]         for -W < t < 0, 0 if not given
+            output[b,t,c] = act(Σ_k weight[c,k] * u[b, t + k - W + 1, c] + bias[c])
+
+        in exact arithmetic, rounded to T once. `bias` is 0 if not given. none(z) = z and silu(z) = z / (1 + exp(-z)). The final state
+        is the last W - 1 inputs, `final_state[b,c,j] = u[b, seq + j - W + 1, c]`: the initial state of the next part of the sequence.
+
+        Args:
+            x: `[batch, seq, channels]` `T`. The input, channels last.
+            weight: `[channels, width]` `W`. Taps of each channel; the last one multiplies the current input.
+            bias: `[channels]` `W`. Addend of each channel; absent means 0.
+            initial_state: `[batch, channels, width - 1]` `T`. The inputs before the first one, oldest first; absent means 0.
+            activation: Applied to each output before it is rounded (default `none`).
+            return_state: Whether the final state is returned (default `false`).
+
+        Returns:
+            output: `[batch, seq, channels]` `T`. The result.
+            final_state: `[batch, channels, width - 1]` `T`. The last inputs, oldest first. Only where `return_state`.
+
+        Example:
+            x = torch.randn((1, 2048, 4352), dtype=torch.bfloat16)
+            weight = torch.randn((4352, 4), dtype=torch.bfloat16)
+            bias = torch.randn((4352,), dtype=torch.bfloat16)
+            output, final_state = lz.ops.conv_causal1d(x, weight, bias, activation="silu", return_state=True)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ConvCausal1dPlan: ...
+
+conv_causal1d: _ConvCausal1d
+
+class _ConvCausal1dStepPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _ConvCausal1dStep:
+    def __call__(
+        self,
+        x: _T,
+        state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""One step of a short causal convolution; the state of each channel is shifted in place.
+
+        For batch row b and channel c, with W = width:
+
+            u[j]        = state[b,c,j] for j < W - 1, and u[W - 1] = x[b,c]
+            output[b,c] = act(Σ_k weight[c,k] * u[k] + bias[c])
+            state[b,c,j] ← u[j + 1]
+
+        in exact arithmetic, rounded to T once. `bias` is 0 if not given. It equals `conv.causal1d` of one position with this state.
+
+        Args:
+            x: `[batch, channels]` `T`. The input of this step.
+            state: `[batch, channels, width - 1]` `T`. The previous inputs, oldest first; shifted by one.
+            weight: `[channels, width]` `W`. Taps of each channel; the last one multiplies the current input.
+            bias: `[channels]` `W`. Addend of each channel; absent means 0.
+            activation: Applied to each output before it is rounded (default `none`).
+
+        Returns:
+            output: `[batch, channels]` `T`. The result.
+
+        Example:
+            x = torch.randn((16, 8192), dtype=torch.bfloat16)
+            state = torch.randn((16, 8192, 3), dtype=torch.bfloat16)
+            weight = torch.randn((8192, 4), dtype=torch.bfloat16)
+            output = lz.ops.conv_causal1d_step(x, state, weight, activation="silu")
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ConvCausal1dStepPlan: ...
+
+conv_causal1d_step: _ConvCausal1dStep
+
 class _DequantizePlan(PlanHandle):
     def run(
         self,
@@ -2898,7 +3212,7 @@ class _MoeRoute:
             renormalize: Whether the weights of a token sum to scale (default `true`).
             scale: Factor of all weights (default `1`).
             groups: Groups of adjacent experts (default `1`).
-            top_groups: Groups of which experts can be chosen (default `groups`).
+            top_groups: Groups of which experts can be chosen; half of them by default (default `(groups + 1) // 2`).
             group_score: How groups are compared; top2_sum needs bias, which may be zeros (default `top1`).
 
         Returns:
@@ -2926,6 +3240,134 @@ class _MoeRoute:
     ) -> _MoeRoutePlan: ...
 
 moe_route: _MoeRoute
+
+class _NormAdaPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        scale: Tensor,
+        shift: Tensor,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _NormAda:
+    def __call__(
+        self,
+        x: _T,
+        scale: Tensor,
+        shift: Tensor,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Layer normalization modulated by a scale and a shift of each batch row (adaptive layer norm).
+
+        For batch row b and position t, in exact arithmetic, rounded to T once:
+
+            mean          = (1 / hidden) Σ_i x[b,t,i]
+            var           = (1 / hidden) Σ_i (x[b,t,i] - mean)²
+            output[b,t,i] = (x[b,t,i] - mean) / sqrt(var + eps) * (1 + scale[b,i]) + shift[b,i]
+
+        This is the modulated norm of diffusion transformers (DiT, Stable Diffusion 3, FLUX).
+
+        Args:
+            x: `[batch, seq, hidden]` `T`. The rows to normalize.
+            scale: `[batch, hidden]` `W`. Factor of each feature, minus 1.
+            shift: `[batch, hidden]` `W`. Addend of each feature.
+            eps: Added to the variance before the root (default `1e-6`).
+
+        Returns:
+            output: `[batch, seq, hidden]` `T`. The modulated rows.
+
+        Example:
+            x = torch.randn((8, 256, 1152), dtype=torch.float16)
+            scale = torch.randn((8, 1152), dtype=torch.float16)
+            shift = torch.randn((8, 1152), dtype=torch.float16)
+            output = lz.ops.norm_ada(x, scale, shift)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormAdaPlan: ...
+
+norm_ada: _NormAda
+
+class _NormGroupPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        groups: int,
+        eps: float | None = None,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _NormGroup:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        groups: int,
+        eps: float | None = None,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Group normalization of channels, with an optional activation.
+
+        Adjacent channels form groups of channels / groups. For batch row b and group g, with n its number of elements, over the channels c
+        of the group and all positions s:
+
+            mean[b,g] = (1 / n) Σ x[b,c,s]
+            var[b,g]  = (1 / n) Σ (x[b,c,s] - mean[b,g])²
+            output[b,c,s] = act((x[b,c,s] - mean[b,g]) / sqrt(var[b,g] + eps) * weight[c] + bias[c])
+
+        in exact arithmetic, rounded to T once. `weight` is 1 and `bias` is 0 if not given. none(z) = z and
+        silu(z) = z / (1 + exp(-z)). Images are passed with their positions flattened.
+
+        Args:
+            x: `[batch, channels, spatial]` `T`. The input, channels first.
+            weight: `[channels]` `W`. Factor of each channel; absent means 1.
+            bias: `[channels]` `W`. Addend of each channel; absent means 0.
+            groups: Number of groups (required).
+            eps: Added to the variance before the root (default `1e-5`).
+            activation: Applied to each output before it is rounded (default `none`).
+
+        Returns:
+            output: `[batch, channels, spatial]` `T`. The normalized input.
+
+        Example:
+            x = torch.randn((2, 1280, 256), dtype=torch.float16)
+            weight = torch.randn((1280,), dtype=torch.float16)
+            bias = torch.randn((1280,), dtype=torch.float16)
+            output = lz.ops.norm_group(x, weight, bias, groups=32)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        groups: int,
+        eps: float | None = None,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormGroupPlan: ...
+
+norm_group: _NormGroup
 
 class _NormLayerPlan(PlanHandle):
     def run(
@@ -3815,6 +4257,198 @@ class _SamplingTopp:
     ) -> _SamplingToppPlan: ...
 
 sampling_topp: _SamplingTopp
+
+class _SsmScanPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _SsmScan:
+    def __call__(
+        self,
+        x: _T,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Selective state space model (Mamba-2) over whole sequences, with initial and final state.
+
+        For batch row b and head h, with its group r = h // (heads / groups), H a matrix of head_dim by state_dim that starts as
+        `initial_state[b,h]` (0 if not given), and for each position t in order:
+
+            z  = dt[b,t,h] + dt_bias[h]
+            δ  = ln(1 + exp(z)) if dt_softplus, else z; then at least dt_min, and at most dt_max if dt_max > 0
+            H[p,n] ← exp(δ * a[h]) * H[p,n] + δ * x[b,t,h,p] * b[b,t,r,n]
+            output[b,t,h,p] = Σ_n H[p,n] * c[b,t,r,n] + d[h] * x[b,t,h,p]
+
+        `dt_bias` and `d` are 0 if not given. `final_state[b,h]` is H after the last position. All in exact arithmetic (f32 or wider in
+        kernels), rounded once.
+
+        Args:
+            x: `[batch, seq, heads, head_dim]` `T`. The input.
+            dt: `[batch, seq, heads]` `T`. Time step of each head, before bias and softplus.
+            a: `[heads]` float32. Rate of each head; negative in models.
+            b: `[batch, seq, groups, state_dim]` `T`. Input projection of the state.
+            c: `[batch, seq, groups, state_dim]` `T`. Output projection of the state.
+            d: `[heads]` float32. Factor of the input that is added to the output; absent means 0.
+            dt_bias: `[heads]` float32. Added to dt; absent means 0.
+            initial_state: `[batch, heads, head_dim, state_dim]` float32. The state before the first position; absent means 0.
+            dt_softplus: Whether the softplus of dt is used (default `true`).
+            dt_min: Least time step (default `0`).
+            dt_max: Largest time step; 0 means none (default `0`).
+            return_state: Whether the final state is returned (default `false`).
+
+        Returns:
+            output: `[batch, seq, heads, head_dim]` `T`. The result of each position.
+            final_state: `[batch, heads, head_dim, state_dim]` float32. The state after the last position. Only where `return_state`.
+
+        Example:
+            x = torch.randn((1, 2048, 64, 64), dtype=torch.bfloat16)
+            dt = torch.randn((1, 2048, 64), dtype=torch.bfloat16)
+            a = torch.randn((64,), dtype=torch.float32)
+            b = torch.randn((1, 2048, 1, 128), dtype=torch.bfloat16)
+            c = torch.randn((1, 2048, 1, 128), dtype=torch.bfloat16)
+            d = torch.randn((64,), dtype=torch.float32)
+            dt_bias = torch.randn((64,), dtype=torch.float32)
+            output, final_state = lz.ops.ssm_scan(x, dt, a, b, c, d, dt_bias, return_state=True)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SsmScanPlan: ...
+
+ssm_scan: _SsmScan
+
+class _SsmStepPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        state: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SsmStep:
+    def __call__(
+        self,
+        x: _T,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        state: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""One step of a selective state space model (Mamba-2); the state is updated in place.
+
+        For batch row b and head h, with its group r = h // (heads / groups) and H = `state[b,h]`:
+
+            z  = dt[b,h] + dt_bias[h]
+            δ  = ln(1 + exp(z)) if dt_softplus, else z; then at least dt_min, and at most dt_max if dt_max > 0
+            H[p,n] ← exp(δ * a[h]) * H[p,n] + δ * x[b,h,p] * b[b,r,n]
+            output[b,h,p] = Σ_n H[p,n] * c[b,r,n] + d[h] * x[b,h,p]
+
+        `dt_bias` and `d` are 0 if not given. It equals `ssm.scan` of one position with this state.
+
+        Args:
+            x: `[batch, heads, head_dim]` `T`. The input.
+            dt: `[batch, heads]` `T`. Time step of each head, before bias and softplus.
+            a: `[heads]` float32. Rate of each head; negative in models.
+            b: `[batch, groups, state_dim]` `T`. Input projection of the state.
+            c: `[batch, groups, state_dim]` `T`. Output projection of the state.
+            state: `[batch, heads, head_dim, state_dim]` float32. The state; replaced by the state after this position.
+            d: `[heads]` float32. Factor of the input that is added to the output; absent means 0.
+            dt_bias: `[heads]` float32. Added to dt; absent means 0.
+            dt_softplus: Whether the softplus of dt is used (default `true`).
+            dt_min: Least time step (default `0`).
+            dt_max: Largest time step; 0 means none (default `0`).
+
+        Returns:
+            output: `[batch, heads, head_dim]` `T`. The result.
+
+        Example:
+            x = torch.randn((16, 64, 64), dtype=torch.bfloat16)
+            dt = torch.randn((16, 64), dtype=torch.bfloat16)
+            a = torch.randn((64,), dtype=torch.float32)
+            b = torch.randn((16, 1, 128), dtype=torch.bfloat16)
+            c = torch.randn((16, 1, 128), dtype=torch.bfloat16)
+            state = torch.randn((16, 64, 64, 128), dtype=torch.float32)
+            d = torch.randn((64,), dtype=torch.float32)
+            dt_bias = torch.randn((64,), dtype=torch.float32)
+            output = lz.ops.ssm_step(x, dt, a, b, c, state, d, dt_bias)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        state: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SsmStepPlan: ...
+
+ssm_step: _SsmStep
 
 class _TokenizeDecodePlan(PlanHandle):
     def run(

@@ -225,6 +225,45 @@ class AttentionGqaPrefillRagged(Protocol):
     ) -> Any: ...
 
 
+class AttentionLinearDecode(Protocol):
+    r"""A kernel of `attention.linear.decode`: One step of linear attention with the gated delta rule; the state is updated in place. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        state: Any,
+        /,
+        *,
+        scale: float,
+        gate: Literal["head", "channel"],
+        qk_l2norm: bool,
+    ) -> Any: ...
+
+
+class AttentionLinearPrefill(Protocol):
+    r"""A kernel of `attention.linear.prefill`: Linear attention with the gated delta rule over whole sequences, with initial and final state. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        initial_state: Any,
+        /,
+        *,
+        scale: float,
+        gate: Literal["head", "channel"],
+        qk_l2norm: bool,
+        return_state: bool,
+    ) -> Any: ...
+
+
 class AttentionMlaDecode(Protocol):
     r"""A kernel of `attention.mla.decode`: One decode step of multi-head latent attention over a contiguous compressed cache. A kernel may take `out=None` as well."""
 
@@ -440,6 +479,37 @@ class AttentionStateMerge(Protocol):
     ) -> Any: ...
 
 
+class ConvCausal1d(Protocol):
+    r"""A kernel of `conv.causal1d`: Short causal convolution of each channel along the sequence, with initial and final state. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        initial_state: Any,
+        /,
+        *,
+        activation: Literal["none", "silu"],
+        return_state: bool,
+    ) -> Any: ...
+
+
+class ConvCausal1dStep(Protocol):
+    r"""A kernel of `conv.causal1d.step`: One step of a short causal convolution; the state of each channel is shifted in place. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        state: Any,
+        weight: Any,
+        bias: Any,
+        /,
+        *,
+        activation: Literal["none", "silu"],
+    ) -> Any: ...
+
+
 class Dequantize(Protocol):
     r"""A kernel of `dequantize`: Dequantizes a tensor of a low-precision integer or float format. A kernel may take `out=None` as well."""
 
@@ -635,6 +705,36 @@ class MoeRoute(Protocol):
     ) -> Any: ...
 
 
+class NormAda(Protocol):
+    r"""A kernel of `norm.ada`: Layer normalization modulated by a scale and a shift of each batch row (adaptive layer norm). A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        scale: Any,
+        shift: Any,
+        /,
+        *,
+        eps: float,
+    ) -> Any: ...
+
+
+class NormGroup(Protocol):
+    r"""A kernel of `norm.group`: Group normalization of channels, with an optional activation. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        /,
+        *,
+        groups: int,
+        eps: float,
+        activation: Literal["none", "silu"],
+    ) -> Any: ...
+
+
 class NormLayer(Protocol):
     r"""A kernel of `norm.layer`: Layer normalization over the last dimension. A kernel may take `out=None` as well."""
 
@@ -824,6 +924,49 @@ class SamplingTopp(Protocol):
         temperature: float,
         seed: int,
         offset: int,
+    ) -> Any: ...
+
+
+class SsmScan(Protocol):
+    r"""A kernel of `ssm.scan`: Selective state space model (Mamba-2) over whole sequences, with initial and final state. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        dt: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+        d: Any,
+        dt_bias: Any,
+        initial_state: Any,
+        /,
+        *,
+        dt_softplus: bool,
+        dt_min: float,
+        dt_max: float,
+        return_state: bool,
+    ) -> Any: ...
+
+
+class SsmStep(Protocol):
+    r"""A kernel of `ssm.step`: One step of a selective state space model (Mamba-2); the state is updated in place. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        dt: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+        state: Any,
+        d: Any,
+        dt_bias: Any,
+        /,
+        *,
+        dt_softplus: bool,
+        dt_min: float,
+        dt_max: float,
     ) -> Any: ...
 
 

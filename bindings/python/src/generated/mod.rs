@@ -15,6 +15,8 @@ mod attention_gqa_decode_paged;
 mod attention_gqa_prefill;
 mod attention_gqa_prefill_paged;
 mod attention_gqa_prefill_ragged;
+mod attention_linear_decode;
+mod attention_linear_prefill;
 mod attention_mla_decode;
 mod attention_mla_decode_paged;
 mod attention_mla_prefill;
@@ -26,6 +28,8 @@ mod attention_standard_prefill;
 mod attention_standard_prefill_paged;
 mod attention_standard_prefill_ragged;
 mod attention_state_merge;
+mod conv_causal1d;
+mod conv_causal1d_step;
 mod dequantize;
 mod embedding_lookup;
 mod kv_append;
@@ -38,6 +42,8 @@ mod mlp_linear_pack;
 mod mlp_linear_weight_only;
 mod moe_experts;
 mod moe_route;
+mod norm_ada;
+mod norm_group;
 mod norm_layer;
 mod norm_rms;
 mod norm_rms_add;
@@ -50,6 +56,8 @@ mod sampling_penalties;
 mod sampling_speculative;
 mod sampling_topk;
 mod sampling_topp;
+mod ssm_scan;
+mod ssm_step;
 mod tokenize_decode;
 mod tokenize_encode;
 /// Every operation.
@@ -67,6 +75,8 @@ pub static ENTRIES: &[&Entry] = &[
     &attention_gqa_prefill::ENTRY,
     &attention_gqa_prefill_paged::ENTRY,
     &attention_gqa_prefill_ragged::ENTRY,
+    &attention_linear_decode::ENTRY,
+    &attention_linear_prefill::ENTRY,
     &attention_mla_decode::ENTRY,
     &attention_mla_decode_paged::ENTRY,
     &attention_mla_prefill::ENTRY,
@@ -78,6 +88,8 @@ pub static ENTRIES: &[&Entry] = &[
     &attention_standard_prefill_paged::ENTRY,
     &attention_standard_prefill_ragged::ENTRY,
     &attention_state_merge::ENTRY,
+    &conv_causal1d::ENTRY,
+    &conv_causal1d_step::ENTRY,
     &dequantize::ENTRY,
     &embedding_lookup::ENTRY,
     &kv_append::ENTRY,
@@ -90,6 +102,8 @@ pub static ENTRIES: &[&Entry] = &[
     &mlp_linear_weight_only::ENTRY,
     &moe_experts::ENTRY,
     &moe_route::ENTRY,
+    &norm_ada::ENTRY,
+    &norm_group::ENTRY,
     &norm_layer::ENTRY,
     &norm_rms::ENTRY,
     &norm_rms_add::ENTRY,
@@ -102,6 +116,8 @@ pub static ENTRIES: &[&Entry] = &[
     &sampling_speculative::ENTRY,
     &sampling_topk::ENTRY,
     &sampling_topp::ENTRY,
+    &ssm_scan::ENTRY,
+    &ssm_step::ENTRY,
     &tokenize_decode::ENTRY,
     &tokenize_encode::ENTRY,
 ];

@@ -244,6 +244,61 @@ def _experts(draw, operation, dtype):
     return call
 
 
+def _convolution(draw, operation, dtype):
+    batch, length, channels, width = draw.number(0, 3), draw.number(0, 9), draw.one(1, 5, 16), draw.number(1, 4)
+    wide = draw.one(*FLOATS)
+    state = draw.normal(batch, channels, width - 1, dtype=dtype)
+    call = {"weight": draw.normal(channels, width, dtype=wide), "activation": draw.one("none", "silu")}
+    call["bias"] = draw.one(draw.normal(channels, dtype=wide), None)
+    if operation == "conv.causal1d.step":
+        return {"x": odd(draw, draw.normal(batch, channels, dtype=dtype), NAN), "state": state, **call}
+    x = odd(draw, draw.normal(batch, length, channels, dtype=dtype), INF, NAN)
+    return {"x": x, **call, "initial_state": draw.one(state, None), "return_state": draw.one(True, False)}
+
+
+def _linear_attention(draw, operation, dtype):
+    batch, length, key_heads, key_dim, value_dim = draw.number(0, 2), draw.one(0, 1, 5, 70, 130), draw.one(1, 2), draw.one(1, 4, 16), draw.one(1, 3, 16)
+    heads, gate = key_heads * draw.one(1, 2), draw.one("head", "channel")
+    outer = (batch,) if operation.endswith("decode") else (batch, length)
+    # Decays of at most 1 and normalized keys, as in models: others amplify rounding errors.
+    g = -draw.normal(*outer, heads, *((key_dim,) if gate == "channel" else ())).abs()
+    beta = torch.rand((*outer, heads), generator=draw.generator).to(DTYPES[draw.one("f32", dtype)])
+    q, k = (draw.normal(*outer, key_heads, key_dim, dtype=dtype) for _ in range(2))
+    call = {"q": q, "k": k, "v": draw.normal(*outer, heads, value_dim, dtype=dtype), "g": g, "beta": beta, "gate": gate, "qk_l2norm": True}
+    state = draw.normal(batch, heads, key_dim, value_dim)
+    if operation.endswith("decode"):
+        return {**call, "state": state}
+    return {**call, "initial_state": draw.one(state, None), "return_state": draw.one(True, False)}
+
+
+def _state_space(draw, operation, dtype):
+    batch, length, groups, features, state_dim = draw.number(0, 2), draw.one(0, 1, 5, 70, 130), draw.one(1, 2), draw.one(1, 3, 16), draw.one(1, 4, 16)
+    heads, outer = groups * draw.one(1, 2), (batch,) if operation.endswith("step") else (batch, length)
+    call = {
+        "x": draw.normal(*outer, heads, features, dtype=dtype), "dt": draw.normal(*outer, heads, dtype=dtype), "a": -draw.normal(heads).abs(),
+        "b": draw.normal(*outer, groups, state_dim, dtype=dtype), "c": draw.normal(*outer, groups, state_dim, dtype=dtype),
+        "d": draw.one(draw.normal(heads), None), "dt_bias": draw.one(draw.normal(heads), None), "dt_softplus": draw.one(True, True, False),
+        "dt_min": draw.one(0.0, 0.1), "dt_max": draw.one(0.0, 2.0),
+    }  # fmt: skip
+    state = draw.normal(batch, heads, features, state_dim)
+    if operation.endswith("step"):
+        return {**call, "state": state}
+    return {**call, "initial_state": draw.one(state, None), "return_state": draw.one(True, False)}
+
+
+def _norm(draw, operation, dtype):
+    batch, length, wide = draw.number(0, 3), draw.one(1, 3, 40), draw.one(*FLOATS)
+    if operation == "norm.ada":
+        hidden = draw.one(1, 8, 33)
+        x = odd(draw, draw.normal(batch, length, hidden, dtype=dtype), INF, NAN)
+        return {"x": x, "scale": draw.normal(batch, hidden, dtype=wide), "shift": draw.normal(batch, hidden, dtype=wide)}
+    groups = draw.one(1, 2, 3)
+    channels = groups * draw.one(1, 4)
+    affine = {name: draw.one(draw.normal(channels, dtype=wide), None) for name in ("weight", "bias")}
+    x = odd(draw, draw.normal(batch, channels, length, dtype=dtype), NAN)
+    return {"x": x, **affine, "groups": groups, "activation": draw.one("none", "silu")}
+
+
 def _cache(draw, operation, dtype):
     if operation == "kv.append":
         call = small(operation, dtype, draw.number(0, 10**6))
@@ -275,7 +330,15 @@ def _elementwise(draw, operation, dtype):
 def wide(operation, dtype, seed):
     """One random call of a tensor operation."""
     draw = Draw(seed)
-    if operation.startswith("attention.") and operation.endswith((".prefill", ".decode")) and ".mla." not in operation:
+    if operation.startswith("attention.linear."):
+        call = _linear_attention(draw, operation, dtype)
+    elif operation.startswith("ssm."):
+        call = _state_space(draw, operation, dtype)
+    elif operation in ("norm.group", "norm.ada"):
+        call = _norm(draw, operation, dtype)
+    elif operation.startswith("conv."):
+        call = _convolution(draw, operation, dtype)
+    elif operation.startswith("attention.") and operation.endswith((".prefill", ".decode")) and ".mla." not in operation:
         call = _attention(draw, operation, dtype)
     elif operation in ("quantize", "dequantize"):
         call = _quantization(draw, operation, dtype)
@@ -299,7 +362,7 @@ def wide(operation, dtype, seed):
         if operation.startswith("attention."):
             call = _with_few_features(_extras(draw, operation, call) if "kv_indptr" in call else call)
     call = {name: value for name, value in call.items() if value is not None}
-    written = ("k_cache", "v_cache", "residual")
+    written = ("k_cache", "v_cache", "residual", "state")
     tensors = {name: strided(draw, value) for name, value in call.items() if isinstance(value, torch.Tensor) and name not in written}
     return {**call, **tensors}
 

@@ -1155,6 +1155,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *attention_gqa_prefill_ragged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *attention_linear_decode(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *attention_linear_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *attention_linear_prefill(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *attention_linear_prefill_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_mla_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1198,6 +1206,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *attention_state_merge(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_state_merge_explain(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *conv_causal1d(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *conv_causal1d_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *conv_causal1d_step(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *conv_causal1d_step_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1247,6 +1263,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *moe_route_explain(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *norm_ada(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *norm_ada_explain(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *norm_group(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *norm_group_explain(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *norm_layer_explain(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1294,6 +1318,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *sampling_topp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *ssm_scan(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *ssm_scan_explain(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *ssm_step(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *ssm_step_explain(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 

@@ -54,7 +54,7 @@ struct MoeRoute {
     std::optional<float> scale = std::nullopt;
     /// Groups of adjacent experts. Default: `1`.
     std::optional<std::int64_t> groups = std::nullopt;
-    /// Groups of which experts can be chosen. Default: `groups`.
+    /// Groups of which experts can be chosen; half of them by default. Default: `(groups + 1) // 2`.
     std::optional<std::int64_t> top_groups = std::nullopt;
     /// How groups are compared; top2_sum needs bias, which may be zeros. Default: `top1`.
     std::optional<MoeRouteGroupScore> group_score = std::nullopt;

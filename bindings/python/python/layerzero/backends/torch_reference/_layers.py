@@ -47,6 +47,21 @@ def norm_layer(x: Any, weight: Any = None, bias: Any = None, *, eps: float, retu
     return (output, mean[..., 0], inverse[..., 0]) if return_stats else output
 
 
+def norm_group(x: Any, weight: Any = None, bias: Any = None, *, groups: int, eps: float, activation: str) -> Any:
+    """In f32."""
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    weight, bias = (None if one is None else one.float() for one in (weight, bias))
+    output = F.group_norm(x.float(), groups, weight, bias, eps)
+    return (F.silu(_finite_below(output)) if activation == "silu" else output).to(x.dtype)
+
+
+def norm_ada(x: Any, scale: Any, shift: Any, *, eps: float) -> Any:
+    """In f32."""
+    normalized = F.layer_norm(x.float(), x.shape[-1:], None, None, eps)
+    return torch.addcmul(shift[:, None].float(), normalized, 1 + scale[:, None].float()).to(x.dtype)
+
+
 def _finite_below(x: Any) -> Any:
     """torch's activations give NaN at -inf, where the operations give the limit."""
     return x.clamp_min(torch.finfo(x.dtype).min)
