@@ -619,7 +619,7 @@ void check_attention_linear_decode(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::attention_linear_decode_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -637,7 +637,7 @@ void check_attention_linear_decode(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::attention_linear_decode_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -667,8 +667,8 @@ void check_attention_linear_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_final_state = drawn.optional_output_tensor("final_state");
         lz::ops::attention_linear_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("final_state", place_final_state, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -687,8 +687,8 @@ void check_attention_linear_prefill(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_final_state = drawn.optional_output_tensor("final_state");
         lz::ops::attention_linear_prefill_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("final_state", place_final_state, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
         drawn.expect_written(true);
     }
 }
@@ -1271,8 +1271,8 @@ void check_conv_causal1d(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_final_state = drawn.optional_output_tensor("final_state");
         lz::ops::conv_causal1d_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("final_state", place_final_state, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1291,8 +1291,8 @@ void check_conv_causal1d(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_final_state = drawn.optional_output_tensor("final_state");
         lz::ops::conv_causal1d_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("final_state", place_final_state, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
         drawn.expect_written(true);
     }
 }
@@ -1315,7 +1315,7 @@ void check_conv_causal1d_step(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::conv_causal1d_step_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1333,7 +1333,7 @@ void check_conv_causal1d_step(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::conv_causal1d_step_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1506,10 +1506,10 @@ void check_logits_logprobs(const Engines &engines, Case &drawn) {
         auto output_top_logprobs = drawn.output_tensor("top_logprobs");
         auto output_top_tokens = drawn.output_tensor("top_tokens");
         lz::ops::logits_logprobs_into(engines.reference, args, {.logprobs = mutable_view(output_logprobs), .ranks = mutable_view(output_ranks), .top_logprobs = mutable_view(output_top_logprobs), .top_tokens = mutable_view(output_top_tokens)});
-        drawn.expect("logprobs", place_logprobs, true);
-        drawn.expect("ranks", place_ranks, true);
-        drawn.expect("top_logprobs", place_top_logprobs, true);
-        drawn.expect("top_tokens", place_top_tokens, true);
+        drawn.expect("logprobs", output_logprobs, true);
+        drawn.expect("ranks", output_ranks, true);
+        drawn.expect("top_logprobs", output_top_logprobs, true);
+        drawn.expect("top_tokens", output_top_tokens, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1530,10 +1530,10 @@ void check_logits_logprobs(const Engines &engines, Case &drawn) {
         auto output_top_logprobs = drawn.output_tensor("top_logprobs");
         auto output_top_tokens = drawn.output_tensor("top_tokens");
         lz::ops::logits_logprobs_into(engine, args, {.logprobs = mutable_view(output_logprobs), .ranks = mutable_view(output_ranks), .top_logprobs = mutable_view(output_top_logprobs), .top_tokens = mutable_view(output_top_tokens)});
-        drawn.expect("logprobs", place_logprobs, true);
-        drawn.expect("ranks", place_ranks, true);
-        drawn.expect("top_logprobs", place_top_logprobs, true);
-        drawn.expect("top_tokens", place_top_tokens, true);
+        drawn.expect("logprobs", output_logprobs, true);
+        drawn.expect("ranks", output_ranks, true);
+        drawn.expect("top_logprobs", output_top_logprobs, true);
+        drawn.expect("top_tokens", output_top_tokens, true);
         drawn.expect_written(true);
     }
 }
@@ -1774,7 +1774,7 @@ void check_moe_experts(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::moe_experts_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1792,7 +1792,7 @@ void check_moe_experts(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::moe_experts_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1821,8 +1821,8 @@ void check_moe_route(const Engines &engines, Case &drawn) {
         auto output_weights = drawn.output_tensor("weights");
         auto output_indices = drawn.output_tensor("indices");
         lz::ops::moe_route_into(engines.reference, args, {.weights = mutable_view(output_weights), .indices = mutable_view(output_indices)});
-        drawn.expect("weights", place_weights, true);
-        drawn.expect("indices", place_indices, true);
+        drawn.expect("weights", output_weights, true);
+        drawn.expect("indices", output_indices, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1841,8 +1841,8 @@ void check_moe_route(const Engines &engines, Case &drawn) {
         auto output_weights = drawn.output_tensor("weights");
         auto output_indices = drawn.output_tensor("indices");
         lz::ops::moe_route_into(engine, args, {.weights = mutable_view(output_weights), .indices = mutable_view(output_indices)});
-        drawn.expect("weights", place_weights, true);
-        drawn.expect("indices", place_indices, true);
+        drawn.expect("weights", output_weights, true);
+        drawn.expect("indices", output_indices, true);
         drawn.expect_written(true);
     }
 }
@@ -1864,7 +1864,7 @@ void check_norm_ada(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_ada_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1882,7 +1882,7 @@ void check_norm_ada(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_ada_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -1906,7 +1906,7 @@ void check_norm_group(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_group_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -1924,7 +1924,7 @@ void check_norm_group(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_group_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -2205,7 +2205,7 @@ void check_sampling_mask(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::sampling_mask_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -2223,7 +2223,7 @@ void check_sampling_mask(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::sampling_mask_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -2249,7 +2249,7 @@ void check_sampling_minp(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_tokens = drawn.output_tensor("tokens");
         lz::ops::sampling_minp_into(engines.reference, args, {.tokens = mutable_view(output_tokens)});
-        drawn.expect("tokens", place_tokens, true);
+        drawn.expect("tokens", output_tokens, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -2267,7 +2267,7 @@ void check_sampling_minp(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_tokens = drawn.output_tensor("tokens");
         lz::ops::sampling_minp_into(engine, args, {.tokens = mutable_view(output_tokens)});
-        drawn.expect("tokens", place_tokens, true);
+        drawn.expect("tokens", output_tokens, true);
         drawn.expect_written(true);
     }
 }
@@ -2294,7 +2294,7 @@ void check_sampling_penalties(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::sampling_penalties_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -2312,7 +2312,7 @@ void check_sampling_penalties(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::sampling_penalties_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -2481,8 +2481,8 @@ void check_ssm_scan(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_final_state = drawn.optional_output_tensor("final_state");
         lz::ops::ssm_scan_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("final_state", place_final_state, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -2501,8 +2501,8 @@ void check_ssm_scan(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         auto output_final_state = drawn.optional_output_tensor("final_state");
         lz::ops::ssm_scan_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
-        drawn.expect("output", place_output, true);
-        drawn.expect("final_state", place_final_state, true);
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
         drawn.expect_written(true);
     }
 }
@@ -2531,7 +2531,7 @@ void check_ssm_step(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::ssm_step_into(engines.reference, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
@@ -2549,7 +2549,7 @@ void check_ssm_step(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::ssm_step_into(engine, args, {.output = mutable_view(output_output)});
-        drawn.expect("output", place_output, true);
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }

@@ -46,7 +46,8 @@ impl<S: Simd> MoeExpertsKernel for Experts<S> {
         let packed = if rows <= MAX_SKINNY_ROWS { 0 } else { max_packed_bytes(rows, depth) as usize };
         let hidden = rows.min(MAX_TOKENS) * intermediate;
         let words = words(rows * axes.top_k as usize, axes.experts as usize);
-        let all = run.workspace((packed + (hidden + rows * out_features + words) * size_of::<f32>()) as u64)?;
+        let all =
+            run.workspace((packed + (hidden + rows * out_features + words) * size_of::<f32>()) as u64)?;
         let (packed, rest) = all.split_at_mut(packed);
         // SAFETY: the workspace is aligned for u32 and f32, has these bytes, and any bits are valid values.
         let rest = unsafe { std::slice::from_raw_parts_mut(rest.as_mut_ptr().cast::<u32>(), rest.len() / 4) };
@@ -98,7 +99,9 @@ fn store<S: Simd, T: Float>(s: S, sums: Matrix, output: &RowsMut<'_, T>, rows: u
             s.vectorize(|| {
                 vectors!(S, to.len(), |span| {
                     // SAFETY: both rows have this many elements.
-                    unsafe { T::store(s, to.as_mut_ptr(), span, <f32 as Float>::load(s, from.as_ptr(), span)) };
+                    unsafe {
+                        T::store(s, to.as_mut_ptr(), span, <f32 as Float>::load(s, from.as_ptr(), span))
+                    };
                 });
             });
         }

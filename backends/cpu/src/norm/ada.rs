@@ -37,7 +37,8 @@ impl<S: Simd> NormAdaKernel for AdaRows<S> {
             (call.axes.batch as usize, call.axes.seq as usize, call.axes.hidden as usize);
         let workspace = run.workspace((2 * batch * hidden * size_of::<f32>()) as u64)?.as_mut_ptr().cast();
         let modulation = Modulation { start: workspace, hidden };
-        let (scale, shift) = (AnyRows::new(&call.scale, Shape::Last)?, AnyRows::new(&call.shift, Shape::Last)?);
+        let (scale, shift) =
+            (AnyRows::new(&call.scale, Shape::Last)?, AnyRows::new(&call.shift, Shape::Last)?);
         let kind = scale.kind()?;
         for b in 0..batch {
             s.vectorize(|| {

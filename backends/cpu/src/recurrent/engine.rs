@@ -331,7 +331,9 @@ impl<S: Simd, T: Float> Recurrence<'_, S, T> {
                 }
             });
         });
-        to.iter().copied().fold(0.0, |largest, decay| if decay > largest || decay.is_nan() { decay } else { largest })
+        to.iter()
+            .copied()
+            .fold(0.0, |largest, decay| if decay > largest || decay.is_nan() { decay } else { largest })
     }
 
     /// The change of the state and the output of a position, from the sums `Sᵀ k` and `Sᵀ q`.
@@ -362,8 +364,10 @@ fn multiply<S: Simd>(s: S, a: &[f32], b: &[f32], to: &mut [f32]) {
         vectors!(S, to.len(), |span| {
             // SAFETY: all have as many elements.
             unsafe {
-                let product =
-                    s.mul(<f32 as Float>::load(s, a.as_ptr(), span), <f32 as Float>::load(s, b.as_ptr(), span));
+                let product = s.mul(
+                    <f32 as Float>::load(s, a.as_ptr(), span),
+                    <f32 as Float>::load(s, b.as_ptr(), span),
+                );
                 <f32 as Float>::store(s, to.as_mut_ptr(), span, product);
             }
         });

@@ -40,7 +40,8 @@ pub(super) fn run_block<S: Simd, T: Float>(call: &Recurrence<'_, S, T>, block: &
         // SAFETY: the block belongs to this task.
         let to = unsafe { call.y.part(index, columns.clone()) };
         for (j, (to, v)) in to.iter_mut().zip(v).enumerate() {
-            let skipped = call.skip.map_or(0.0, |_| f64::from(call.skip_factor(block)) * f64::from(v.to_f32()));
+            let skipped =
+                call.skip.map_or(0.0, |_| f64::from(call.skip_factor(block)) * f64::from(v.to_f32()));
             let read = f64::from(call.scale) * product(&state, &position.q, j);
             *to = T::from_f32((read + skipped) as f32);
         }

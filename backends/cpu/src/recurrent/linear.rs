@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 
 use lz_core::{KernelError, Run, TensorMut, TensorView};
 use lz_ops::{
-    AttentionLinearDecodeCall, AttentionLinearDecodeGate, AttentionLinearDecodeKernel, AttentionLinearDecodeOut,
-    AttentionLinearPrefillCall, AttentionLinearPrefillGate, AttentionLinearPrefillKernel,
-    AttentionLinearPrefillOut,
+    AttentionLinearDecodeCall, AttentionLinearDecodeGate, AttentionLinearDecodeKernel,
+    AttentionLinearDecodeOut, AttentionLinearPrefillCall, AttentionLinearPrefillGate,
+    AttentionLinearPrefillKernel, AttentionLinearPrefillOut,
 };
 
 use super::engine::{ExactPosition, LogDecay, Prepared, Recurrence, States, scratch_elements};
@@ -208,7 +208,8 @@ pub(super) fn dot<S: Simd>(s: S, a: &[f32], b: &[f32]) -> f32 {
         vectors!(S, a.len(), |span| {
             // SAFETY: both rows have this many elements.
             unsafe {
-                let (a, b) = (<f32 as Float>::load(s, a.as_ptr(), span), <f32 as Float>::load(s, b.as_ptr(), span));
+                let (a, b) =
+                    (<f32 as Float>::load(s, a.as_ptr(), span), <f32 as Float>::load(s, b.as_ptr(), span));
                 sum = s.fma(a, b, sum);
             }
         });

@@ -36,7 +36,11 @@ impl<S: Simd> SsmStepKernel for Step<S> {
     }
 }
 
-fn step<S: Simd, T: Float>(s: S, call: &SsmStepCall<'_>, out: &mut SsmStepOut<'_>) -> Result<(), KernelError> {
+fn step<S: Simd, T: Float>(
+    s: S,
+    call: &SsmStepCall<'_>,
+    out: &mut SsmStepOut<'_>,
+) -> Result<(), KernelError> {
     let axes = &call.axes;
     let [heads, head_dim, groups] = [axes.heads, axes.head_dim, axes.groups].map(|size| size as usize);
     let x = Rows::<T>::shaped(&call.x, Shape::Elements)?;
@@ -102,7 +106,10 @@ fn bounded<S: Simd, T: Float>(s: S, state: &[f32], b: &[T], c: &[T], [decay, inp
                 let old = s.mul(s.splat(decay), <f32 as Float>::load(s, state.as_ptr(), span));
                 let added = s.mul(s.splat(input), T::load(s, b.as_ptr(), span));
                 let bound = s.add(s.abs(old), s.abs(added));
-                let read = s.mul(s.add(bound, s.splat(1.0)), s.add(s.abs(T::load(s, c.as_ptr(), span)), s.splat(1.0)));
+                let read = s.mul(
+                    s.add(bound, s.splat(1.0)),
+                    s.add(s.abs(T::load(s, c.as_ptr(), span)), s.splat(1.0)),
+                );
                 largest = s.add(largest, read);
             }
         });

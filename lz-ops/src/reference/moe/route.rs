@@ -72,7 +72,10 @@ fn is_allowed(call: &MoeRouteCall<'_>, choice: &[f64], expert: usize) -> bool {
     let scores: Vec<f64> =
         choice.chunks(size.max(1)).map(|group| group_score(group, call.group_score)).collect();
     let allowed = best(&scores, (0..scores.len()).collect());
-    allowed.iter().take(usize::try_from(call.top_groups).unwrap_or(0)).any(|&group| group == expert / size.max(1))
+    allowed
+        .iter()
+        .take(usize::try_from(call.top_groups).unwrap_or(0))
+        .any(|&group| group == expert / size.max(1))
 }
 
 /// The score of a group of experts.

@@ -20,7 +20,8 @@ pub fn run(call: &NormGroupCall<'_>, mut out: NormGroupOut<'_>) -> Result<(), Ke
             .collect();
         let count = elements.len() as f64;
         let mean = elements.iter().map(|element| call.x.at(element)).sum::<f64>() / count;
-        let variance = elements.iter().map(|element| (call.x.at(element) - mean).powi(2)).sum::<f64>() / count;
+        let variance =
+            elements.iter().map(|element| (call.x.at(element) - mean).powi(2)).sum::<f64>() / count;
         let inv_std = 1.0 / (variance + f64::from(call.eps)).sqrt();
         for element in &elements {
             let weight = call.weight.map_or(1.0, |weight| weight.at(&[element[1]]));
