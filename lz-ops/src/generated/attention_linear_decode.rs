@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_LINEAR_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     "attention.linear.decode",
     1,
-    "c1ab719a76b0abd77bbe996ba50d486f021ec690743bb1ad93814008fbb048c7",
+    "51da36b1e72d10783891bf5e30f162a76ba05d9bf1374b8e3ed65e6d83f9d79b",
     "schemas/ops/attention/linear/decode.yaml",
     include_str!("../../../schemas/ops/attention/linear/decode.yaml"),
     &FIELDS,
@@ -119,7 +119,10 @@ impl<'a> AttentionLinearDecode<'a> {
         };
         let qk_l2norm = self.qk_l2norm.unwrap_or(false);
         lz::holds(axes.key_heads >= 1i64)?;
-        lz::holds(lz::arith::modulo_int(axes.heads, axes.key_heads)? == 0i64)?;
+        lz::holds(
+            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.key_heads, 1i64))?
+                == 0i64,
+        )?;
         lz::holds(axes.key_dim >= 1i64)?;
         lz::same_device!(self: q, k, v, g, beta, state);
         lz::written_apart!(self, state: q, k, v, g, beta);

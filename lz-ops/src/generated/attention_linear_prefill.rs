@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_LINEAR_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
     "attention.linear.prefill",
     1,
-    "be61421968a840bceb61d0f87c266420b5b98bbeab3f8cade6bce4a6c9fb1df9",
+    "3db4749f02ea9bed53bb5c8ee216e37a5e41de8d743e0a12b1042a571f534e9e",
     "schemas/ops/attention/linear/prefill.yaml",
     include_str!("../../../schemas/ops/attention/linear/prefill.yaml"),
     &FIELDS,
@@ -132,7 +132,10 @@ impl<'a> AttentionLinearPrefill<'a> {
         let qk_l2norm = self.qk_l2norm.unwrap_or(false);
         let return_state = self.return_state.unwrap_or(false);
         lz::holds(axes.key_heads >= 1i64)?;
-        lz::holds(lz::arith::modulo_int(axes.heads, axes.key_heads)? == 0i64)?;
+        lz::holds(
+            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.key_heads, 1i64))?
+                == 0i64,
+        )?;
         lz::holds(axes.key_dim >= 1i64)?;
         lz::same_device!(self: q, k, v, g, beta, initial_state);
         Some(

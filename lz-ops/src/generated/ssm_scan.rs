@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static SSM_SCAN: lz::OperationInfo = lz::OperationInfo::new(
     "ssm.scan",
     1,
-    "bef95da6128d320f4a7bee2961ec37f7fc7dc751bee86bc9bca1e0605b181fee",
+    "a835e1c3f9e471f540d0fdda2ae4b35b3856c0da9cc31bbc735ecf9f360af97e",
     "schemas/ops/ssm/scan.yaml",
     include_str!("../../../schemas/ops/ssm/scan.yaml"),
     &FIELDS,
@@ -125,7 +125,10 @@ impl<'a> SsmScan<'a> {
         lz::holds(f64::from(dt_min) >= 0.0f64)?;
         lz::holds(f64::from(dt_max) >= 0.0f64)?;
         lz::holds(axes.groups >= 1i64)?;
-        lz::holds(lz::arith::modulo_int(axes.heads, axes.groups)? == 0i64)?;
+        lz::holds(
+            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.groups, 1i64))?
+                == 0i64,
+        )?;
         lz::holds(axes.state_dim >= 1i64)?;
         lz::holds(
             f64::from(dt_max) == 0.0f64 || f64::from(dt_min) <= f64::from(dt_max),

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static SSM_STEP: lz::OperationInfo = lz::OperationInfo::new(
     "ssm.step",
     1,
-    "de2fb4328e693541506ab38ece3a240e11470143c10cc0059b8954613c88c38c",
+    "52fdb03a2952a338627f4a0495cd6afc8dcee0aea1963dd73730a02ef280d7c7",
     "schemas/ops/ssm/step.yaml",
     include_str!("../../../schemas/ops/ssm/step.yaml"),
     &FIELDS,
@@ -115,7 +115,10 @@ impl<'a> SsmStep<'a> {
         lz::holds(f64::from(dt_min) >= 0.0f64)?;
         lz::holds(f64::from(dt_max) >= 0.0f64)?;
         lz::holds(axes.groups >= 1i64)?;
-        lz::holds(lz::arith::modulo_int(axes.heads, axes.groups)? == 0i64)?;
+        lz::holds(
+            lz::arith::modulo_int(axes.heads, lz::arith::max_int(axes.groups, 1i64))?
+                == 0i64,
+        )?;
         lz::holds(
             f64::from(dt_max) == 0.0f64 || f64::from(dt_min) <= f64::from(dt_max),
         )?;
