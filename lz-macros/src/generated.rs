@@ -4,7 +4,7 @@
 pub const REASONS: &str = include_str!("../../schemas/reasons.yaml");
 
 /// Name, path and text of every operation's schema.
-pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
+pub const SCHEMAS: [(&str, &str, &str); 58usize] = [
     (
         "activation.gelu",
         "schemas/ops/activation/gelu.yaml",
@@ -71,6 +71,16 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         include_str!("../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     ),
     (
+        "attention.linear.decode",
+        "schemas/ops/attention/linear/decode.yaml",
+        include_str!("../../schemas/ops/attention/linear/decode.yaml"),
+    ),
+    (
+        "attention.linear.prefill",
+        "schemas/ops/attention/linear/prefill.yaml",
+        include_str!("../../schemas/ops/attention/linear/prefill.yaml"),
+    ),
+    (
         "attention.mla.decode",
         "schemas/ops/attention/mla/decode.yaml",
         include_str!("../../schemas/ops/attention/mla/decode.yaml"),
@@ -126,6 +136,16 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         include_str!("../../schemas/ops/attention/state/merge.yaml"),
     ),
     (
+        "conv.causal1d",
+        "schemas/ops/conv/causal1d.yaml",
+        include_str!("../../schemas/ops/conv/causal1d.yaml"),
+    ),
+    (
+        "conv.causal1d.step",
+        "schemas/ops/conv/causal1d.step.yaml",
+        include_str!("../../schemas/ops/conv/causal1d.step.yaml"),
+    ),
+    (
         "dequantize",
         "schemas/ops/dequantize.yaml",
         include_str!("../../schemas/ops/dequantize.yaml"),
@@ -144,6 +164,11 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         "kv.compact",
         "schemas/ops/kv/compact.yaml",
         include_str!("../../schemas/ops/kv/compact.yaml"),
+    ),
+    (
+        "logits.logprobs",
+        "schemas/ops/logits/logprobs.yaml",
+        include_str!("../../schemas/ops/logits/logprobs.yaml"),
     ),
     (
         "mlp.fused",
@@ -169,6 +194,26 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         "mlp.linear.weight_only",
         "schemas/ops/mlp/linear.weight_only.yaml",
         include_str!("../../schemas/ops/mlp/linear.weight_only.yaml"),
+    ),
+    (
+        "moe.experts",
+        "schemas/ops/moe/experts.yaml",
+        include_str!("../../schemas/ops/moe/experts.yaml"),
+    ),
+    (
+        "moe.route",
+        "schemas/ops/moe/route.yaml",
+        include_str!("../../schemas/ops/moe/route.yaml"),
+    ),
+    (
+        "norm.ada",
+        "schemas/ops/norm/ada.yaml",
+        include_str!("../../schemas/ops/norm/ada.yaml"),
+    ),
+    (
+        "norm.group",
+        "schemas/ops/norm/group.yaml",
+        include_str!("../../schemas/ops/norm/group.yaml"),
     ),
     (
         "norm.layer",
@@ -201,6 +246,21 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         include_str!("../../schemas/ops/quantize.yaml"),
     ),
     (
+        "sampling.mask",
+        "schemas/ops/sampling/mask.yaml",
+        include_str!("../../schemas/ops/sampling/mask.yaml"),
+    ),
+    (
+        "sampling.minp",
+        "schemas/ops/sampling/minp.yaml",
+        include_str!("../../schemas/ops/sampling/minp.yaml"),
+    ),
+    (
+        "sampling.penalties",
+        "schemas/ops/sampling/penalties.yaml",
+        include_str!("../../schemas/ops/sampling/penalties.yaml"),
+    ),
+    (
         "sampling.speculative",
         "schemas/ops/sampling/speculative.yaml",
         include_str!("../../schemas/ops/sampling/speculative.yaml"),
@@ -214,6 +274,16 @@ pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
         "sampling.topp",
         "schemas/ops/sampling/topp.yaml",
         include_str!("../../schemas/ops/sampling/topp.yaml"),
+    ),
+    (
+        "ssm.scan",
+        "schemas/ops/ssm/scan.yaml",
+        include_str!("../../schemas/ops/ssm/scan.yaml"),
+    ),
+    (
+        "ssm.step",
+        "schemas/ops/ssm/step.yaml",
+        include_str!("../../schemas/ops/ssm/step.yaml"),
     ),
     (
         "tokenize.decode",

@@ -151,6 +151,7 @@ pub fn test_torch(root: &Path) -> Result<()> {
 pub fn test_oracles(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
+    ensure(root, &MODELS)?;
     ensure(root, &ORACLES)?;
     ensure(root, &ORACLES_WITHOUT_DEPENDENCIES)?;
     let references = FLASHINFER_REFERENCES.ensure(root)?;

@@ -7,16 +7,19 @@
 
 mod activation;
 mod attention;
+mod conv;
 mod embedding;
 mod gemm;
 mod isa;
 mod kv;
 mod mlp;
+mod moe;
 mod norm;
 mod pointwise;
 mod posenc;
 mod primitives;
 mod quant;
+mod recurrent;
 mod rows;
 mod sampling;
 pub mod simd;
@@ -52,6 +55,8 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::GqaPrefill as specialized,
         attention::GqaPrefillPaged as specialized,
         attention::GqaPrefillRagged as specialized,
+        conv::Causal1d,
+        conv::Causal1dStep,
         embedding::LookupRows,
         kv::AppendRows,
         kv::CompactPages,
@@ -60,6 +65,10 @@ pub fn kernels() -> Vec<KernelEntry> {
         mlp::LinearInt8,
         mlp::LinearPack,
         mlp::LinearWeightOnly,
+        moe::Experts,
+        moe::Route,
+        norm::AdaRows,
+        norm::GroupRows,
         norm::LayerRows,
         norm::RmsAddRows,
         norm::RmsRows,
@@ -67,6 +76,14 @@ pub fn kernels() -> Vec<KernelEntry> {
         posenc::RopeRows,
         quant::DequantizeRows,
         quant::QuantizeRows,
+        recurrent::LinearDecode,
+        recurrent::LinearPrefill,
+        recurrent::Scan,
+        recurrent::Step,
+        sampling::Logprobs,
+        sampling::Mask,
+        sampling::MinP,
+        sampling::Penalties,
         sampling::Speculative,
         sampling::TopK,
         sampling::TopP,
@@ -92,6 +109,7 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::GqaPrefillRagged as specialized,
         mlp::Fused,
         mlp::Linear,
+        moe::Experts,
     ]);
     kernels.extend(isa::int8_variants![mlp::LinearInt8]);
     kernels

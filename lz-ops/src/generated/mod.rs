@@ -27,6 +27,10 @@ pub mod attention_gqa_prefill;
 pub mod attention_gqa_prefill_paged;
 /// `attention.gqa.prefill.ragged`: Grouped-query attention of concatenated requests of different lengths, without padding.
 pub mod attention_gqa_prefill_ragged;
+/// `attention.linear.decode`: One step of linear attention with the gated delta rule; the state is updated in place.
+pub mod attention_linear_decode;
+/// `attention.linear.prefill`: Linear attention with the gated delta rule over whole sequences, with initial and final state.
+pub mod attention_linear_prefill;
 /// `attention.mla.decode`: One decode step of multi-head latent attention over a contiguous compressed cache.
 pub mod attention_mla_decode;
 /// `attention.mla.decode.paged`: One decode step of multi-head latent attention over a paged compressed cache.
@@ -39,6 +43,10 @@ pub mod attention_sparse_block;
 pub mod attention_sparse_variable_block;
 /// `attention.state.merge`: Combines partial attention results over disjoint sets of keys into the result over all of them.
 pub mod attention_state_merge;
+/// `conv.causal1d`: Short causal convolution of each channel along the sequence, with initial and final state.
+pub mod conv_causal1d;
+/// `conv.causal1d.step`: One step of a short causal convolution; the state of each channel is shifted in place.
+pub mod conv_causal1d_step;
 /// `dequantize`: Dequantizes a tensor of a low-precision integer or float format.
 pub mod dequantize;
 /// `embedding.lookup`: Copies rows of a table by id.
@@ -47,6 +55,8 @@ pub mod embedding_lookup;
 pub mod kv_append;
 /// `kv.compact`: Copies pages within a paged cache, in place.
 pub mod kv_compact;
+/// `logits.logprobs`: Log-probability and rank of one token per row, and the most likely tokens of each row.
+pub mod logits_logprobs;
 /// `mlp.fused`: A gated feed-forward block in one step.
 pub mod mlp_fused;
 /// `mlp.linear`: A linear layer with an optional bias and activation.
@@ -57,6 +67,14 @@ pub mod mlp_linear_int8;
 pub mod mlp_linear_pack;
 /// `mlp.linear.weight_only`: A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 pub mod mlp_linear_weight_only;
+/// `moe.experts`: The gated feed-forward blocks of the chosen experts of each token, and their weighted sum.
+pub mod moe_experts;
+/// `moe.route`: Chooses the experts of each token and computes their weights (mixture-of-experts router).
+pub mod moe_route;
+/// `norm.ada`: Layer normalization modulated by a scale and a shift of each batch row (adaptive layer norm).
+pub mod norm_ada;
+/// `norm.group`: Group normalization of channels, with an optional activation.
+pub mod norm_group;
 /// `norm.layer`: Layer normalization over the last dimension.
 pub mod norm_layer;
 /// `norm.rms`: Root-mean-square normalization over the last dimension.
@@ -69,12 +87,22 @@ pub mod posenc_alibi;
 pub mod posenc_rope;
 /// `quantize`: Quantizes a tensor to a low-precision integer or float format with scales.
 pub mod quantize;
+/// `sampling.mask`: Sets the logits of tokens that a grammar does not allow to -∞.
+pub mod sampling_mask;
+/// `sampling.minp`: Samples one token per row from those at least p times as likely as the most likely one (min-p).
+pub mod sampling_minp;
+/// `sampling.penalties`: Repetition, frequency and presence penalties of tokens that occurred before.
+pub mod sampling_penalties;
 /// `sampling.speculative`: Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 pub mod sampling_speculative;
 /// `sampling.topk`: Samples one token per row from the k most likely ones (top-k).
 pub mod sampling_topk;
 /// `sampling.topp`: Samples one token per row from the most likely ones with cumulative probability p (top-p).
 pub mod sampling_topp;
+/// `ssm.scan`: Selective state space model (Mamba-2) over whole sequences, with initial and final state.
+pub mod ssm_scan;
+/// `ssm.step`: One step of a selective state space model (Mamba-2); the state is updated in place.
+pub mod ssm_step;
 /// `tokenize.decode`: Decodes token ids to texts.
 pub mod tokenize_decode;
 /// `tokenize.encode`: Encodes texts to token ids.
@@ -95,6 +123,8 @@ pub use attention_gqa_decode_paged::*;
 pub use attention_gqa_prefill::*;
 pub use attention_gqa_prefill_paged::*;
 pub use attention_gqa_prefill_ragged::*;
+pub use attention_linear_decode::*;
+pub use attention_linear_prefill::*;
 pub use attention_mla_decode::*;
 pub use attention_mla_decode_paged::*;
 pub use attention_mla_prefill::*;
@@ -106,28 +136,40 @@ pub use attention_gqa_prefill::attention_standard_prefill::*;
 pub use attention_gqa_prefill_paged::attention_standard_prefill_paged::*;
 pub use attention_gqa_prefill_ragged::attention_standard_prefill_ragged::*;
 pub use attention_state_merge::*;
+pub use conv_causal1d::*;
+pub use conv_causal1d_step::*;
 pub use dequantize::*;
 pub use embedding_lookup::*;
 pub use kv_append::*;
 pub use kv_compact::*;
+pub use logits_logprobs::*;
 pub use mlp_fused::*;
 pub use mlp_linear::*;
 pub use mlp_linear_int8::*;
 pub use mlp_linear_pack::*;
 pub use mlp_linear_weight_only::*;
+pub use moe_experts::*;
+pub use moe_route::*;
+pub use norm_ada::*;
+pub use norm_group::*;
 pub use norm_layer::*;
 pub use norm_rms::*;
 pub use norm_rms_add::*;
 pub use posenc_alibi::*;
 pub use posenc_rope::*;
 pub use quantize::*;
+pub use sampling_mask::*;
+pub use sampling_minp::*;
+pub use sampling_penalties::*;
 pub use sampling_speculative::*;
 pub use sampling_topk::*;
 pub use sampling_topp::*;
+pub use ssm_scan::*;
+pub use ssm_step::*;
 pub use tokenize_decode::*;
 pub use tokenize_encode::*;
 /// Every operation of the catalogue, by name.
-pub static OPERATIONS: [&::lz_core::OperationInfo; 44usize] = [
+pub static OPERATIONS: [&::lz_core::OperationInfo; 58usize] = [
     &activation_gelu::ACTIVATION_GELU,
     &activation_gelu_mul::ACTIVATION_GELU_MUL,
     &activation_relu::ACTIVATION_RELU,
@@ -141,6 +183,8 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 44usize] = [
     &attention_gqa_prefill::ATTENTION_GQA_PREFILL,
     &attention_gqa_prefill_paged::ATTENTION_GQA_PREFILL_PAGED,
     &attention_gqa_prefill_ragged::ATTENTION_GQA_PREFILL_RAGGED,
+    &attention_linear_decode::ATTENTION_LINEAR_DECODE,
+    &attention_linear_prefill::ATTENTION_LINEAR_PREFILL,
     &attention_mla_decode::ATTENTION_MLA_DECODE,
     &attention_mla_decode_paged::ATTENTION_MLA_DECODE_PAGED,
     &attention_mla_prefill::ATTENTION_MLA_PREFILL,
@@ -152,24 +196,36 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 44usize] = [
     &attention_gqa_prefill_paged::attention_standard_prefill_paged::ATTENTION_STANDARD_PREFILL_PAGED,
     &attention_gqa_prefill_ragged::attention_standard_prefill_ragged::ATTENTION_STANDARD_PREFILL_RAGGED,
     &attention_state_merge::ATTENTION_STATE_MERGE,
+    &conv_causal1d::CONV_CAUSAL1D,
+    &conv_causal1d_step::CONV_CAUSAL1D_STEP,
     &dequantize::DEQUANTIZE,
     &embedding_lookup::EMBEDDING_LOOKUP,
     &kv_append::KV_APPEND,
     &kv_compact::KV_COMPACT,
+    &logits_logprobs::LOGITS_LOGPROBS,
     &mlp_fused::MLP_FUSED,
     &mlp_linear::MLP_LINEAR,
     &mlp_linear_int8::MLP_LINEAR_INT8,
     &mlp_linear_pack::MLP_LINEAR_PACK,
     &mlp_linear_weight_only::MLP_LINEAR_WEIGHT_ONLY,
+    &moe_experts::MOE_EXPERTS,
+    &moe_route::MOE_ROUTE,
+    &norm_ada::NORM_ADA,
+    &norm_group::NORM_GROUP,
     &norm_layer::NORM_LAYER,
     &norm_rms::NORM_RMS,
     &norm_rms_add::NORM_RMS_ADD,
     &posenc_alibi::POSENC_ALIBI,
     &posenc_rope::POSENC_ROPE,
     &quantize::QUANTIZE,
+    &sampling_mask::SAMPLING_MASK,
+    &sampling_minp::SAMPLING_MINP,
+    &sampling_penalties::SAMPLING_PENALTIES,
     &sampling_speculative::SAMPLING_SPECULATIVE,
     &sampling_topk::SAMPLING_TOPK,
     &sampling_topp::SAMPLING_TOPP,
+    &ssm_scan::SSM_SCAN,
+    &ssm_step::SSM_STEP,
     &tokenize_decode::TOKENIZE_DECODE,
     &tokenize_encode::TOKENIZE_ENCODE,
 ];

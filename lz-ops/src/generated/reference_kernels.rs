@@ -52,6 +52,14 @@ pub mod attention_gqa_prefill_paged;
 #[path = "../reference/attention/gqa_prefill_ragged.rs"]
 #[rustfmt::skip]
 pub mod attention_gqa_prefill_ragged;
+/// Reference of `attention.linear.decode`.
+#[path = "../reference/attention/linear_decode.rs"]
+#[rustfmt::skip]
+pub mod attention_linear_decode;
+/// Reference of `attention.linear.prefill`.
+#[path = "../reference/attention/linear_prefill.rs"]
+#[rustfmt::skip]
+pub mod attention_linear_prefill;
 /// Reference of `attention.mla.decode`.
 #[path = "../reference/attention/mla_decode.rs"]
 #[rustfmt::skip]
@@ -76,6 +84,14 @@ pub mod attention_sparse_variable_block;
 #[path = "../reference/attention/state_merge.rs"]
 #[rustfmt::skip]
 pub mod attention_state_merge;
+/// Reference of `conv.causal1d`.
+#[path = "../reference/conv/causal1d.rs"]
+#[rustfmt::skip]
+pub mod conv_causal1d;
+/// Reference of `conv.causal1d.step`.
+#[path = "../reference/conv/causal1d_step.rs"]
+#[rustfmt::skip]
+pub mod conv_causal1d_step;
 /// Reference of `dequantize`.
 #[path = "../reference/dequantize.rs"]
 #[rustfmt::skip]
@@ -92,6 +108,10 @@ pub mod kv_append;
 #[path = "../reference/kv/compact.rs"]
 #[rustfmt::skip]
 pub mod kv_compact;
+/// Reference of `logits.logprobs`.
+#[path = "../reference/logits/logprobs.rs"]
+#[rustfmt::skip]
+pub mod logits_logprobs;
 /// Reference of `mlp.fused`.
 #[path = "../reference/mlp/fused.rs"]
 #[rustfmt::skip]
@@ -112,6 +132,22 @@ pub mod mlp_linear_pack;
 #[path = "../reference/mlp/linear_weight_only.rs"]
 #[rustfmt::skip]
 pub mod mlp_linear_weight_only;
+/// Reference of `moe.experts`.
+#[path = "../reference/moe/experts.rs"]
+#[rustfmt::skip]
+pub mod moe_experts;
+/// Reference of `moe.route`.
+#[path = "../reference/moe/route.rs"]
+#[rustfmt::skip]
+pub mod moe_route;
+/// Reference of `norm.ada`.
+#[path = "../reference/norm/ada.rs"]
+#[rustfmt::skip]
+pub mod norm_ada;
+/// Reference of `norm.group`.
+#[path = "../reference/norm/group.rs"]
+#[rustfmt::skip]
+pub mod norm_group;
 /// Reference of `norm.layer`.
 #[path = "../reference/norm/layer.rs"]
 #[rustfmt::skip]
@@ -136,6 +172,18 @@ pub mod posenc_rope;
 #[path = "../reference/quantize.rs"]
 #[rustfmt::skip]
 pub mod quantize;
+/// Reference of `sampling.mask`.
+#[path = "../reference/sampling/mask.rs"]
+#[rustfmt::skip]
+pub mod sampling_mask;
+/// Reference of `sampling.minp`.
+#[path = "../reference/sampling/minp.rs"]
+#[rustfmt::skip]
+pub mod sampling_minp;
+/// Reference of `sampling.penalties`.
+#[path = "../reference/sampling/penalties.rs"]
+#[rustfmt::skip]
+pub mod sampling_penalties;
 /// Reference of `sampling.speculative`.
 #[path = "../reference/sampling/speculative.rs"]
 #[rustfmt::skip]
@@ -148,6 +196,14 @@ pub mod sampling_topk;
 #[path = "../reference/sampling/topp.rs"]
 #[rustfmt::skip]
 pub mod sampling_topp;
+/// Reference of `ssm.scan`.
+#[path = "../reference/ssm/scan.rs"]
+#[rustfmt::skip]
+pub mod ssm_scan;
+/// Reference of `ssm.step`.
+#[path = "../reference/ssm/step.rs"]
+#[rustfmt::skip]
+pub mod ssm_step;
 /// Reference of `tokenize.decode`.
 #[path = "../reference/tokenize/decode.rs"]
 #[rustfmt::skip]
@@ -184,6 +240,10 @@ crate::reference::kernels::references!(
         AttentionGqaPrefillPagedCall, AttentionGqaPrefillPagedOut) attention_gqa_prefill_paged_kernel;
     "attention.gqa.prefill.ragged" => attention_gqa_prefill_ragged(AttentionGqaPrefillRaggedKernel,
         AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut) attention_gqa_prefill_ragged_kernel;
+    "attention.linear.decode" => attention_linear_decode(AttentionLinearDecodeKernel,
+        AttentionLinearDecodeCall, AttentionLinearDecodeOut) attention_linear_decode_kernel;
+    "attention.linear.prefill" => attention_linear_prefill(AttentionLinearPrefillKernel,
+        AttentionLinearPrefillCall, AttentionLinearPrefillOut) attention_linear_prefill_kernel;
     "attention.mla.decode" => attention_mla_decode(AttentionMlaDecodeKernel, AttentionMlaDecodeCall,
         AttentionMlaDecodeOut) attention_mla_decode_kernel;
     "attention.mla.decode.paged" => attention_mla_decode_paged(AttentionMlaDecodePagedKernel,
@@ -210,11 +270,17 @@ crate::reference::kernels::references!(
         AttentionStandardPrefillRaggedOut) attention_standard_prefill_ragged_kernel;
     "attention.state.merge" => attention_state_merge(AttentionStateMergeKernel, AttentionStateMergeCall,
         AttentionStateMergeOut) attention_state_merge_kernel;
+    "conv.causal1d" => conv_causal1d(ConvCausal1dKernel, ConvCausal1dCall,
+        ConvCausal1dOut) conv_causal1d_kernel;
+    "conv.causal1d.step" => conv_causal1d_step(ConvCausal1dStepKernel, ConvCausal1dStepCall,
+        ConvCausal1dStepOut) conv_causal1d_step_kernel;
     "dequantize" => dequantize(DequantizeKernel, DequantizeCall, DequantizeOut) dequantize_kernel;
     "embedding.lookup" => embedding_lookup(EmbeddingLookupKernel, EmbeddingLookupCall,
         EmbeddingLookupOut) embedding_lookup_kernel;
     "kv.append" => kv_append(KvAppendKernel, KvAppendCall, KvAppendOut) kv_append_kernel;
     "kv.compact" => kv_compact(KvCompactKernel, KvCompactCall, KvCompactOut) kv_compact_kernel;
+    "logits.logprobs" => logits_logprobs(LogitsLogprobsKernel, LogitsLogprobsCall,
+        LogitsLogprobsOut) logits_logprobs_kernel;
     "mlp.fused" => mlp_fused(MlpFusedKernel, MlpFusedCall, MlpFusedOut) mlp_fused_kernel;
     "mlp.linear" => mlp_linear(MlpLinearKernel, MlpLinearCall, MlpLinearOut) mlp_linear_kernel;
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Kernel, MlpLinearInt8Call,
@@ -223,18 +289,30 @@ crate::reference::kernels::references!(
         MlpLinearPackOut) mlp_linear_pack_kernel;
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnlyKernel, MlpLinearWeightOnlyCall,
         MlpLinearWeightOnlyOut) mlp_linear_weight_only_kernel;
+    "moe.experts" => moe_experts(MoeExpertsKernel, MoeExpertsCall, MoeExpertsOut) moe_experts_kernel;
+    "moe.route" => moe_route(MoeRouteKernel, MoeRouteCall, MoeRouteOut) moe_route_kernel;
+    "norm.ada" => norm_ada(NormAdaKernel, NormAdaCall, NormAdaOut) norm_ada_kernel;
+    "norm.group" => norm_group(NormGroupKernel, NormGroupCall, NormGroupOut) norm_group_kernel;
     "norm.layer" => norm_layer(NormLayerKernel, NormLayerCall, NormLayerOut) norm_layer_kernel;
     "norm.rms" => norm_rms(NormRmsKernel, NormRmsCall, NormRmsOut) norm_rms_kernel;
     "norm.rms.add" => norm_rms_add(NormRmsAddKernel, NormRmsAddCall, NormRmsAddOut) norm_rms_add_kernel;
     "posenc.alibi" => posenc_alibi(PosencAlibiKernel, PosencAlibiCall, PosencAlibiOut) posenc_alibi_kernel;
     "posenc.rope" => posenc_rope(PosencRopeKernel, PosencRopeCall, PosencRopeOut) posenc_rope_kernel;
     "quantize" => quantize(QuantizeKernel, QuantizeCall, QuantizeOut) quantize_kernel;
+    "sampling.mask" => sampling_mask(SamplingMaskKernel, SamplingMaskCall,
+        SamplingMaskOut) sampling_mask_kernel;
+    "sampling.minp" => sampling_minp(SamplingMinpKernel, SamplingMinpCall,
+        SamplingMinpOut) sampling_minp_kernel;
+    "sampling.penalties" => sampling_penalties(SamplingPenaltiesKernel, SamplingPenaltiesCall,
+        SamplingPenaltiesOut) sampling_penalties_kernel;
     "sampling.speculative" => sampling_speculative(SamplingSpeculativeKernel, SamplingSpeculativeCall,
         SamplingSpeculativeOut) sampling_speculative_kernel;
     "sampling.topk" => sampling_topk(SamplingTopkKernel, SamplingTopkCall,
         SamplingTopkOut) sampling_topk_kernel;
     "sampling.topp" => sampling_topp(SamplingToppKernel, SamplingToppCall,
         SamplingToppOut) sampling_topp_kernel;
+    "ssm.scan" => ssm_scan(SsmScanKernel, SsmScanCall, SsmScanOut) ssm_scan_kernel;
+    "ssm.step" => ssm_step(SsmStepKernel, SsmStepCall, SsmStepOut) ssm_step_kernel;
     "tokenize.decode" => tokenize_decode(TokenizeDecodeKernel, TokenizeDecodeCall,
         TokenizeDecodeOut) tokenize_decode_kernel;
     "tokenize.encode" => tokenize_encode(TokenizeEncodeKernel, TokenizeEncodeCall,

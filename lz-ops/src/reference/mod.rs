@@ -3,9 +3,11 @@
 
 pub mod activation;
 pub mod attention_core;
+pub mod delta_rule;
 pub mod draw;
 pub mod groups;
 pub mod index;
 pub(crate) mod kernels;
 pub mod panels;
 pub mod philox;
+pub mod time_step;

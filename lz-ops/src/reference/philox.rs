@@ -30,6 +30,8 @@ pub enum Stream {
     TopP = 2,
     /// `sampling.speculative`.
     Speculative = 3,
+    /// `sampling.minp`.
+    MinP = 4,
 }
 
 /// Row and position numbers are below 2⁵⁶: the byte above holds the stream.
@@ -89,7 +91,7 @@ mod tests {
     #[test]
     fn no_two_draws_of_streams_offsets_and_numbers_share_a_block() {
         let mut seen = std::collections::HashSet::new();
-        for stream in [Stream::TopK, Stream::TopP, Stream::Speculative] {
+        for stream in [Stream::TopK, Stream::TopP, Stream::Speculative, Stream::MinP] {
             for offset in [0, 1, 2, 1 << 32, -1] {
                 for number in (0..100).chain([1 << 32, (1 << NUMBER_BITS) - 1]) {
                     assert!(seen.insert(block_at(stream, 7, offset, number)), "{stream:?} {offset} {number}");

@@ -597,6 +597,102 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_attention_linear_decode(const Engines &engines, Case &drawn) {
+    const lz::ops::AttentionLinearDecode args{
+        .q = drawn.tensor("q"),
+        .k = drawn.tensor("k"),
+        .v = drawn.tensor("v"),
+        .g = drawn.tensor("g"),
+        .beta = drawn.tensor("beta"),
+        .state = drawn.tensor_mut("state"),
+        .scale = drawn.optional_param<float>("scale"),
+        .gate = drawn.optional_param<lz::ops::AttentionLinearDecodeGate>("gate"),
+        .qk_l2norm = drawn.optional_param<bool>("qk_l2norm"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::attention_linear_decode(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::attention_linear_decode_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.linear.decode": [{"kernel_id": "echo.attention.linear.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "B": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["scale", "gate", "qk_l2norm"], "writes_into_output": true}]}})", {lz::ops::attention_linear_decode_kernel("echo.attention.linear.decode",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionLinearDecode &call, [[maybe_unused]] const lz::ops::AttentionLinearDecodeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_linear_decode_into(reference, call, out);
+        })});
+    engine.lock("attention.linear.decode", "echo.attention.linear.decode");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::attention_linear_decode_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_attention_linear_prefill(const Engines &engines, Case &drawn) {
+    const lz::ops::AttentionLinearPrefill args{
+        .q = drawn.tensor("q"),
+        .k = drawn.tensor("k"),
+        .v = drawn.tensor("v"),
+        .g = drawn.tensor("g"),
+        .beta = drawn.tensor("beta"),
+        .initial_state = drawn.optional_tensor("initial_state"),
+        .scale = drawn.optional_param<float>("scale"),
+        .gate = drawn.optional_param<lz::ops::AttentionLinearPrefillGate>("gate"),
+        .qk_l2norm = drawn.optional_param<bool>("qk_l2norm"),
+        .return_state = drawn.optional_param<bool>("return_state"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::attention_linear_prefill(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("final_state", result.final_state, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::attention_linear_prefill_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.linear.prefill": [{"kernel_id": "echo.attention.linear.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "B": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["initial_state"], "params": ["scale", "gate", "qk_l2norm", "return_state"], "writes_into_output": true}]}})", {lz::ops::attention_linear_prefill_kernel("echo.attention.linear.prefill",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionLinearPrefill &call, [[maybe_unused]] const lz::ops::AttentionLinearPrefillOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_linear_prefill_into(reference, call, out);
+        })});
+    engine.lock("attention.linear.prefill", "echo.attention.linear.prefill");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::attention_linear_prefill_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_attention_mla_decode(const Engines &engines, Case &drawn) {
     const lz::ops::AttentionMlaDecode args{
         .q_nope = drawn.tensor("q_nope"),
@@ -1154,6 +1250,94 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_conv_causal1d(const Engines &engines, Case &drawn) {
+    const lz::ops::ConvCausal1d args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.tensor("weight"),
+        .bias = drawn.optional_tensor("bias"),
+        .initial_state = drawn.optional_tensor("initial_state"),
+        .activation = drawn.optional_param<lz::ops::ConvCausal1dActivation>("activation"),
+        .return_state = drawn.optional_param<bool>("return_state"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::conv_causal1d(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("final_state", result.final_state, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::conv_causal1d_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"conv.causal1d": [{"kernel_id": "echo.conv.causal1d", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias", "initial_state"], "params": ["activation", "return_state"], "writes_into_output": true}]}})", {lz::ops::conv_causal1d_kernel("echo.conv.causal1d",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ConvCausal1d &call, [[maybe_unused]] const lz::ops::ConvCausal1dOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::conv_causal1d_into(reference, call, out);
+        })});
+    engine.lock("conv.causal1d", "echo.conv.causal1d");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::conv_causal1d_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_conv_causal1d_step(const Engines &engines, Case &drawn) {
+    const lz::ops::ConvCausal1dStep args{
+        .x = drawn.tensor("x"),
+        .state = drawn.tensor_mut("state"),
+        .weight = drawn.tensor("weight"),
+        .bias = drawn.optional_tensor("bias"),
+        .activation = drawn.optional_param<lz::ops::ConvCausal1dStepActivation>("activation"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::conv_causal1d_step(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::conv_causal1d_step_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"conv.causal1d.step": [{"kernel_id": "echo.conv.causal1d.step", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias"], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::conv_causal1d_step_kernel("echo.conv.causal1d.step",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ConvCausal1dStep &call, [[maybe_unused]] const lz::ops::ConvCausal1dStepOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::conv_causal1d_step_into(reference, call, out);
+        })});
+    engine.lock("conv.causal1d.step", "echo.conv.causal1d.step");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::conv_causal1d_step_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_dequantize(const Engines &engines, Case &drawn) {
     const lz::ops::Dequantize args{
         .quantized = drawn.tensor("quantized"),
@@ -1296,6 +1480,60 @@ void check_kv_compact(const Engines &engines, Case &drawn) {
     {
         drawn.restore();
         lz::ops::kv_compact(engine, args);
+        drawn.expect_written(true);
+    }
+}
+
+void check_logits_logprobs(const Engines &engines, Case &drawn) {
+    const lz::ops::LogitsLogprobs args{
+        .logits = drawn.tensor("logits"),
+        .tokens = drawn.tensor("tokens"),
+        .top_k = drawn.optional_param<std::int64_t>("top_k"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::logits_logprobs(*engine, args);
+        drawn.expect("logprobs", result.logprobs, engine == &engines.reference);
+        drawn.expect("ranks", result.ranks, engine == &engines.reference);
+        drawn.expect("top_logprobs", result.top_logprobs, engine == &engines.reference);
+        drawn.expect("top_tokens", result.top_tokens, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_logprobs = drawn.output_tensor("logprobs");
+        auto output_ranks = drawn.output_tensor("ranks");
+        auto output_top_logprobs = drawn.output_tensor("top_logprobs");
+        auto output_top_tokens = drawn.output_tensor("top_tokens");
+        lz::ops::logits_logprobs_into(engines.reference, args, {.logprobs = mutable_view(output_logprobs), .ranks = mutable_view(output_ranks), .top_logprobs = mutable_view(output_top_logprobs), .top_tokens = mutable_view(output_top_tokens)});
+        drawn.expect("logprobs", output_logprobs, true);
+        drawn.expect("ranks", output_ranks, true);
+        drawn.expect("top_logprobs", output_top_logprobs, true);
+        drawn.expect("top_tokens", output_top_tokens, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"logits.logprobs": [{"kernel_id": "echo.logits.logprobs", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["top_k"], "writes_into_output": true}]}})", {lz::ops::logits_logprobs_kernel("echo.logits.logprobs",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::LogitsLogprobs &call, [[maybe_unused]] const lz::ops::LogitsLogprobsOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::logits_logprobs_into(reference, call, out);
+        })});
+    engine.lock("logits.logprobs", "echo.logits.logprobs");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_logprobs = drawn.output_tensor("logprobs");
+        auto output_ranks = drawn.output_tensor("ranks");
+        auto output_top_logprobs = drawn.output_tensor("top_logprobs");
+        auto output_top_tokens = drawn.output_tensor("top_tokens");
+        lz::ops::logits_logprobs_into(engine, args, {.logprobs = mutable_view(output_logprobs), .ranks = mutable_view(output_ranks), .top_logprobs = mutable_view(output_top_logprobs), .top_tokens = mutable_view(output_top_tokens)});
+        drawn.expect("logprobs", output_logprobs, true);
+        drawn.expect("ranks", output_ranks, true);
+        drawn.expect("top_logprobs", output_top_logprobs, true);
+        drawn.expect("top_tokens", output_top_tokens, true);
         drawn.expect_written(true);
     }
 }
@@ -1506,6 +1744,186 @@ void check_mlp_linear_weight_only(const Engines &engines, Case &drawn) {
         drawn.restore();
         auto output_output = drawn.output_tensor("output");
         lz::ops::mlp_linear_weight_only_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_moe_experts(const Engines &engines, Case &drawn) {
+    const lz::ops::MoeExperts args{
+        .x = drawn.tensor("x"),
+        .indices = drawn.tensor("indices"),
+        .weights = drawn.tensor("weights"),
+        .gate_up_weight = drawn.tensor("gate_up_weight"),
+        .down_weight = drawn.tensor("down_weight"),
+        .gate_up_bias = drawn.optional_tensor("gate_up_bias"),
+        .down_bias = drawn.optional_tensor("down_bias"),
+        .activation = drawn.optional_param<lz::ops::MoeExpertsActivation>("activation"),
+        .gate_up_layout = drawn.optional_param<lz::ops::MoeExpertsGateUpLayout>("gate_up_layout"),
+        .alpha = drawn.optional_param<float>("alpha"),
+        .limit = drawn.optional_param<float>("limit"),
+        .up_offset = drawn.optional_param<float>("up_offset"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::moe_experts(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::moe_experts_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"moe.experts": [{"kernel_id": "echo.moe.experts", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["gate_up_bias", "down_bias"], "params": ["activation", "gate_up_layout", "alpha", "limit", "up_offset"], "writes_into_output": true}]}})", {lz::ops::moe_experts_kernel("echo.moe.experts",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MoeExperts &call, [[maybe_unused]] const lz::ops::MoeExpertsOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::moe_experts_into(reference, call, out);
+        })});
+    engine.lock("moe.experts", "echo.moe.experts");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::moe_experts_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_moe_route(const Engines &engines, Case &drawn) {
+    const lz::ops::MoeRoute args{
+        .logits = drawn.tensor("logits"),
+        .bias = drawn.optional_tensor("bias"),
+        .top_k = drawn.param<std::int64_t>("top_k"),
+        .scoring = drawn.optional_param<lz::ops::MoeRouteScoring>("scoring"),
+        .renormalize = drawn.optional_param<bool>("renormalize"),
+        .scale = drawn.optional_param<float>("scale"),
+        .groups = drawn.optional_param<std::int64_t>("groups"),
+        .top_groups = drawn.optional_param<std::int64_t>("top_groups"),
+        .group_score = drawn.optional_param<lz::ops::MoeRouteGroupScore>("group_score"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::moe_route(*engine, args);
+        drawn.expect("weights", result.weights, engine == &engines.reference);
+        drawn.expect("indices", result.indices, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_weights = drawn.output_tensor("weights");
+        auto output_indices = drawn.output_tensor("indices");
+        lz::ops::moe_route_into(engines.reference, args, {.weights = mutable_view(output_weights), .indices = mutable_view(output_indices)});
+        drawn.expect("weights", output_weights, true);
+        drawn.expect("indices", output_indices, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"moe.route": [{"kernel_id": "echo.moe.route", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias"], "params": ["scoring", "renormalize", "scale", "groups", "top_groups", "group_score"], "writes_into_output": true}]}})", {lz::ops::moe_route_kernel("echo.moe.route",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MoeRoute &call, [[maybe_unused]] const lz::ops::MoeRouteOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::moe_route_into(reference, call, out);
+        })});
+    engine.lock("moe.route", "echo.moe.route");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_weights = drawn.output_tensor("weights");
+        auto output_indices = drawn.output_tensor("indices");
+        lz::ops::moe_route_into(engine, args, {.weights = mutable_view(output_weights), .indices = mutable_view(output_indices)});
+        drawn.expect("weights", output_weights, true);
+        drawn.expect("indices", output_indices, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_norm_ada(const Engines &engines, Case &drawn) {
+    const lz::ops::NormAda args{
+        .x = drawn.tensor("x"),
+        .scale = drawn.tensor("scale"),
+        .shift = drawn.tensor("shift"),
+        .eps = drawn.optional_param<float>("eps"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::norm_ada(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_ada_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.ada": [{"kernel_id": "echo.norm.ada", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["eps"], "writes_into_output": true}]}})", {lz::ops::norm_ada_kernel("echo.norm.ada",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormAda &call, [[maybe_unused]] const lz::ops::NormAdaOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_ada_into(reference, call, out);
+        })});
+    engine.lock("norm.ada", "echo.norm.ada");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_ada_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_norm_group(const Engines &engines, Case &drawn) {
+    const lz::ops::NormGroup args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.optional_tensor("weight"),
+        .bias = drawn.optional_tensor("bias"),
+        .groups = drawn.param<std::int64_t>("groups"),
+        .eps = drawn.optional_param<float>("eps"),
+        .activation = drawn.optional_param<lz::ops::NormGroupActivation>("activation"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::norm_group(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_group_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.group": [{"kernel_id": "echo.norm.group", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight", "bias"], "params": ["eps", "activation"], "writes_into_output": true}]}})", {lz::ops::norm_group_kernel("echo.norm.group",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormGroup &call, [[maybe_unused]] const lz::ops::NormGroupOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_group_into(reference, call, out);
+        })});
+    engine.lock("norm.group", "echo.norm.group");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_group_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
@@ -1772,6 +2190,133 @@ void check_quantize(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_sampling_mask(const Engines &engines, Case &drawn) {
+    const lz::ops::SamplingMask args{
+        .logits = drawn.tensor("logits"),
+        .bitmask = drawn.tensor("bitmask"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::sampling_mask(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::sampling_mask_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.mask": [{"kernel_id": "echo.sampling.mask", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::sampling_mask_kernel("echo.sampling.mask",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SamplingMask &call, [[maybe_unused]] const lz::ops::SamplingMaskOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::sampling_mask_into(reference, call, out);
+        })});
+    engine.lock("sampling.mask", "echo.sampling.mask");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::sampling_mask_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_sampling_minp(const Engines &engines, Case &drawn) {
+    const lz::ops::SamplingMinp args{
+        .logits = drawn.tensor("logits"),
+        .p_tensor = drawn.optional_tensor("p_tensor"),
+        .seed_tensor = drawn.optional_tensor("seed_tensor"),
+        .offset_tensor = drawn.optional_tensor("offset_tensor"),
+        .p = drawn.param<float>("p"),
+        .temperature = drawn.optional_param<float>("temperature"),
+        .seed = drawn.optional_param<std::int64_t>("seed"),
+        .offset = drawn.optional_param<std::int64_t>("offset"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::sampling_minp(*engine, args);
+        drawn.expect("tokens", result.tokens, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_tokens = drawn.output_tensor("tokens");
+        lz::ops::sampling_minp_into(engines.reference, args, {.tokens = mutable_view(output_tokens)});
+        drawn.expect("tokens", output_tokens, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.minp": [{"kernel_id": "echo.sampling.minp", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["p_tensor", "seed_tensor", "offset_tensor"], "params": ["temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_minp_kernel("echo.sampling.minp",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SamplingMinp &call, [[maybe_unused]] const lz::ops::SamplingMinpOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::sampling_minp_into(reference, call, out);
+        })});
+    engine.lock("sampling.minp", "echo.sampling.minp");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_tokens = drawn.output_tensor("tokens");
+        lz::ops::sampling_minp_into(engine, args, {.tokens = mutable_view(output_tokens)});
+        drawn.expect("tokens", output_tokens, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_sampling_penalties(const Engines &engines, Case &drawn) {
+    const lz::ops::SamplingPenalties args{
+        .logits = drawn.tensor("logits"),
+        .output_tokens = drawn.tensor("output_tokens"),
+        .prompt_tokens = drawn.optional_tensor("prompt_tokens"),
+        .repetition_tensor = drawn.optional_tensor("repetition_tensor"),
+        .frequency_tensor = drawn.optional_tensor("frequency_tensor"),
+        .presence_tensor = drawn.optional_tensor("presence_tensor"),
+        .repetition = drawn.optional_param<float>("repetition"),
+        .frequency = drawn.optional_param<float>("frequency"),
+        .presence = drawn.optional_param<float>("presence"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::sampling_penalties(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::sampling_penalties_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.penalties": [{"kernel_id": "echo.sampling.penalties", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["prompt_tokens", "repetition_tensor", "frequency_tensor", "presence_tensor"], "params": ["repetition", "frequency", "presence"], "writes_into_output": true}]}})", {lz::ops::sampling_penalties_kernel("echo.sampling.penalties",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SamplingPenalties &call, [[maybe_unused]] const lz::ops::SamplingPenaltiesOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::sampling_penalties_into(reference, call, out);
+        })});
+    engine.lock("sampling.penalties", "echo.sampling.penalties");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::sampling_penalties_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_sampling_speculative(const Engines &engines, Case &drawn) {
     const lz::ops::SamplingSpeculative args{
         .draft_probs = drawn.tensor("draft_probs"),
@@ -1909,6 +2454,106 @@ void check_sampling_topp(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_ssm_scan(const Engines &engines, Case &drawn) {
+    const lz::ops::SsmScan args{
+        .x = drawn.tensor("x"),
+        .dt = drawn.tensor("dt"),
+        .a = drawn.tensor("a"),
+        .b = drawn.tensor("b"),
+        .c = drawn.tensor("c"),
+        .d = drawn.optional_tensor("d"),
+        .dt_bias = drawn.optional_tensor("dt_bias"),
+        .initial_state = drawn.optional_tensor("initial_state"),
+        .dt_softplus = drawn.optional_param<bool>("dt_softplus"),
+        .dt_min = drawn.optional_param<float>("dt_min"),
+        .dt_max = drawn.optional_param<float>("dt_max"),
+        .return_state = drawn.optional_param<bool>("return_state"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::ssm_scan(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("final_state", result.final_state, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::ssm_scan_into(engines.reference, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"ssm.scan": [{"kernel_id": "echo.ssm.scan", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["d", "dt_bias", "initial_state"], "params": ["dt_softplus", "dt_min", "dt_max", "return_state"], "writes_into_output": true}]}})", {lz::ops::ssm_scan_kernel("echo.ssm.scan",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SsmScan &call, [[maybe_unused]] const lz::ops::SsmScanOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::ssm_scan_into(reference, call, out);
+        })});
+    engine.lock("ssm.scan", "echo.ssm.scan");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_final_state = drawn.optional_output_tensor("final_state");
+        lz::ops::ssm_scan_into(engine, args, {.output = mutable_view(output_output), .final_state = mutable_view(output_final_state)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("final_state", output_final_state, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_ssm_step(const Engines &engines, Case &drawn) {
+    const lz::ops::SsmStep args{
+        .x = drawn.tensor("x"),
+        .dt = drawn.tensor("dt"),
+        .a = drawn.tensor("a"),
+        .b = drawn.tensor("b"),
+        .c = drawn.tensor("c"),
+        .state = drawn.tensor_mut("state"),
+        .d = drawn.optional_tensor("d"),
+        .dt_bias = drawn.optional_tensor("dt_bias"),
+        .dt_softplus = drawn.optional_param<bool>("dt_softplus"),
+        .dt_min = drawn.optional_param<float>("dt_min"),
+        .dt_max = drawn.optional_param<float>("dt_max"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::ssm_step(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::ssm_step_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"ssm.step": [{"kernel_id": "echo.ssm.step", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["d", "dt_bias"], "params": ["dt_softplus", "dt_min", "dt_max"], "writes_into_output": true}]}})", {lz::ops::ssm_step_kernel("echo.ssm.step",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SsmStep &call, [[maybe_unused]] const lz::ops::SsmStepOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::ssm_step_into(reference, call, out);
+        })});
+    engine.lock("ssm.step", "echo.ssm.step");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::ssm_step_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_tokenize_decode(const Engines &engines, Case &drawn) {
     const lz::ops::TokenizeDecode args{
         .tokens = drawn.tensor("tokens"),
@@ -1998,6 +2643,8 @@ const std::vector<Check> &all_checks() {
         {"attention.gqa.prefill", check_attention_gqa_prefill},
         {"attention.gqa.prefill.paged", check_attention_gqa_prefill_paged},
         {"attention.gqa.prefill.ragged", check_attention_gqa_prefill_ragged},
+        {"attention.linear.decode", check_attention_linear_decode},
+        {"attention.linear.prefill", check_attention_linear_prefill},
         {"attention.mla.decode", check_attention_mla_decode},
         {"attention.mla.decode.paged", check_attention_mla_decode_paged},
         {"attention.mla.prefill", check_attention_mla_prefill},
@@ -2009,24 +2656,36 @@ const std::vector<Check> &all_checks() {
         {"attention.standard.prefill.paged", check_attention_standard_prefill_paged},
         {"attention.standard.prefill.ragged", check_attention_standard_prefill_ragged},
         {"attention.state.merge", check_attention_state_merge},
+        {"conv.causal1d", check_conv_causal1d},
+        {"conv.causal1d.step", check_conv_causal1d_step},
         {"dequantize", check_dequantize},
         {"embedding.lookup", check_embedding_lookup},
         {"kv.append", check_kv_append},
         {"kv.compact", check_kv_compact},
+        {"logits.logprobs", check_logits_logprobs},
         {"mlp.fused", check_mlp_fused},
         {"mlp.linear", check_mlp_linear},
         {"mlp.linear.int8", check_mlp_linear_int8},
         {"mlp.linear.pack", check_mlp_linear_pack},
         {"mlp.linear.weight_only", check_mlp_linear_weight_only},
+        {"moe.experts", check_moe_experts},
+        {"moe.route", check_moe_route},
+        {"norm.ada", check_norm_ada},
+        {"norm.group", check_norm_group},
         {"norm.layer", check_norm_layer},
         {"norm.rms", check_norm_rms},
         {"norm.rms.add", check_norm_rms_add},
         {"posenc.alibi", check_posenc_alibi},
         {"posenc.rope", check_posenc_rope},
         {"quantize", check_quantize},
+        {"sampling.mask", check_sampling_mask},
+        {"sampling.minp", check_sampling_minp},
+        {"sampling.penalties", check_sampling_penalties},
         {"sampling.speculative", check_sampling_speculative},
         {"sampling.topk", check_sampling_topk},
         {"sampling.topp", check_sampling_topp},
+        {"ssm.scan", check_ssm_scan},
+        {"ssm.step", check_ssm_step},
         {"tokenize.decode", check_tokenize_decode},
         {"tokenize.encode", check_tokenize_encode},
     };

@@ -17,7 +17,7 @@ use crate::simd::{Simd, prefetch};
 const KC: usize = 384;
 
 /// Maximum MC; a multiple of [`MC_MULTIPLE`].
-pub(super) const MAX_MC: usize = 1056;
+pub(crate) const MAX_MC: usize = 1056;
 
 /// MC is a multiple of this, which is a multiple of every MR, the one of `amx` included.
 const MC_MULTIPLE: usize = 96;
@@ -90,6 +90,11 @@ pub(super) fn mc(rows: usize) -> usize {
 /// `(24 if rows <= 8 else ceil_div(ceil_div(rows, ceil_div(rows, 1056)), 96) * 96) * ceil_div(depth, 32) * 128`.
 pub(crate) fn packed_bytes(rows: usize, depth: usize) -> u64 {
     (mc(rows) * depth.next_multiple_of(32) * size_of::<f32>()) as u64
+}
+
+/// The most bytes that [`packed_bytes`] returns for up to `rows` rows, if they come in blocks of at most [`MAX_MC`].
+pub(crate) fn max_packed_bytes(rows: usize, depth: usize) -> u64 {
+    (rows.min(MAX_MC).next_multiple_of(MC_MULTIPLE) * depth.next_multiple_of(32) * size_of::<f32>()) as u64
 }
 
 /// Splits K into KC blocks, as equal as whole vectors and packed integer words allow; one empty block if K is

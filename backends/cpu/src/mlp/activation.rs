@@ -16,7 +16,7 @@ pub(super) enum Activation {
 
 /// `x`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Identity;
+pub(crate) struct Identity;
 
 impl Pointwise<1> for Identity {
     #[inline(always)]
@@ -26,7 +26,7 @@ impl Pointwise<1> for Identity {
 }
 
 /// A body that is generic over the activation.
-pub(super) trait WithActivation {
+pub(crate) trait WithActivation {
     fn run(self, activation: impl Pointwise<1>);
 }
 

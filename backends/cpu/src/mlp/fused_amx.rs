@@ -133,7 +133,7 @@ fn gate_up_gemm(
 ///
 /// # Safety
 /// Both destinations are writable.
-unsafe fn store_split_bf16(s: Amx, values: &[f32], to: *mut bf16, stride: usize) {
+pub(crate) unsafe fn store_split_bf16(s: Amx, values: &[f32], to: *mut bf16, stride: usize) {
     let s = s.vectors();
     s.vectorize(|| {
         vectors!(Avx512, values.len(), |span| {

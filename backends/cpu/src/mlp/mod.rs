@@ -14,13 +14,16 @@ mod tests;
 mod unpacked;
 mod weight_only;
 
+pub(crate) use activation::{Identity, WithActivation};
 pub(crate) use fused::Fused;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use fused_amx::store_split_bf16;
 pub(crate) use int8::LinearInt8;
 pub(crate) use linear::Linear;
 pub(crate) use pack::LinearPack;
 pub(crate) use weight_only::LinearWeightOnly;
 
 /// Rows of weights that one task streams: about a quarter of a megabyte, in whole groups.
-fn grain(bytes: usize) -> usize {
+pub(crate) fn grain(bytes: usize) -> usize {
     ((1 << 18) / bytes.max(1)).next_multiple_of(8).max(8)
 }

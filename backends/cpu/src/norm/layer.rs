@@ -40,7 +40,7 @@ impl<S: Simd> NormLayerKernel for LayerRows<S> {
 /// Mean and inverse standard deviation of a row. The mean is `mean + correction`, to keep precision in rows
 /// far from 0.
 #[derive(Debug, Clone, Copy)]
-struct Moments {
+pub(super) struct Moments {
     mean: f32,
     correction: f32,
     inv_std: f32,
@@ -92,7 +92,7 @@ fn run<S: Simd, T: Float>(
 
 /// `None` if f32 overflows, or has lost significant digits.
 #[inline(always)]
-fn moments<S: Simd, T: Float>(s: S, x: &[T], eps: f32) -> Option<Moments> {
+pub(super) fn moments<S: Simd, T: Float>(s: S, x: &[T], eps: f32) -> Option<Moments> {
     let count = x.len() as f32;
     // The mean of the first elements is usually a good enough shift to compute both moments in one pass.
     let start = &x[..x.len().min(16)];
@@ -140,7 +140,7 @@ fn moments_around<S: Simd, T: Float>(s: S, x: &[T], center: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
-fn normalize<S: Simd, T: Float>(
+pub(super) fn normalize<S: Simd, T: Float>(
     s: S,
     x: &[T],
     next_row: *const T,
@@ -221,7 +221,7 @@ impl<S: Simd, T: Float, W: Float> Work for Centered<'_, S, T, W> {
 /// Fallback in f64 for rows whose moments f32 cannot represent.
 #[cold]
 #[inline(never)]
-fn normalize_f64<T: Float>(
+pub(super) fn normalize_f64<T: Float>(
     x: &[T],
     eps: f32,
     weight: Option<AnyRow>,

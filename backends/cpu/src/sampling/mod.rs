@@ -6,6 +6,10 @@
 
 mod cutoff;
 mod flat;
+mod logprobs;
+mod mask;
+mod minp;
+mod penalties;
 mod scan;
 mod speculative;
 #[cfg(test)]
@@ -13,6 +17,10 @@ mod tests;
 mod topk;
 mod topp;
 
+pub(crate) use logprobs::Logprobs;
+pub(crate) use mask::Mask;
+pub(crate) use minp::MinP;
+pub(crate) use penalties::Penalties;
 pub(crate) use speculative::Speculative;
 pub(crate) use topk::TopK;
 pub(crate) use topp::TopP;

@@ -1299,6 +1299,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_linear_decode(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_linear_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_linear_prefill(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_linear_prefill_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1343,6 +1351,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_state_merge_explain(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$conv_causal1d(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$conv_causal1d_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$conv_causal1d_step(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$conv_causal1d_step_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$dequantize_explain(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1358,6 +1374,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_compact(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_compact_explain(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$logits_logprobs(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$logits_logprobs_explain(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1378,6 +1398,22 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_experts(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_experts_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_route(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$moe_route_explain(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_ada(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_ada_explain(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_group(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_group_explain(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1403,6 +1439,18 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$quantize_explain(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_mask(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_mask_explain(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_minp(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_minp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_penalties(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_penalties_explain(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_speculative_explain(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1414,6 +1462,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$ssm_scan(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$ssm_scan_explain(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$ssm_step(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$ssm_step_explain(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1814,6 +1870,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *attention_linear_decode(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_linear_decode(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *attention_linear_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_linear_decode_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *attention_linear_prefill(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_linear_prefill(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *attention_linear_prefill_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_linear_prefill_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$attention_mla_decode(engine, args, outputs, options, tuned);
 }
@@ -1902,6 +1974,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$attention_state_merge_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *conv_causal1d(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$conv_causal1d(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *conv_causal1d_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$conv_causal1d_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *conv_causal1d_step(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$conv_causal1d_step(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *conv_causal1d_step_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$conv_causal1d_step_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$dequantize(engine, args, outputs, options, tuned);
 }
@@ -1932,6 +2020,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *kv_compact_explain(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$kv_compact_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *logits_logprobs(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$logits_logprobs(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *logits_logprobs_explain(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$logits_logprobs_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
@@ -1972,6 +2068,38 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *mlp_linear_weight_only_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_weight_only_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *moe_experts(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_experts(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *moe_experts_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_experts_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *moe_route(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_route(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *moe_route_explain(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$moe_route_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *norm_ada(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_ada(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *norm_ada_explain(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_ada_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *norm_group(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_group(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *norm_group_explain(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_group_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
@@ -2022,6 +2150,30 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$quantize_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *sampling_mask(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_mask(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *sampling_mask_explain(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_mask_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *sampling_minp(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_minp(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *sampling_minp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_minp_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *sampling_penalties(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_penalties(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *sampling_penalties_explain(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_penalties_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$sampling_speculative(engine, args, outputs, options, tuned);
 }
@@ -2044,6 +2196,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *sampling_topp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$sampling_topp_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *ssm_scan(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$ssm_scan(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *ssm_scan_explain(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$ssm_scan_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *ssm_step(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$ssm_step(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *ssm_step_explain(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$ssm_step_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {

@@ -21,6 +21,8 @@ use super::attention_gqa_decode_paged::{attention_gqa_decode_paged, attention_gq
 use super::attention_gqa_prefill::{attention_gqa_prefill, attention_gqa_prefill_explain};
 use super::attention_gqa_prefill_paged::{attention_gqa_prefill_paged, attention_gqa_prefill_paged_explain};
 use super::attention_gqa_prefill_ragged::{attention_gqa_prefill_ragged, attention_gqa_prefill_ragged_explain};
+use super::attention_linear_decode::{attention_linear_decode, attention_linear_decode_explain};
+use super::attention_linear_prefill::{attention_linear_prefill, attention_linear_prefill_explain};
 use super::attention_mla_decode::{attention_mla_decode, attention_mla_decode_explain};
 use super::attention_mla_decode_paged::{attention_mla_decode_paged, attention_mla_decode_paged_explain};
 use super::attention_mla_prefill::{attention_mla_prefill, attention_mla_prefill_explain};
@@ -32,24 +34,36 @@ use super::attention_standard_prefill::{attention_standard_prefill, attention_st
 use super::attention_standard_prefill_paged::{attention_standard_prefill_paged, attention_standard_prefill_paged_explain};
 use super::attention_standard_prefill_ragged::{attention_standard_prefill_ragged, attention_standard_prefill_ragged_explain};
 use super::attention_state_merge::{attention_state_merge, attention_state_merge_explain};
+use super::conv_causal1d::{conv_causal1d, conv_causal1d_explain};
+use super::conv_causal1d_step::{conv_causal1d_step, conv_causal1d_step_explain};
 use super::dequantize::{dequantize, dequantize_explain};
 use super::embedding_lookup::{embedding_lookup, embedding_lookup_explain};
 use super::kv_append::{kv_append, kv_append_explain};
 use super::kv_compact::{kv_compact, kv_compact_explain};
+use super::logits_logprobs::{logits_logprobs, logits_logprobs_explain};
 use super::mlp_fused::{mlp_fused, mlp_fused_explain};
 use super::mlp_linear::{mlp_linear, mlp_linear_explain};
 use super::mlp_linear_int8::{mlp_linear_int8, mlp_linear_int8_explain};
 use super::mlp_linear_pack::{mlp_linear_pack, mlp_linear_pack_explain};
 use super::mlp_linear_weight_only::{mlp_linear_weight_only, mlp_linear_weight_only_explain};
+use super::moe_experts::{moe_experts, moe_experts_explain};
+use super::moe_route::{moe_route, moe_route_explain};
+use super::norm_ada::{norm_ada, norm_ada_explain};
+use super::norm_group::{norm_group, norm_group_explain};
 use super::norm_layer::{norm_layer, norm_layer_explain};
 use super::norm_rms::{norm_rms, norm_rms_explain};
 use super::norm_rms_add::{norm_rms_add, norm_rms_add_explain};
 use super::posenc_alibi::{posenc_alibi, posenc_alibi_explain};
 use super::posenc_rope::{posenc_rope, posenc_rope_explain};
 use super::quantize::{quantize, quantize_explain};
+use super::sampling_mask::{sampling_mask, sampling_mask_explain};
+use super::sampling_minp::{sampling_minp, sampling_minp_explain};
+use super::sampling_penalties::{sampling_penalties, sampling_penalties_explain};
 use super::sampling_speculative::{sampling_speculative, sampling_speculative_explain};
 use super::sampling_topk::{sampling_topk, sampling_topk_explain};
 use super::sampling_topp::{sampling_topp, sampling_topp_explain};
+use super::ssm_scan::{ssm_scan, ssm_scan_explain};
+use super::ssm_step::{ssm_step, ssm_step_explain};
 use super::tokenize_decode::{tokenize_decode, tokenize_decode_explain};
 use super::tokenize_encode::{tokenize_encode, tokenize_encode_explain};
 
@@ -218,6 +232,12 @@ pub mod ffi {
         #[cxx_name = "lz_attention_gqa_prefill_ragged_args"]
         type AttentionGqaPrefillRaggedArgs = lz_plugin::generated::attention_gqa_prefill_ragged::AttentionGqaPrefillRaggedArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_attention_linear_decode_args"]
+        type AttentionLinearDecodeArgs = lz_plugin::generated::attention_linear_decode::AttentionLinearDecodeArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_attention_linear_prefill_args"]
+        type AttentionLinearPrefillArgs = lz_plugin::generated::attention_linear_prefill::AttentionLinearPrefillArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_attention_mla_decode_args"]
         type AttentionMlaDecodeArgs = lz_plugin::generated::attention_mla_decode::AttentionMlaDecodeArgs;
         #[namespace = ""]
@@ -251,6 +271,12 @@ pub mod ffi {
         #[cxx_name = "lz_attention_state_merge_args"]
         type AttentionStateMergeArgs = lz_plugin::generated::attention_state_merge::AttentionStateMergeArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_conv_causal1d_args"]
+        type ConvCausal1dArgs = lz_plugin::generated::conv_causal1d::ConvCausal1dArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_conv_causal1d_step_args"]
+        type ConvCausal1dStepArgs = lz_plugin::generated::conv_causal1d_step::ConvCausal1dStepArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_dequantize_args"]
         type DequantizeArgs = lz_plugin::generated::dequantize::DequantizeArgs;
         #[namespace = ""]
@@ -262,6 +288,9 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_kv_compact_args"]
         type KvCompactArgs = lz_plugin::generated::kv_compact::KvCompactArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_logits_logprobs_args"]
+        type LogitsLogprobsArgs = lz_plugin::generated::logits_logprobs::LogitsLogprobsArgs;
         #[namespace = ""]
         #[cxx_name = "lz_mlp_fused_args"]
         type MlpFusedArgs = lz_plugin::generated::mlp_fused::MlpFusedArgs;
@@ -277,6 +306,18 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_mlp_linear_weight_only_args"]
         type MlpLinearWeightOnlyArgs = lz_plugin::generated::mlp_linear_weight_only::MlpLinearWeightOnlyArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_moe_experts_args"]
+        type MoeExpertsArgs = lz_plugin::generated::moe_experts::MoeExpertsArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_moe_route_args"]
+        type MoeRouteArgs = lz_plugin::generated::moe_route::MoeRouteArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_norm_ada_args"]
+        type NormAdaArgs = lz_plugin::generated::norm_ada::NormAdaArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_norm_group_args"]
+        type NormGroupArgs = lz_plugin::generated::norm_group::NormGroupArgs;
         #[namespace = ""]
         #[cxx_name = "lz_norm_layer_args"]
         type NormLayerArgs = lz_plugin::generated::norm_layer::NormLayerArgs;
@@ -296,6 +337,15 @@ pub mod ffi {
         #[cxx_name = "lz_quantize_args"]
         type QuantizeArgs = lz_plugin::generated::quantize::QuantizeArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_sampling_mask_args"]
+        type SamplingMaskArgs = lz_plugin::generated::sampling_mask::SamplingMaskArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_sampling_minp_args"]
+        type SamplingMinpArgs = lz_plugin::generated::sampling_minp::SamplingMinpArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_sampling_penalties_args"]
+        type SamplingPenaltiesArgs = lz_plugin::generated::sampling_penalties::SamplingPenaltiesArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_sampling_speculative_args"]
         type SamplingSpeculativeArgs = lz_plugin::generated::sampling_speculative::SamplingSpeculativeArgs;
         #[namespace = ""]
@@ -304,6 +354,12 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_sampling_topp_args"]
         type SamplingToppArgs = lz_plugin::generated::sampling_topp::SamplingToppArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_ssm_scan_args"]
+        type SsmScanArgs = lz_plugin::generated::ssm_scan::SsmScanArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_ssm_step_args"]
+        type SsmStepArgs = lz_plugin::generated::ssm_step::SsmStepArgs;
         #[namespace = ""]
         #[cxx_name = "lz_tokenize_decode_args"]
         type TokenizeDecodeArgs = lz_plugin::generated::tokenize_decode::TokenizeDecodeArgs;
@@ -417,6 +473,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_prefill_ragged_explain(engine: &Engine, args: *const AttentionGqaPrefillRaggedArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn attention_linear_decode(
+            engine: &Engine,
+            args: *const AttentionLinearDecodeArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn attention_linear_decode_explain(engine: &Engine, args: *const AttentionLinearDecodeArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn attention_linear_prefill(
+            engine: &Engine,
+            args: *const AttentionLinearPrefillArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn attention_linear_prefill_explain(engine: &Engine, args: *const AttentionLinearPrefillArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_mla_decode(
             engine: &Engine,
             args: *const AttentionMlaDecodeArgs,
@@ -505,6 +577,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_state_merge_explain(engine: &Engine, args: *const AttentionStateMergeArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn conv_causal1d(
+            engine: &Engine,
+            args: *const ConvCausal1dArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn conv_causal1d_explain(engine: &Engine, args: *const ConvCausal1dArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn conv_causal1d_step(
+            engine: &Engine,
+            args: *const ConvCausal1dStepArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn conv_causal1d_step_explain(engine: &Engine, args: *const ConvCausal1dStepArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn dequantize(
             engine: &Engine,
             args: *const DequantizeArgs,
@@ -537,6 +625,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn kv_compact_explain(engine: &Engine, args: *const KvCompactArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn logits_logprobs(
+            engine: &Engine,
+            args: *const LogitsLogprobsArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn logits_logprobs_explain(engine: &Engine, args: *const LogitsLogprobsArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_fused(
             engine: &Engine,
             args: *const MlpFusedArgs,
@@ -577,6 +673,38 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_linear_weight_only_explain(engine: &Engine, args: *const MlpLinearWeightOnlyArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn moe_experts(
+            engine: &Engine,
+            args: *const MoeExpertsArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn moe_experts_explain(engine: &Engine, args: *const MoeExpertsArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn moe_route(
+            engine: &Engine,
+            args: *const MoeRouteArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn moe_route_explain(engine: &Engine, args: *const MoeRouteArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn norm_ada(
+            engine: &Engine,
+            args: *const NormAdaArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn norm_ada_explain(engine: &Engine, args: *const NormAdaArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn norm_group(
+            engine: &Engine,
+            args: *const NormGroupArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn norm_group_explain(engine: &Engine, args: *const NormGroupArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn norm_layer(
             engine: &Engine,
             args: *const NormLayerArgs,
@@ -625,6 +753,30 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn quantize_explain(engine: &Engine, args: *const QuantizeArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn sampling_mask(
+            engine: &Engine,
+            args: *const SamplingMaskArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn sampling_mask_explain(engine: &Engine, args: *const SamplingMaskArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn sampling_minp(
+            engine: &Engine,
+            args: *const SamplingMinpArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn sampling_minp_explain(engine: &Engine, args: *const SamplingMinpArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn sampling_penalties(
+            engine: &Engine,
+            args: *const SamplingPenaltiesArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn sampling_penalties_explain(engine: &Engine, args: *const SamplingPenaltiesArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn sampling_speculative(
             engine: &Engine,
             args: *const SamplingSpeculativeArgs,
@@ -649,6 +801,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn sampling_topp_explain(engine: &Engine, args: *const SamplingToppArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn ssm_scan(
+            engine: &Engine,
+            args: *const SsmScanArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn ssm_scan_explain(engine: &Engine, args: *const SsmScanArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn ssm_step(
+            engine: &Engine,
+            args: *const SsmStepArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn ssm_step_explain(engine: &Engine, args: *const SsmStepArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn tokenize_decode(
             engine: &Engine,
             args: *const TokenizeDecodeArgs,

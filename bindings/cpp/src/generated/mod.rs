@@ -28,6 +28,10 @@ pub mod attention_gqa_prefill;
 pub mod attention_gqa_prefill_paged;
 /// `attention.gqa.prefill.ragged`.
 pub mod attention_gqa_prefill_ragged;
+/// `attention.linear.decode`.
+pub mod attention_linear_decode;
+/// `attention.linear.prefill`.
+pub mod attention_linear_prefill;
 /// `attention.mla.decode`.
 pub mod attention_mla_decode;
 /// `attention.mla.decode.paged`.
@@ -50,6 +54,10 @@ pub mod attention_standard_prefill_paged;
 pub mod attention_standard_prefill_ragged;
 /// `attention.state.merge`.
 pub mod attention_state_merge;
+/// `conv.causal1d`.
+pub mod conv_causal1d;
+/// `conv.causal1d.step`.
+pub mod conv_causal1d_step;
 /// `dequantize`.
 pub mod dequantize;
 /// `embedding.lookup`.
@@ -58,6 +66,8 @@ pub mod embedding_lookup;
 pub mod kv_append;
 /// `kv.compact`.
 pub mod kv_compact;
+/// `logits.logprobs`.
+pub mod logits_logprobs;
 /// `mlp.fused`.
 pub mod mlp_fused;
 /// `mlp.linear`.
@@ -68,6 +78,14 @@ pub mod mlp_linear_int8;
 pub mod mlp_linear_pack;
 /// `mlp.linear.weight_only`.
 pub mod mlp_linear_weight_only;
+/// `moe.experts`.
+pub mod moe_experts;
+/// `moe.route`.
+pub mod moe_route;
+/// `norm.ada`.
+pub mod norm_ada;
+/// `norm.group`.
+pub mod norm_group;
 /// `norm.layer`.
 pub mod norm_layer;
 /// `norm.rms`.
@@ -80,12 +98,22 @@ pub mod posenc_alibi;
 pub mod posenc_rope;
 /// `quantize`.
 pub mod quantize;
+/// `sampling.mask`.
+pub mod sampling_mask;
+/// `sampling.minp`.
+pub mod sampling_minp;
+/// `sampling.penalties`.
+pub mod sampling_penalties;
 /// `sampling.speculative`.
 pub mod sampling_speculative;
 /// `sampling.topk`.
 pub mod sampling_topk;
 /// `sampling.topp`.
 pub mod sampling_topp;
+/// `ssm.scan`.
+pub mod ssm_scan;
+/// `ssm.step`.
+pub mod ssm_step;
 /// `tokenize.decode`.
 pub mod tokenize_decode;
 /// `tokenize.encode`.

@@ -526,6 +526,81 @@ OVERLOADS += [
 ]
 
 
+def _fake_attention_linear_decode(q, k, v, g, beta, state, *, scale=None, gate=None, qk_l2norm=None):
+    axis_batch, _, _ = q.shape
+    _, axis_heads, axis_value_dim = v.shape
+    result_output = q.new_empty((axis_batch, axis_heads, axis_value_dim), dtype=q.dtype)
+    return result_output
+
+
+def attention_linear_decode(q, k, v, g, beta, state, *, scale=None, gate=None, qk_l2norm=None, out=None):
+    refuse_gradients("attention.linear.decode", q, k, v, g, beta, state)
+    if out is None:
+        return _layerzero.attention_linear_decode.default(q, k, v, g, beta, state, scale=scale, gate=gate, qk_l2norm=qk_l2norm)
+    out = out_tensors("attention.linear.decode", out, 1)
+    _layerzero.attention_linear_decode.out(q, k, v, g, beta, state, scale=scale, gate=gate, qk_l2norm=qk_l2norm, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "attention_linear_decode(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor(a!) state, *, float? scale=None, str? gate=None, bool? qk_l2norm=None) -> Tensor",
+        "attention_linear_decode", _fake_attention_linear_decode, {}, 1, (),
+    ),
+    Overload(
+        "attention_linear_decode.out(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor(a!) state, *, float? scale=None, str? gate=None, bool? qk_l2norm=None, Tensor(b!) out) -> ()",
+        "attention_linear_decode", _fake_attention_linear_decode, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_attention_linear_prefill(q, k, v, g, beta, initial_state=None, *, scale=None, gate=None, qk_l2norm=None, return_state=None):
+    if return_state is None:
+        return_state = False
+    axis_batch, axis_seq, _, axis_key_dim = q.shape
+    _, _, axis_heads, axis_value_dim = v.shape
+    result_output = q.new_empty((axis_batch, axis_seq, axis_heads, axis_value_dim), dtype=q.dtype)
+    result_final_state = q.new_empty((axis_batch, axis_heads, axis_key_dim, axis_value_dim), dtype=torch.float32) if return_state else None
+    if return_state:
+        return result_output, result_final_state
+    return result_output
+
+
+def attention_linear_prefill(q, k, v, g, beta, initial_state=None, *, scale=None, gate=None, qk_l2norm=None, return_state=None, out=None):
+    refuse_gradients("attention.linear.prefill", q, k, v, g, beta, initial_state)
+    if return_state:
+        if out is None:
+            return _layerzero.attention_linear_prefill.final_state(q, k, v, g, beta, initial_state, scale=scale, gate=gate, qk_l2norm=qk_l2norm)
+        out = out_tensors("attention.linear.prefill", out, 2)
+        _layerzero.attention_linear_prefill.final_state_out(q, k, v, g, beta, initial_state, scale=scale, gate=gate, qk_l2norm=qk_l2norm, out_output=out[0], out_final_state=out[1])
+        return out
+    if out is None:
+        return _layerzero.attention_linear_prefill.default(q, k, v, g, beta, initial_state, scale=scale, gate=gate, qk_l2norm=qk_l2norm)
+    out = out_tensors("attention.linear.prefill", out, 1)
+    _layerzero.attention_linear_prefill.out(q, k, v, g, beta, initial_state, scale=scale, gate=gate, qk_l2norm=qk_l2norm, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "attention_linear_prefill(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? initial_state=None, *, float? scale=None, str? gate=None, bool? qk_l2norm=None) -> Tensor",
+        "attention_linear_prefill", _fake_attention_linear_prefill, {"return_state": False}, 1, (),
+    ),
+    Overload(
+        "attention_linear_prefill.final_state(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? initial_state=None, *, float? scale=None, str? gate=None, bool? qk_l2norm=None) -> (Tensor, Tensor)",
+        "attention_linear_prefill", _fake_attention_linear_prefill, {"return_state": True}, 2, (),
+    ),
+    Overload(
+        "attention_linear_prefill.out(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? initial_state=None, *, float? scale=None, str? gate=None, bool? qk_l2norm=None, Tensor(a!) out) -> ()",
+        "attention_linear_prefill", _fake_attention_linear_prefill, {"return_state": False}, 1, ("out",),
+    ),
+    Overload(
+        "attention_linear_prefill.final_state_out(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? initial_state=None, *, float? scale=None, str? gate=None, bool? qk_l2norm=None, Tensor(a!) out_output, Tensor(b!) out_final_state) -> ()",
+        "attention_linear_prefill", _fake_attention_linear_prefill, {"return_state": True}, 2, ("out_output", "out_final_state"),
+    ),
+]
+
+
 def _fake_attention_mla_decode(q_nope, q_pe, ckv, kpe, *, sm_scale, return_lse=None):
     if return_lse is None:
         return_lse = False
@@ -1030,6 +1105,80 @@ OVERLOADS += [
 ]
 
 
+def _fake_conv_causal1d(x, weight, bias=None, initial_state=None, *, activation=None, return_state=None):
+    if return_state is None:
+        return_state = False
+    axis_batch, axis_seq, axis_channels = x.shape
+    _, axis_width = weight.shape
+    result_output = x.new_empty((axis_batch, axis_seq, axis_channels), dtype=x.dtype)
+    result_final_state = x.new_empty((axis_batch, axis_channels, axis_width + -1), dtype=x.dtype) if return_state else None
+    if return_state:
+        return result_output, result_final_state
+    return result_output
+
+
+def conv_causal1d(x, weight, bias=None, initial_state=None, *, activation=None, return_state=None, out=None):
+    refuse_gradients("conv.causal1d", x, weight, bias, initial_state)
+    if return_state:
+        if out is None:
+            return _layerzero.conv_causal1d.final_state(x, weight, bias, initial_state, activation=activation)
+        out = out_tensors("conv.causal1d", out, 2)
+        _layerzero.conv_causal1d.final_state_out(x, weight, bias, initial_state, activation=activation, out_output=out[0], out_final_state=out[1])
+        return out
+    if out is None:
+        return _layerzero.conv_causal1d.default(x, weight, bias, initial_state, activation=activation)
+    out = out_tensors("conv.causal1d", out, 1)
+    _layerzero.conv_causal1d.out(x, weight, bias, initial_state, activation=activation, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "conv_causal1d(Tensor x, Tensor weight, Tensor? bias=None, Tensor? initial_state=None, *, str? activation=None) -> Tensor",
+        "conv_causal1d", _fake_conv_causal1d, {"return_state": False}, 1, (),
+    ),
+    Overload(
+        "conv_causal1d.final_state(Tensor x, Tensor weight, Tensor? bias=None, Tensor? initial_state=None, *, str? activation=None) -> (Tensor, Tensor)",
+        "conv_causal1d", _fake_conv_causal1d, {"return_state": True}, 2, (),
+    ),
+    Overload(
+        "conv_causal1d.out(Tensor x, Tensor weight, Tensor? bias=None, Tensor? initial_state=None, *, str? activation=None, Tensor(a!) out) -> ()",
+        "conv_causal1d", _fake_conv_causal1d, {"return_state": False}, 1, ("out",),
+    ),
+    Overload(
+        "conv_causal1d.final_state_out(Tensor x, Tensor weight, Tensor? bias=None, Tensor? initial_state=None, *, str? activation=None, Tensor(a!) out_output, Tensor(b!) out_final_state) -> ()",
+        "conv_causal1d", _fake_conv_causal1d, {"return_state": True}, 2, ("out_output", "out_final_state"),
+    ),
+]
+
+
+def _fake_conv_causal1d_step(x, state, weight, bias=None, *, activation=None):
+    axis_batch, axis_channels = x.shape
+    result_output = x.new_empty((axis_batch, axis_channels), dtype=x.dtype)
+    return result_output
+
+
+def conv_causal1d_step(x, state, weight, bias=None, *, activation=None, out=None):
+    refuse_gradients("conv.causal1d.step", x, state, weight, bias)
+    if out is None:
+        return _layerzero.conv_causal1d_step.default(x, state, weight, bias, activation=activation)
+    out = out_tensors("conv.causal1d.step", out, 1)
+    _layerzero.conv_causal1d_step.out(x, state, weight, bias, activation=activation, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "conv_causal1d_step(Tensor x, Tensor(a!) state, Tensor weight, Tensor? bias=None, *, str? activation=None) -> Tensor",
+        "conv_causal1d_step", _fake_conv_causal1d_step, {}, 1, (),
+    ),
+    Overload(
+        "conv_causal1d_step.out(Tensor x, Tensor(a!) state, Tensor weight, Tensor? bias=None, *, str? activation=None, Tensor(b!) out) -> ()",
+        "conv_causal1d_step", _fake_conv_causal1d_step, {}, 1, ("out",),
+    ),
+]
+
+
 def _fake_dequantize(quantized, scale, zero_point=None, global_scale=None, *, format, granularity, block_size=None, inner=None, output_dtype=None):
     if output_dtype is None:
         output_dtype = 'f32'
@@ -1119,6 +1268,38 @@ OVERLOADS += [
     Overload(
         "kv_compact(Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor source, Tensor target, *, str? layout=None) -> ()",
         "kv_compact", _fake_kv_compact, {}, 0, (),
+    ),
+]
+
+
+def _fake_logits_logprobs(logits, tokens, *, top_k=None):
+    if top_k is None:
+        top_k = 0
+    *axis_rows, _ = logits.shape
+    result_logprobs = logits.new_empty((*axis_rows,), dtype=torch.float32)
+    result_ranks = logits.new_empty((*axis_rows,), dtype=torch.int32)
+    result_top_logprobs = logits.new_empty((*axis_rows, top_k), dtype=torch.float32)
+    result_top_tokens = logits.new_empty((*axis_rows, top_k), dtype=torch.int32)
+    return result_logprobs, result_ranks, result_top_logprobs, result_top_tokens
+
+
+def logits_logprobs(logits, tokens, *, top_k=None, out=None):
+    refuse_gradients("logits.logprobs", logits, tokens)
+    if out is None:
+        return _layerzero.logits_logprobs.default(logits, tokens, top_k=top_k)
+    out = out_tensors("logits.logprobs", out, 4)
+    _layerzero.logits_logprobs.out(logits, tokens, top_k=top_k, out_logprobs=out[0], out_ranks=out[1], out_top_logprobs=out[2], out_top_tokens=out[3])
+    return out
+
+
+OVERLOADS += [
+    Overload(
+        "logits_logprobs(Tensor logits, Tensor tokens, *, SymInt? top_k=None) -> (Tensor, Tensor, Tensor, Tensor)",
+        "logits_logprobs", _fake_logits_logprobs, {}, 4, (),
+    ),
+    Overload(
+        "logits_logprobs.out(Tensor logits, Tensor tokens, *, SymInt? top_k=None, Tensor(a!) out_logprobs, Tensor(b!) out_ranks, Tensor(c!) out_top_logprobs, Tensor(d!) out_top_tokens) -> ()",
+        "logits_logprobs", _fake_logits_logprobs, {}, 4, ("out_logprobs", "out_ranks", "out_top_logprobs", "out_top_tokens"),
     ),
 ]
 
@@ -1265,6 +1446,116 @@ OVERLOADS += [
     Overload(
         "mlp_linear_weight_only.out(Tensor x, Tensor weight, Tensor scale, Tensor? zero_point=None, Tensor? bias=None, *, str format, str? granularity=None, SymInt? block_size=None, str? weight_layout=None, SymInt? stored=None, str? activation=None, Tensor(a!) out) -> ()",
         "mlp_linear_weight_only", _fake_mlp_linear_weight_only, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_moe_experts(x, indices, weights, gate_up_weight, down_weight, gate_up_bias=None, down_bias=None, *, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None):
+    *axis_rows, _ = x.shape
+    _, axis_out_features, _ = down_weight.shape
+    result_output = x.new_empty((*axis_rows, axis_out_features), dtype=x.dtype)
+    return result_output
+
+
+def moe_experts(x, indices, weights, gate_up_weight, down_weight, gate_up_bias=None, down_bias=None, *, activation=None, gate_up_layout=None, alpha=None, limit=None, up_offset=None, out=None):
+    refuse_gradients("moe.experts", x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias)
+    if out is None:
+        return _layerzero.moe_experts.default(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset)
+    out = out_tensors("moe.experts", out, 1)
+    _layerzero.moe_experts.out(x, indices, weights, gate_up_weight, down_weight, gate_up_bias, down_bias, activation=activation, gate_up_layout=gate_up_layout, alpha=alpha, limit=limit, up_offset=up_offset, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "moe_experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None) -> Tensor",
+        "moe_experts", _fake_moe_experts, {}, 1, (),
+    ),
+    Overload(
+        "moe_experts.out(Tensor x, Tensor indices, Tensor weights, Tensor gate_up_weight, Tensor down_weight, Tensor? gate_up_bias=None, Tensor? down_bias=None, *, str? activation=None, str? gate_up_layout=None, float? alpha=None, float? limit=None, float? up_offset=None, Tensor(a!) out) -> ()",
+        "moe_experts", _fake_moe_experts, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_moe_route(logits, bias=None, *, top_k, scoring=None, renormalize=None, scale=None, groups=None, top_groups=None, group_score=None):
+    *axis_rows, _ = logits.shape
+    result_weights = logits.new_empty((*axis_rows, top_k), dtype=torch.float32)
+    result_indices = logits.new_empty((*axis_rows, top_k), dtype=torch.int32)
+    return result_weights, result_indices
+
+
+def moe_route(logits, bias=None, *, top_k, scoring=None, renormalize=None, scale=None, groups=None, top_groups=None, group_score=None, out=None):
+    refuse_gradients("moe.route", logits, bias)
+    if out is None:
+        return _layerzero.moe_route.default(logits, bias, top_k=top_k, scoring=scoring, renormalize=renormalize, scale=scale, groups=groups, top_groups=top_groups, group_score=group_score)
+    out = out_tensors("moe.route", out, 2)
+    _layerzero.moe_route.out(logits, bias, top_k=top_k, scoring=scoring, renormalize=renormalize, scale=scale, groups=groups, top_groups=top_groups, group_score=group_score, out_weights=out[0], out_indices=out[1])
+    return out
+
+
+OVERLOADS += [
+    Overload(
+        "moe_route(Tensor logits, Tensor? bias=None, *, SymInt top_k, str? scoring=None, bool? renormalize=None, float? scale=None, SymInt? groups=None, SymInt? top_groups=None, str? group_score=None) -> (Tensor, Tensor)",
+        "moe_route", _fake_moe_route, {}, 2, (),
+    ),
+    Overload(
+        "moe_route.out(Tensor logits, Tensor? bias=None, *, SymInt top_k, str? scoring=None, bool? renormalize=None, float? scale=None, SymInt? groups=None, SymInt? top_groups=None, str? group_score=None, Tensor(a!) out_weights, Tensor(b!) out_indices) -> ()",
+        "moe_route", _fake_moe_route, {}, 2, ("out_weights", "out_indices"),
+    ),
+]
+
+
+def _fake_norm_ada(x, scale, shift, *, eps=None):
+    axis_batch, axis_seq, axis_hidden = x.shape
+    result_output = x.new_empty((axis_batch, axis_seq, axis_hidden), dtype=x.dtype)
+    return result_output
+
+
+def norm_ada(x, scale, shift, *, eps=None, out=None):
+    refuse_gradients("norm.ada", x, scale, shift)
+    if out is None:
+        return _layerzero.norm_ada.default(x, scale, shift, eps=eps)
+    out = out_tensors("norm.ada", out, 1)
+    _layerzero.norm_ada.out(x, scale, shift, eps=eps, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "norm_ada(Tensor x, Tensor scale, Tensor shift, *, float? eps=None) -> Tensor",
+        "norm_ada", _fake_norm_ada, {}, 1, (),
+    ),
+    Overload(
+        "norm_ada.out(Tensor x, Tensor scale, Tensor shift, *, float? eps=None, Tensor(a!) out) -> ()",
+        "norm_ada", _fake_norm_ada, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_norm_group(x, weight=None, bias=None, *, groups, eps=None, activation=None):
+    axis_batch, axis_channels, axis_spatial = x.shape
+    result_output = x.new_empty((axis_batch, axis_channels, axis_spatial), dtype=x.dtype)
+    return result_output
+
+
+def norm_group(x, weight=None, bias=None, *, groups, eps=None, activation=None, out=None):
+    refuse_gradients("norm.group", x, weight, bias)
+    if out is None:
+        return _layerzero.norm_group.default(x, weight, bias, groups=groups, eps=eps, activation=activation)
+    out = out_tensors("norm.group", out, 1)
+    _layerzero.norm_group.out(x, weight, bias, groups=groups, eps=eps, activation=activation, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "norm_group(Tensor x, Tensor? weight=None, Tensor? bias=None, *, SymInt groups, float? eps=None, str? activation=None) -> Tensor",
+        "norm_group", _fake_norm_group, {}, 1, (),
+    ),
+    Overload(
+        "norm_group.out(Tensor x, Tensor? weight=None, Tensor? bias=None, *, SymInt groups, float? eps=None, str? activation=None, Tensor(a!) out) -> ()",
+        "norm_group", _fake_norm_group, {}, 1, ("out",),
     ),
 ]
 
@@ -1475,6 +1766,87 @@ OVERLOADS += [
 ]
 
 
+def _fake_sampling_mask(logits, bitmask):
+    *axis_rows, axis_vocab = logits.shape
+    result_output = logits.new_empty((*axis_rows, axis_vocab), dtype=logits.dtype)
+    return result_output
+
+
+def sampling_mask(logits, bitmask, *, out=None):
+    refuse_gradients("sampling.mask", logits, bitmask)
+    if out is None:
+        return _layerzero.sampling_mask.default(logits, bitmask)
+    out = out_tensors("sampling.mask", out, 1)
+    _layerzero.sampling_mask.out(logits, bitmask, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "sampling_mask(Tensor logits, Tensor bitmask) -> Tensor",
+        "sampling_mask", _fake_sampling_mask, {}, 1, (),
+    ),
+    Overload(
+        "sampling_mask.out(Tensor logits, Tensor bitmask, *, Tensor(a!) out) -> ()",
+        "sampling_mask", _fake_sampling_mask, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_sampling_minp(logits, p_tensor=None, seed_tensor=None, offset_tensor=None, *, p, temperature=None, seed=None, offset=None):
+    *axis_rows, _ = logits.shape
+    result_tokens = logits.new_empty((*axis_rows,), dtype=torch.int32)
+    return result_tokens
+
+
+def sampling_minp(logits, p_tensor=None, seed_tensor=None, offset_tensor=None, *, p, temperature=None, seed=None, offset=None, out=None):
+    refuse_gradients("sampling.minp", logits, p_tensor, seed_tensor, offset_tensor)
+    if out is None:
+        return _layerzero.sampling_minp.default(logits, p_tensor, seed_tensor, offset_tensor, p=p, temperature=temperature, seed=seed, offset=offset)
+    out = out_tensors("sampling.minp", out, 1)
+    _layerzero.sampling_minp.out(logits, p_tensor, seed_tensor, offset_tensor, p=p, temperature=temperature, seed=seed, offset=offset, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "sampling_minp(Tensor logits, Tensor? p_tensor=None, Tensor? seed_tensor=None, Tensor? offset_tensor=None, *, float p, float? temperature=None, SymInt? seed=None, SymInt? offset=None) -> Tensor",
+        "sampling_minp", _fake_sampling_minp, {}, 1, (),
+    ),
+    Overload(
+        "sampling_minp.out(Tensor logits, Tensor? p_tensor=None, Tensor? seed_tensor=None, Tensor? offset_tensor=None, *, float p, float? temperature=None, SymInt? seed=None, SymInt? offset=None, Tensor(a!) out) -> ()",
+        "sampling_minp", _fake_sampling_minp, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_sampling_penalties(logits, output_tokens, prompt_tokens=None, repetition_tensor=None, frequency_tensor=None, presence_tensor=None, *, repetition=None, frequency=None, presence=None):
+    *axis_rows, axis_vocab = logits.shape
+    result_output = logits.new_empty((*axis_rows, axis_vocab), dtype=logits.dtype)
+    return result_output
+
+
+def sampling_penalties(logits, output_tokens, prompt_tokens=None, repetition_tensor=None, frequency_tensor=None, presence_tensor=None, *, repetition=None, frequency=None, presence=None, out=None):
+    refuse_gradients("sampling.penalties", logits, output_tokens, prompt_tokens, repetition_tensor, frequency_tensor, presence_tensor)
+    if out is None:
+        return _layerzero.sampling_penalties.default(logits, output_tokens, prompt_tokens, repetition_tensor, frequency_tensor, presence_tensor, repetition=repetition, frequency=frequency, presence=presence)
+    out = out_tensors("sampling.penalties", out, 1)
+    _layerzero.sampling_penalties.out(logits, output_tokens, prompt_tokens, repetition_tensor, frequency_tensor, presence_tensor, repetition=repetition, frequency=frequency, presence=presence, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "sampling_penalties(Tensor logits, Tensor output_tokens, Tensor? prompt_tokens=None, Tensor? repetition_tensor=None, Tensor? frequency_tensor=None, Tensor? presence_tensor=None, *, float? repetition=None, float? frequency=None, float? presence=None) -> Tensor",
+        "sampling_penalties", _fake_sampling_penalties, {}, 1, (),
+    ),
+    Overload(
+        "sampling_penalties.out(Tensor logits, Tensor output_tokens, Tensor? prompt_tokens=None, Tensor? repetition_tensor=None, Tensor? frequency_tensor=None, Tensor? presence_tensor=None, *, float? repetition=None, float? frequency=None, float? presence=None, Tensor(a!) out) -> ()",
+        "sampling_penalties", _fake_sampling_penalties, {}, 1, ("out",),
+    ),
+]
+
+
 def _fake_sampling_speculative(draft_probs, draft_tokens, target_probs, seed_tensor=None, offset_tensor=None, *, seed=None, offset=None):
     axis_batch, axis_draft_len, _ = draft_probs.shape
     result_tokens = draft_probs.new_empty((axis_batch, axis_draft_len + 1), dtype=torch.int32)
@@ -1553,5 +1925,79 @@ OVERLOADS += [
     Overload(
         "sampling_topp.out(Tensor logits, Tensor? p_tensor=None, Tensor? seed_tensor=None, Tensor? offset_tensor=None, *, float p, SymInt? top_k=None, float? temperature=None, SymInt? seed=None, SymInt? offset=None, Tensor(a!) out) -> ()",
         "sampling_topp", _fake_sampling_topp, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_ssm_scan(x, dt, a, b, c, d=None, dt_bias=None, initial_state=None, *, dt_softplus=None, dt_min=None, dt_max=None, return_state=None):
+    if return_state is None:
+        return_state = False
+    axis_batch, axis_seq, axis_heads, axis_head_dim = x.shape
+    _, _, _, axis_state_dim = b.shape
+    result_output = x.new_empty((axis_batch, axis_seq, axis_heads, axis_head_dim), dtype=x.dtype)
+    result_final_state = x.new_empty((axis_batch, axis_heads, axis_head_dim, axis_state_dim), dtype=torch.float32) if return_state else None
+    if return_state:
+        return result_output, result_final_state
+    return result_output
+
+
+def ssm_scan(x, dt, a, b, c, d=None, dt_bias=None, initial_state=None, *, dt_softplus=None, dt_min=None, dt_max=None, return_state=None, out=None):
+    refuse_gradients("ssm.scan", x, dt, a, b, c, d, dt_bias, initial_state)
+    if return_state:
+        if out is None:
+            return _layerzero.ssm_scan.final_state(x, dt, a, b, c, d, dt_bias, initial_state, dt_softplus=dt_softplus, dt_min=dt_min, dt_max=dt_max)
+        out = out_tensors("ssm.scan", out, 2)
+        _layerzero.ssm_scan.final_state_out(x, dt, a, b, c, d, dt_bias, initial_state, dt_softplus=dt_softplus, dt_min=dt_min, dt_max=dt_max, out_output=out[0], out_final_state=out[1])
+        return out
+    if out is None:
+        return _layerzero.ssm_scan.default(x, dt, a, b, c, d, dt_bias, initial_state, dt_softplus=dt_softplus, dt_min=dt_min, dt_max=dt_max)
+    out = out_tensors("ssm.scan", out, 1)
+    _layerzero.ssm_scan.out(x, dt, a, b, c, d, dt_bias, initial_state, dt_softplus=dt_softplus, dt_min=dt_min, dt_max=dt_max, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "ssm_scan(Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor? d=None, Tensor? dt_bias=None, Tensor? initial_state=None, *, bool? dt_softplus=None, float? dt_min=None, float? dt_max=None) -> Tensor",
+        "ssm_scan", _fake_ssm_scan, {"return_state": False}, 1, (),
+    ),
+    Overload(
+        "ssm_scan.final_state(Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor? d=None, Tensor? dt_bias=None, Tensor? initial_state=None, *, bool? dt_softplus=None, float? dt_min=None, float? dt_max=None) -> (Tensor, Tensor)",
+        "ssm_scan", _fake_ssm_scan, {"return_state": True}, 2, (),
+    ),
+    Overload(
+        "ssm_scan.out(Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor? d=None, Tensor? dt_bias=None, Tensor? initial_state=None, *, bool? dt_softplus=None, float? dt_min=None, float? dt_max=None, Tensor(a!) out) -> ()",
+        "ssm_scan", _fake_ssm_scan, {"return_state": False}, 1, ("out",),
+    ),
+    Overload(
+        "ssm_scan.final_state_out(Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor? d=None, Tensor? dt_bias=None, Tensor? initial_state=None, *, bool? dt_softplus=None, float? dt_min=None, float? dt_max=None, Tensor(a!) out_output, Tensor(b!) out_final_state) -> ()",
+        "ssm_scan", _fake_ssm_scan, {"return_state": True}, 2, ("out_output", "out_final_state"),
+    ),
+]
+
+
+def _fake_ssm_step(x, dt, a, b, c, state, d=None, dt_bias=None, *, dt_softplus=None, dt_min=None, dt_max=None):
+    axis_batch, axis_heads, axis_head_dim = x.shape
+    result_output = x.new_empty((axis_batch, axis_heads, axis_head_dim), dtype=x.dtype)
+    return result_output
+
+
+def ssm_step(x, dt, a, b, c, state, d=None, dt_bias=None, *, dt_softplus=None, dt_min=None, dt_max=None, out=None):
+    refuse_gradients("ssm.step", x, dt, a, b, c, state, d, dt_bias)
+    if out is None:
+        return _layerzero.ssm_step.default(x, dt, a, b, c, state, d, dt_bias, dt_softplus=dt_softplus, dt_min=dt_min, dt_max=dt_max)
+    out = out_tensors("ssm.step", out, 1)
+    _layerzero.ssm_step.out(x, dt, a, b, c, state, d, dt_bias, dt_softplus=dt_softplus, dt_min=dt_min, dt_max=dt_max, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "ssm_step(Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor(a!) state, Tensor? d=None, Tensor? dt_bias=None, *, bool? dt_softplus=None, float? dt_min=None, float? dt_max=None) -> Tensor",
+        "ssm_step", _fake_ssm_step, {}, 1, (),
+    ),
+    Overload(
+        "ssm_step.out(Tensor x, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor(a!) state, Tensor? d=None, Tensor? dt_bias=None, *, bool? dt_softplus=None, float? dt_min=None, float? dt_max=None, Tensor(b!) out) -> ()",
+        "ssm_step", _fake_ssm_step, {}, 1, ("out",),
     ),
 ]

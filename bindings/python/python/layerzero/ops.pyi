@@ -21,6 +21,8 @@ __all__ = [
     "attention_gqa_prefill",
     "attention_gqa_prefill_paged",
     "attention_gqa_prefill_ragged",
+    "attention_linear_decode",
+    "attention_linear_prefill",
     "attention_mla_decode",
     "attention_mla_decode_paged",
     "attention_mla_prefill",
@@ -32,24 +34,36 @@ __all__ = [
     "attention_standard_prefill_paged",
     "attention_standard_prefill_ragged",
     "attention_state_merge",
+    "conv_causal1d",
+    "conv_causal1d_step",
     "dequantize",
     "embedding_lookup",
     "kv_append",
     "kv_compact",
+    "logits_logprobs",
     "mlp_fused",
     "mlp_linear",
     "mlp_linear_int8",
     "mlp_linear_pack",
     "mlp_linear_weight_only",
+    "moe_experts",
+    "moe_route",
+    "norm_ada",
+    "norm_group",
     "norm_layer",
     "norm_rms",
     "norm_rms_add",
     "posenc_alibi",
     "posenc_rope",
     "quantize",
+    "sampling_mask",
+    "sampling_minp",
+    "sampling_penalties",
     "sampling_speculative",
     "sampling_topk",
     "sampling_topp",
+    "ssm_scan",
+    "ssm_step",
     "tokenize_decode",
     "tokenize_encode",
 ]
@@ -1043,6 +1057,180 @@ class _AttentionGqaPrefillRagged:
     ) -> _AttentionGqaPrefillRaggedPlan: ...
 
 attention_gqa_prefill_ragged: _AttentionGqaPrefillRagged
+
+class _AttentionLinearDecodePlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _AttentionLinearDecode:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""One step of linear attention with the gated delta rule; the state is updated in place.
+
+        For batch row b and head h, with its key head h // (heads / key_heads) and S = `state[b,h]`:
+
+            S[i,j] ← exp(g[i]) * S[i,j]
+            r[j]   = beta[b,h] * (v[b,h,j] - Σ_i k[i] * S[i,j])
+            S[i,j] ← S[i,j] + k[i] * r[j]
+            output[b,h,j] = scale * Σ_i q[i] * S[i,j]
+
+        where g is `g[b,h]` for all i with `gate: head`, and `g[b,h,i]` with `gate: channel`. q and k are the rows of that key head; with
+        `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). It equals `attention.linear.prefill` of one position with this state.
+
+        Args:
+            q: `[batch, key_heads, key_dim]` `T`. Queries.
+            k: `[batch, key_heads, key_dim]` `T`. Keys.
+            v: `[batch, heads, value_dim]` `T`. Values.
+            g: head: `[batch, heads]`; channel: `[batch, heads, key_dim]` float32. Logarithm of the decay of the state.
+            beta: `[batch, heads]` `B`. How much of the state this position replaces.
+            state: `[batch, heads, key_dim, value_dim]` float32. The state; replaced by the state after this position.
+            scale: Factor of the output (default `1 / sqrt(key_dim)`).
+            gate: Whether a head has one decay or one for each key feature (default `head`).
+            qk_l2norm: Whether queries and keys are normalized first (default `false`).
+
+        Returns:
+            output: `[batch, heads, value_dim]` `T`. The result.
+
+        Example:
+            q = torch.randn((1, 32, 128), dtype=torch.bfloat16)
+            k = torch.randn((1, 32, 128), dtype=torch.bfloat16)
+            v = torch.randn((1, 32, 128), dtype=torch.bfloat16)
+            g = torch.randn((1, 32, 128), dtype=torch.float32)
+            beta = torch.randn((1, 32), dtype=torch.float32)
+            state = torch.randn((1, 32, 128, 128), dtype=torch.float32)
+            output = lz.ops.attention_linear_decode(q, k, v, g, beta, state, gate="channel", qk_l2norm=True)
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionLinearDecodePlan: ...
+
+attention_linear_decode: _AttentionLinearDecode
+
+class _AttentionLinearPrefillPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        initial_state: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionLinearPrefill:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        initial_state: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Linear attention with the gated delta rule over whole sequences, with initial and final state.
+
+        For batch row b and head h, with its key head h // (heads / key_heads), S a matrix of key_dim by value_dim that starts as
+        `initial_state[b,h]` (0 if not given), and for each position t in order:
+
+            S[i,j] ← exp(g[i]) * S[i,j]
+            r[j]   = beta[b,t,h] * (v[b,t,h,j] - Σ_i k[i] * S[i,j])
+            S[i,j] ← S[i,j] + k[i] * r[j]
+            output[b,t,h,j] = scale * Σ_i q[i] * S[i,j]
+
+        where g is `g[b,t,h]` for all i with `gate: head` (Qwen3-Next), and `g[b,t,h,i]` with `gate: channel` (Kimi Linear). q and k are
+        the rows of that key head; with `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). `final_state[b,h]` is S after the last
+        position. All in exact arithmetic (f32 or wider in kernels), rounded once.
+
+        Args:
+            q: `[batch, seq, key_heads, key_dim]` `T`. Queries.
+            k: `[batch, seq, key_heads, key_dim]` `T`. Keys.
+            v: `[batch, seq, heads, value_dim]` `T`. Values.
+            g: head: `[batch, seq, heads]`; channel: `[batch, seq, heads, key_dim]` float32. Logarithm of the decay of the state.
+            beta: `[batch, seq, heads]` `B`. How much of the state each position replaces.
+            initial_state: `[batch, heads, key_dim, value_dim]` float32. The state before the first position; absent means 0.
+            scale: Factor of the output (default `1 / sqrt(key_dim)`).
+            gate: Whether a head has one decay or one for each key feature (default `head`).
+            qk_l2norm: Whether queries and keys are normalized first (default `false`).
+            return_state: Whether the final state is returned (default `false`).
+
+        Returns:
+            output: `[batch, seq, heads, value_dim]` `T`. The result of each position.
+            final_state: `[batch, heads, key_dim, value_dim]` float32. The state after the last position. Only where `return_state`.
+
+        Example:
+            q = torch.randn((1, 256, 16, 128), dtype=torch.bfloat16)
+            k = torch.randn((1, 256, 16, 128), dtype=torch.bfloat16)
+            v = torch.randn((1, 256, 32, 128), dtype=torch.bfloat16)
+            g = torch.randn((1, 256, 32), dtype=torch.float32)
+            beta = torch.randn((1, 256, 32), dtype=torch.bfloat16)
+            output, final_state = lz.ops.attention_linear_prefill(q, k, v, g, beta, qk_l2norm=True, return_state=True)
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        initial_state: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        gate: Literal["head", "channel"] | None = None,
+        qk_l2norm: bool | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionLinearPrefillPlan: ...
+
+attention_linear_prefill: _AttentionLinearPrefill
 
 class _AttentionMlaDecodePlan(PlanHandle):
     def run(
@@ -2055,6 +2243,138 @@ class _AttentionStateMerge:
 
 attention_state_merge: _AttentionStateMerge
 
+class _ConvCausal1dPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _ConvCausal1d:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Short causal convolution of each channel along the sequence, with initial and final state.
+
+        For batch row b, position t and channel c, with W = width and the inputs before the sequence taken from the state:
+
+            u[b,t,c]      = x[b,t,c]                             for t ≥ 0
+            u[b,t,c]      = initial_state[b,c,t + W - 1]         for -W < t < 0, 0 if not given
+            output[b,t,c] = act(Σ_k weight[c,k] * u[b, t + k - W + 1, c] + bias[c])
+
+        in exact arithmetic, rounded to T once. `bias` is 0 if not given. none(z) = z and silu(z) = z / (1 + exp(-z)). The final state
+        is the last W - 1 inputs, `final_state[b,c,j] = u[b, seq + j - W + 1, c]`: the initial state of the next part of the sequence.
+
+        Args:
+            x: `[batch, seq, channels]` `T`. The input, channels last.
+            weight: `[channels, width]` `W`. Taps of each channel; the last one multiplies the current input.
+            bias: `[channels]` `W`. Addend of each channel; absent means 0.
+            initial_state: `[batch, channels, width - 1]` `T`. The inputs before the first one, oldest first; absent means 0.
+            activation: Applied to each output before it is rounded (default `none`).
+            return_state: Whether the final state is returned (default `false`).
+
+        Returns:
+            output: `[batch, seq, channels]` `T`. The result.
+            final_state: `[batch, channels, width - 1]` `T`. The last inputs, oldest first. Only where `return_state`.
+
+        Example:
+            x = torch.randn((1, 2048, 4352), dtype=torch.bfloat16)
+            weight = torch.randn((4352, 4), dtype=torch.bfloat16)
+            bias = torch.randn((4352,), dtype=torch.bfloat16)
+            output, final_state = lz.ops.conv_causal1d(x, weight, bias, activation="silu", return_state=True)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ConvCausal1dPlan: ...
+
+conv_causal1d: _ConvCausal1d
+
+class _ConvCausal1dStepPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _ConvCausal1dStep:
+    def __call__(
+        self,
+        x: _T,
+        state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""One step of a short causal convolution; the state of each channel is shifted in place.
+
+        For batch row b and channel c, with W = width:
+
+            u[j]        = state[b,c,j] for j < W - 1, and u[W - 1] = x[b,c]
+            output[b,c] = act(Σ_k weight[c,k] * u[k] + bias[c])
+            state[b,c,j] ← u[j + 1]
+
+        in exact arithmetic, rounded to T once. `bias` is 0 if not given. It equals `conv.causal1d` of one position with this state.
+
+        Args:
+            x: `[batch, channels]` `T`. The input of this step.
+            state: `[batch, channels, width - 1]` `T`. The previous inputs, oldest first; shifted by one.
+            weight: `[channels, width]` `W`. Taps of each channel; the last one multiplies the current input.
+            bias: `[channels]` `W`. Addend of each channel; absent means 0.
+            activation: Applied to each output before it is rounded (default `none`).
+
+        Returns:
+            output: `[batch, channels]` `T`. The result.
+
+        Example:
+            x = torch.randn((16, 8192), dtype=torch.bfloat16)
+            state = torch.randn((16, 8192, 3), dtype=torch.bfloat16)
+            weight = torch.randn((8192, 4), dtype=torch.bfloat16)
+            output = lz.ops.conv_causal1d_step(x, state, weight, activation="silu")
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ConvCausal1dStepPlan: ...
+
+conv_causal1d_step: _ConvCausal1dStep
+
 class _DequantizePlan(PlanHandle):
     def run(
         self,
@@ -2311,6 +2631,64 @@ class _KvCompact:
     ) -> _KvCompactPlan: ...
 
 kv_compact: _KvCompact
+
+class _LogitsLogprobsPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        tokens: Tensor,
+        *,
+        top_k: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T, _T, _T]: ...
+
+class _LogitsLogprobs:
+    def __call__(
+        self,
+        logits: _T,
+        tokens: Tensor,
+        *,
+        top_k: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T, _T, _T]:
+        r"""Log-probability and rank of one token per row, and the most likely tokens of each row.
+
+        For row r, with z = `logits[r]` and m the largest of its values that is not NaN, in exact arithmetic, rounded to f32:
+
+            logprob(t)  = (z[t] - m) - ln Σ_j exp(z[j] - m)
+            logprobs[r] = logprob(tokens[r])
+            ranks[r]    = 1 + the number of tokens j with z[j] > z[tokens[r]]
+
+        `top_tokens[r]` are the top_k tokens with the largest logits, sorted by logit, larger first, lower index first among equals,
+        NaN last; `top_logprobs[r]` are their log-probabilities. A NaN or +∞ logit makes sums NaN, as in torch.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            tokens: `[rows...]` int32. The token of each row, such as the sampled one.
+            top_k: Most likely tokens to report (default `0`).
+
+        Returns:
+            logprobs: `[rows...]` float32. Log-probability of each row's token.
+            ranks: `[rows...]` int32. Rank of each row's token; 1 for the most likely one.
+            top_logprobs: `[rows..., top_k]` float32. Log-probabilities of the most likely tokens.
+            top_tokens: `[rows..., top_k]` int32. The most likely tokens, best first.
+
+        Example:
+            logits = torch.randn((16, 151936), dtype=torch.bfloat16)
+            tokens = torch.randint(151936, (16,), dtype=torch.int32)
+            logprobs, ranks, top_logprobs, top_tokens = lz.ops.logits_logprobs(logits, tokens, top_k=20)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        *,
+        top_k: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _LogitsLogprobsPlan: ...
+
+logits_logprobs: _LogitsLogprobs
 
 class _MlpFusedPlan(PlanHandle):
     def run(
@@ -2671,6 +3049,325 @@ class _MlpLinearWeightOnly:
     ) -> _MlpLinearWeightOnlyPlan: ...
 
 mlp_linear_weight_only: _MlpLinearWeightOnly
+
+class _MoeExpertsPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        down_weight: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MoeExperts:
+    def __call__(
+        self,
+        x: _T,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        down_weight: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The gated feed-forward blocks of the chosen experts of each token, and their weighted sum.
+
+        For row r and the slots j with e = `indices[r,j]` ≥ 0, with m over the intermediate features:
+
+            g[m] = Σ_i x[r,i] * gate_up_weight[e, gate(m), i] + gate_up_bias[e, gate(m)]
+            u[m] = Σ_i x[r,i] * gate_up_weight[e, up(m), i] + gate_up_bias[e, up(m)]
+            h[m] = act(g'[m]) * (u'[m] + up_offset)
+            y[o] = Σ_m h[m] * down_weight[e,o,m] + down_bias[e,o]
+            output[r,o] = Σ_j weights[r,j] * y[o]
+
+        With `halves`, gate(m) = m and up(m) = intermediate + m; with `interleaved`, gate(m) = 2m and up(m) = 2m + 1.
+        If limit > 0, g' = min(g, limit) and u' = min(max(u, -limit), limit), otherwise g' = g and u' = u; NaN stays NaN. Biases are
+        0 if not given, an empty sum is 0, and a slot with index -1 adds nothing. All intermediate values are exact (f32 or wider in
+        kernels); the output is rounded to T once. The activations are those of `mlp.fused`, except that
+        silu(z) = z / (1 + exp(-alpha z)).
+
+        Mixtral, Qwen3-MoE and DeepSeek-V3 use the defaults. GPT-OSS has biases, `interleaved`, alpha 1.702, limit 7 and up_offset 1.
+
+        Args:
+            x: `[rows..., in_features]` `T`. The tokens.
+            indices: `[rows..., top_k]` int32. The chosen experts of each token, from `moe.route`; -1 for none, as for experts of another device.
+            weights: `[rows..., top_k]` float32. The weight of each chosen expert.
+            gate_up_weight: `[experts, 2 * intermediate, in_features]` `T`. Weights of the gate and up projections of each expert.
+            down_weight: `[experts, out_features, intermediate]` `T`. Weights of the down projection of each expert.
+            gate_up_bias: `[experts, 2 * intermediate]` `T`. Biases of the gate and up projections.
+            down_bias: `[experts, out_features]` `T`. Biases of the down projection.
+            activation: Applied to the gate (default `silu`).
+            gate_up_layout: Order of gate and up rows (default `halves`).
+            alpha: Steepness of silu (default `1`).
+            limit: Bound of gate and up; 0 means none (default `0`).
+            up_offset: Added to up (default `0`).
+
+        Returns:
+            output: `[rows..., out_features]` `T`. The weighted sum of the experts' results.
+
+        Example:
+            x = torch.randn((128, 7168), dtype=torch.bfloat16)
+            indices = torch.full((128, 8), 7, dtype=torch.int32)
+            weights = torch.randn((128, 8), dtype=torch.float32)
+            gate_up_weight = torch.randn((8, 4096, 7168), dtype=torch.bfloat16)
+            down_weight = torch.randn((8, 7168, 2048), dtype=torch.bfloat16)
+            output = lz.ops.moe_experts(x, indices, weights, gate_up_weight, down_weight)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up_weight: Tensor,
+        down_weight: Tensor,
+        gate_up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        gate_up_layout: Literal["halves", "interleaved"] | None = None,
+        alpha: float | None = None,
+        limit: float | None = None,
+        up_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MoeExpertsPlan: ...
+
+moe_experts: _MoeExperts
+
+class _MoeRoutePlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        bias: Tensor | None = None,
+        *,
+        top_k: int,
+        scoring: Literal["softmax", "sigmoid"] | None = None,
+        renormalize: bool | None = None,
+        scale: float | None = None,
+        groups: int | None = None,
+        top_groups: int | None = None,
+        group_score: Literal["top1", "top2_sum"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T]: ...
+
+class _MoeRoute:
+    def __call__(
+        self,
+        logits: _T,
+        bias: Tensor | None = None,
+        *,
+        top_k: int,
+        scoring: Literal["softmax", "sigmoid"] | None = None,
+        renormalize: bool | None = None,
+        scale: float | None = None,
+        groups: int | None = None,
+        top_groups: int | None = None,
+        group_score: Literal["top1", "top2_sum"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T]:
+        r"""Chooses the experts of each token and computes their weights (mixture-of-experts router).
+
+        **Scores.** For row r and expert e, with m the largest logit of the row that is not NaN, in f64:
+
+            softmax:  a[e] = exp(logits[r,e] - m)          score[e] = a[e] / Σ_j a[j]
+            sigmoid:  a[e] = score[e] = 1 / (1 + exp(-logits[r,e]))
+
+        **Choice.** Experts are compared by `c[e] = score[e] + bias[e]`, or by their logits if `bias` is not given, which is the same
+        order without rounding. The larger one comes first, and the lower index among equals; NaN comes last. `bias` affects only
+        the choice, not the weights.
+
+        **Groups.** With groups > 1, adjacent experts form groups of experts / groups. The score of a group is the largest c of its
+        experts (`top1`), or the sum of its two largest (`top2_sum`; of its only one in a group of one). Only experts of the best
+        top_groups groups, by the same order, can be chosen.
+
+        **Weights.** The first top_k experts are `indices`, best first. The weight of the chosen expert e is
+
+            weights = scale * a[e] / Σ_chosen a[j]          if renormalize, 0 if the sum is 0
+            weights = scale * score[e]                      otherwise
+
+        rounded to f32. A softmax over the chosen logits only (GPT-OSS) is `softmax` with `renormalize`.
+
+        Args:
+            logits: `[rows..., experts]` `T`. Output of the router's linear layer.
+            bias: `[experts]` float32. Added to the scores for the choice only; absent means none.
+            top_k: Experts per token (required).
+            scoring: How logits become scores (default `softmax`).
+            renormalize: Whether the weights of a token sum to scale (default `true`).
+            scale: Factor of all weights (default `1`).
+            groups: Groups of adjacent experts (default `1`).
+            top_groups: Groups of which experts can be chosen; half of them by default (default `(groups + 1) // 2`).
+            group_score: How groups are compared; top2_sum needs bias, which may be zeros (default `top1`).
+
+        Returns:
+            weights: `[rows..., top_k]` float32. Weight of each chosen expert.
+            indices: `[rows..., top_k]` int32. The chosen experts, best first.
+
+        Example:
+            logits = torch.randn((64, 32), dtype=torch.bfloat16)
+            weights, indices = lz.ops.moe_route(logits, top_k=4)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        bias: Tensor | None = None,
+        *,
+        top_k: int,
+        scoring: Literal["softmax", "sigmoid"] | None = None,
+        renormalize: bool | None = None,
+        scale: float | None = None,
+        groups: int | None = None,
+        top_groups: int | None = None,
+        group_score: Literal["top1", "top2_sum"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MoeRoutePlan: ...
+
+moe_route: _MoeRoute
+
+class _NormAdaPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        scale: Tensor,
+        shift: Tensor,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _NormAda:
+    def __call__(
+        self,
+        x: _T,
+        scale: Tensor,
+        shift: Tensor,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Layer normalization modulated by a scale and a shift of each batch row (adaptive layer norm).
+
+        For batch row b and position t, in exact arithmetic, rounded to T once:
+
+            mean          = (1 / hidden) Σ_i x[b,t,i]
+            var           = (1 / hidden) Σ_i (x[b,t,i] - mean)²
+            output[b,t,i] = (x[b,t,i] - mean) / sqrt(var + eps) * (1 + scale[b,i]) + shift[b,i]
+
+        This is the modulated norm of diffusion transformers (DiT, Stable Diffusion 3, FLUX).
+
+        Args:
+            x: `[batch, seq, hidden]` `T`. The rows to normalize.
+            scale: `[batch, hidden]` `W`. Factor of each feature, minus 1.
+            shift: `[batch, hidden]` `W`. Addend of each feature.
+            eps: Added to the variance before the root (default `1e-6`).
+
+        Returns:
+            output: `[batch, seq, hidden]` `T`. The modulated rows.
+
+        Example:
+            x = torch.randn((8, 256, 1152), dtype=torch.float16)
+            scale = torch.randn((8, 1152), dtype=torch.float16)
+            shift = torch.randn((8, 1152), dtype=torch.float16)
+            output = lz.ops.norm_ada(x, scale, shift)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormAdaPlan: ...
+
+norm_ada: _NormAda
+
+class _NormGroupPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        groups: int,
+        eps: float | None = None,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _NormGroup:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        groups: int,
+        eps: float | None = None,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Group normalization of channels, with an optional activation.
+
+        Adjacent channels form groups of channels / groups. For batch row b and group g, with n its number of elements, over the channels c
+        of the group and all positions s:
+
+            mean[b,g] = (1 / n) Σ x[b,c,s]
+            var[b,g]  = (1 / n) Σ (x[b,c,s] - mean[b,g])²
+            output[b,c,s] = act((x[b,c,s] - mean[b,g]) / sqrt(var[b,g] + eps) * weight[c] + bias[c])
+
+        in exact arithmetic, rounded to T once. `weight` is 1 and `bias` is 0 if not given. none(z) = z and
+        silu(z) = z / (1 + exp(-z)). Images are passed with their positions flattened.
+
+        Args:
+            x: `[batch, channels, spatial]` `T`. The input, channels first.
+            weight: `[channels]` `W`. Factor of each channel; absent means 1.
+            bias: `[channels]` `W`. Addend of each channel; absent means 0.
+            groups: Number of groups (required).
+            eps: Added to the variance before the root (default `1e-5`).
+            activation: Applied to each output before it is rounded (default `none`).
+
+        Returns:
+            output: `[batch, channels, spatial]` `T`. The normalized input.
+
+        Example:
+            x = torch.randn((2, 1280, 256), dtype=torch.float16)
+            weight = torch.randn((1280,), dtype=torch.float16)
+            bias = torch.randn((1280,), dtype=torch.float16)
+            output = lz.ops.norm_group(x, weight, bias, groups=32)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        groups: int,
+        eps: float | None = None,
+        activation: Literal["none", "silu"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormGroupPlan: ...
+
+norm_group: _NormGroup
 
 class _NormLayerPlan(PlanHandle):
     def run(
@@ -3075,6 +3772,214 @@ class _Quantize:
 
 quantize: _Quantize
 
+class _SamplingMaskPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        bitmask: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SamplingMask:
+    def __call__(
+        self,
+        logits: _T,
+        bitmask: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Sets the logits of tokens that a grammar does not allow to -∞.
+
+        For row r and token t:
+
+            output[r,t] = logits[r,t]     if bit t % 32 of bitmask[r, t // 32] is 1
+            output[r,t] = -∞              otherwise
+
+        The lowest bit of a word is the first token. This is the bitmask of xgrammar and llguidance; bits past the vocabulary are
+        ignored.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            bitmask: `[rows..., ceil_div(vocab, 32)]` int32. One bit per token; 1 allows it.
+
+        Returns:
+            output: `[rows..., vocab]` `T`. The logits of allowed tokens, -∞ for the others.
+
+        Example:
+            logits = torch.randn((16, 151936), dtype=torch.bfloat16)
+            bitmask = torch.zeros((16, 4748), dtype=torch.int32)
+            output = lz.ops.sampling_mask(logits, bitmask)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        bitmask: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingMaskPlan: ...
+
+sampling_mask: _SamplingMask
+
+class _SamplingMinpPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SamplingMinp:
+    def __call__(
+        self,
+        logits: _T,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Samples one token per row from those at least p times as likely as the most likely one (min-p).
+
+        **Candidates.** Tokens whose logit is NaN are never sampled. A row without a finite or +∞ logit gives -1. Otherwise, with m the
+        largest logit of the row that is not NaN, the weight of token t in f64 is
+
+            w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
+
+        (0 for a logit of -∞ at any temperature). The tokens with w ≥ p are kept; the most likely one has weight 1.
+
+        **Random numbers.** As in `sampling.topp`, with the constant 4: row r (counted in row-major order from 0) uses one block of
+        Philox4x32-10 with n = r + 4 * 2⁵⁶, whose first two words give u. With the kept tokens in order of their index, running f64
+        sums of their weights and the last such sum `total`, the sampled token is the first one whose running sum is > u * total; if
+        rounding leaves none, the last kept one with a positive weight.
+
+        LayerZero's kernels produce identical tokens; kernels of other libraries are tested by their distribution.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            p_tensor: `[rows...]` float32. Overrides p for each row; 1 keeps only the most likely tokens.
+            seed_tensor: `[]` int64. Overrides seed, so that each replay of a captured graph can use a new one.
+            offset_tensor: `[]` int64. Overrides offset, so that each replay of a captured graph can use a new one.
+            p: Least probability of a kept token, relative to the most likely one (required).
+            temperature: Divides the logits; small values favor the most likely token (default `1`).
+            seed: Key of the random numbers, as 64 bits (default `0`).
+            offset: First two words of the counter, as 64 bits; increment it with every call (default `0`).
+
+        Returns:
+            tokens: `[rows...]` int32. The sampled token of each row, or -1.
+
+        Example:
+            logits = torch.randn((1, 32000), dtype=torch.float16)
+            tokens = lz.ops.sampling_minp(logits, p=0.05, temperature=1.5)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingMinpPlan: ...
+
+sampling_minp: _SamplingMinp
+
+class _SamplingPenaltiesPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        output_tokens: Tensor,
+        prompt_tokens: Tensor | None = None,
+        repetition_tensor: Tensor | None = None,
+        frequency_tensor: Tensor | None = None,
+        presence_tensor: Tensor | None = None,
+        *,
+        repetition: float | None = None,
+        frequency: float | None = None,
+        presence: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SamplingPenalties:
+    def __call__(
+        self,
+        logits: _T,
+        output_tokens: Tensor,
+        prompt_tokens: Tensor | None = None,
+        repetition_tensor: Tensor | None = None,
+        frequency_tensor: Tensor | None = None,
+        presence_tensor: Tensor | None = None,
+        *,
+        repetition: float | None = None,
+        frequency: float | None = None,
+        presence: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Repetition, frequency and presence penalties of tokens that occurred before.
+
+        For row r and token t, with c the number of occurrences of t in `output_tokens[r]`, and z = `logits[r,t]`:
+
+            z'          = z / repetition if z > 0, else z * repetition     if t occurs in output_tokens[r] or prompt_tokens[r]
+            z'          = z                                                otherwise
+            output[r,t] = z' - frequency * c - presence * (1 if c > 0 else 0)
+
+        in exact arithmetic, rounded to T once. Entries of -1 in the token lists are padding. These are the penalties of OpenAI's API
+        (frequency and presence) and of CTRL (repetition), in the order of vLLM.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalized log-probabilities.
+            output_tokens: `[rows..., generated]` int32. The tokens generated so far, padded with -1.
+            prompt_tokens: `[rows..., prompt]` int32. The tokens of the prompt, padded with -1; only the repetition penalty counts them.
+            repetition_tensor: `[rows...]` float32. Overrides repetition for each row.
+            frequency_tensor: `[rows...]` float32. Overrides frequency for each row.
+            presence_tensor: `[rows...]` float32. Overrides presence for each row.
+            repetition: Divides positive and multiplies negative logits of tokens that occurred; 1 changes nothing (default `1`).
+            frequency: Subtracted once for every occurrence (default `0`).
+            presence: Subtracted if the token occurred (default `0`).
+
+        Returns:
+            output: `[rows..., vocab]` `T`. The penalized logits.
+
+        Example:
+            logits = torch.randn((16, 151936), dtype=torch.bfloat16)
+            output_tokens = torch.arange(1024, dtype=torch.int32)
+            output = lz.ops.sampling_penalties(logits, output_tokens, presence=1.5)
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        output_tokens: Tensor,
+        prompt_tokens: Tensor | None = None,
+        repetition_tensor: Tensor | None = None,
+        frequency_tensor: Tensor | None = None,
+        presence_tensor: Tensor | None = None,
+        *,
+        repetition: float | None = None,
+        frequency: float | None = None,
+        presence: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingPenaltiesPlan: ...
+
+sampling_penalties: _SamplingPenalties
+
 class _SamplingSpeculativePlan(PlanHandle):
     def run(
         self,
@@ -3352,6 +4257,198 @@ class _SamplingTopp:
     ) -> _SamplingToppPlan: ...
 
 sampling_topp: _SamplingTopp
+
+class _SsmScanPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _SsmScan:
+    def __call__(
+        self,
+        x: _T,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Selective state space model (Mamba-2) over whole sequences, with initial and final state.
+
+        For batch row b and head h, with its group r = h // (heads / groups), H a matrix of head_dim by state_dim that starts as
+        `initial_state[b,h]` (0 if not given), and for each position t in order:
+
+            z  = dt[b,t,h] + dt_bias[h]
+            δ  = ln(1 + exp(z)) if dt_softplus, else z; then at least dt_min, and at most dt_max if dt_max > 0
+            H[p,n] ← exp(δ * a[h]) * H[p,n] + δ * x[b,t,h,p] * b[b,t,r,n]
+            output[b,t,h,p] = Σ_n H[p,n] * c[b,t,r,n] + d[h] * x[b,t,h,p]
+
+        `dt_bias` and `d` are 0 if not given. `final_state[b,h]` is H after the last position. All in exact arithmetic (f32 or wider in
+        kernels), rounded once.
+
+        Args:
+            x: `[batch, seq, heads, head_dim]` `T`. The input.
+            dt: `[batch, seq, heads]` `T`. Time step of each head, before bias and softplus.
+            a: `[heads]` float32. Rate of each head; negative in models.
+            b: `[batch, seq, groups, state_dim]` `T`. Input projection of the state.
+            c: `[batch, seq, groups, state_dim]` `T`. Output projection of the state.
+            d: `[heads]` float32. Factor of the input that is added to the output; absent means 0.
+            dt_bias: `[heads]` float32. Added to dt; absent means 0.
+            initial_state: `[batch, heads, head_dim, state_dim]` float32. The state before the first position; absent means 0.
+            dt_softplus: Whether the softplus of dt is used (default `true`).
+            dt_min: Least time step (default `0`).
+            dt_max: Largest time step; 0 means none (default `0`).
+            return_state: Whether the final state is returned (default `false`).
+
+        Returns:
+            output: `[batch, seq, heads, head_dim]` `T`. The result of each position.
+            final_state: `[batch, heads, head_dim, state_dim]` float32. The state after the last position. Only where `return_state`.
+
+        Example:
+            x = torch.randn((1, 2048, 64, 64), dtype=torch.bfloat16)
+            dt = torch.randn((1, 2048, 64), dtype=torch.bfloat16)
+            a = torch.randn((64,), dtype=torch.float32)
+            b = torch.randn((1, 2048, 1, 128), dtype=torch.bfloat16)
+            c = torch.randn((1, 2048, 1, 128), dtype=torch.bfloat16)
+            d = torch.randn((64,), dtype=torch.float32)
+            dt_bias = torch.randn((64,), dtype=torch.float32)
+            output, final_state = lz.ops.ssm_scan(x, dt, a, b, c, d, dt_bias, return_state=True)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        return_state: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SsmScanPlan: ...
+
+ssm_scan: _SsmScan
+
+class _SsmStepPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        state: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SsmStep:
+    def __call__(
+        self,
+        x: _T,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        state: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""One step of a selective state space model (Mamba-2); the state is updated in place.
+
+        For batch row b and head h, with its group r = h // (heads / groups) and H = `state[b,h]`:
+
+            z  = dt[b,h] + dt_bias[h]
+            δ  = ln(1 + exp(z)) if dt_softplus, else z; then at least dt_min, and at most dt_max if dt_max > 0
+            H[p,n] ← exp(δ * a[h]) * H[p,n] + δ * x[b,h,p] * b[b,r,n]
+            output[b,h,p] = Σ_n H[p,n] * c[b,r,n] + d[h] * x[b,h,p]
+
+        `dt_bias` and `d` are 0 if not given. It equals `ssm.scan` of one position with this state.
+
+        Args:
+            x: `[batch, heads, head_dim]` `T`. The input.
+            dt: `[batch, heads]` `T`. Time step of each head, before bias and softplus.
+            a: `[heads]` float32. Rate of each head; negative in models.
+            b: `[batch, groups, state_dim]` `T`. Input projection of the state.
+            c: `[batch, groups, state_dim]` `T`. Output projection of the state.
+            state: `[batch, heads, head_dim, state_dim]` float32. The state; replaced by the state after this position.
+            d: `[heads]` float32. Factor of the input that is added to the output; absent means 0.
+            dt_bias: `[heads]` float32. Added to dt; absent means 0.
+            dt_softplus: Whether the softplus of dt is used (default `true`).
+            dt_min: Least time step (default `0`).
+            dt_max: Largest time step; 0 means none (default `0`).
+
+        Returns:
+            output: `[batch, heads, head_dim]` `T`. The result.
+
+        Example:
+            x = torch.randn((16, 64, 64), dtype=torch.bfloat16)
+            dt = torch.randn((16, 64), dtype=torch.bfloat16)
+            a = torch.randn((64,), dtype=torch.float32)
+            b = torch.randn((16, 1, 128), dtype=torch.bfloat16)
+            c = torch.randn((16, 1, 128), dtype=torch.bfloat16)
+            state = torch.randn((16, 64, 64, 128), dtype=torch.float32)
+            d = torch.randn((64,), dtype=torch.float32)
+            dt_bias = torch.randn((64,), dtype=torch.float32)
+            output = lz.ops.ssm_step(x, dt, a, b, c, state, d, dt_bias)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        state: Tensor,
+        d: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        *,
+        dt_softplus: bool | None = None,
+        dt_min: float | None = None,
+        dt_max: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SsmStepPlan: ...
+
+ssm_step: _SsmStep
 
 class _TokenizeDecodePlan(PlanHandle):
     def run(

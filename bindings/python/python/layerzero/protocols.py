@@ -225,6 +225,45 @@ class AttentionGqaPrefillRagged(Protocol):
     ) -> Any: ...
 
 
+class AttentionLinearDecode(Protocol):
+    r"""A kernel of `attention.linear.decode`: One step of linear attention with the gated delta rule; the state is updated in place. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        state: Any,
+        /,
+        *,
+        scale: float,
+        gate: Literal["head", "channel"],
+        qk_l2norm: bool,
+    ) -> Any: ...
+
+
+class AttentionLinearPrefill(Protocol):
+    r"""A kernel of `attention.linear.prefill`: Linear attention with the gated delta rule over whole sequences, with initial and final state. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        initial_state: Any,
+        /,
+        *,
+        scale: float,
+        gate: Literal["head", "channel"],
+        qk_l2norm: bool,
+        return_state: bool,
+    ) -> Any: ...
+
+
 class AttentionMlaDecode(Protocol):
     r"""A kernel of `attention.mla.decode`: One decode step of multi-head latent attention over a contiguous compressed cache. A kernel may take `out=None` as well."""
 
@@ -440,6 +479,37 @@ class AttentionStateMerge(Protocol):
     ) -> Any: ...
 
 
+class ConvCausal1d(Protocol):
+    r"""A kernel of `conv.causal1d`: Short causal convolution of each channel along the sequence, with initial and final state. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        initial_state: Any,
+        /,
+        *,
+        activation: Literal["none", "silu"],
+        return_state: bool,
+    ) -> Any: ...
+
+
+class ConvCausal1dStep(Protocol):
+    r"""A kernel of `conv.causal1d.step`: One step of a short causal convolution; the state of each channel is shifted in place. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        state: Any,
+        weight: Any,
+        bias: Any,
+        /,
+        *,
+        activation: Literal["none", "silu"],
+    ) -> Any: ...
+
+
 class Dequantize(Protocol):
     r"""A kernel of `dequantize`: Dequantizes a tensor of a low-precision integer or float format. A kernel may take `out=None` as well."""
 
@@ -499,6 +569,19 @@ class KvCompact(Protocol):
         *,
         layout: Literal["NHD", "HND"],
     ) -> None: ...
+
+
+class LogitsLogprobs(Protocol):
+    r"""A kernel of `logits.logprobs`: Log-probability and rank of one token per row, and the most likely tokens of each row. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        tokens: Any,
+        /,
+        *,
+        top_k: int,
+    ) -> Any: ...
 
 
 class MlpFused(Protocol):
@@ -578,6 +661,77 @@ class MlpLinearWeightOnly(Protocol):
         weight_layout: Literal["plain", "panels"],
         stored: int,
         activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+    ) -> Any: ...
+
+
+class MoeExperts(Protocol):
+    r"""A kernel of `moe.experts`: The gated feed-forward blocks of the chosen experts of each token, and their weighted sum. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        indices: Any,
+        weights: Any,
+        gate_up_weight: Any,
+        down_weight: Any,
+        gate_up_bias: Any,
+        down_bias: Any,
+        /,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+        gate_up_layout: Literal["halves", "interleaved"],
+        alpha: float,
+        limit: float,
+        up_offset: float,
+    ) -> Any: ...
+
+
+class MoeRoute(Protocol):
+    r"""A kernel of `moe.route`: Chooses the experts of each token and computes their weights (mixture-of-experts router). A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        bias: Any,
+        /,
+        *,
+        top_k: int,
+        scoring: Literal["softmax", "sigmoid"],
+        renormalize: bool,
+        scale: float,
+        groups: int,
+        top_groups: int,
+        group_score: Literal["top1", "top2_sum"],
+    ) -> Any: ...
+
+
+class NormAda(Protocol):
+    r"""A kernel of `norm.ada`: Layer normalization modulated by a scale and a shift of each batch row (adaptive layer norm). A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        scale: Any,
+        shift: Any,
+        /,
+        *,
+        eps: float,
+    ) -> Any: ...
+
+
+class NormGroup(Protocol):
+    r"""A kernel of `norm.group`: Group normalization of channels, with an optional activation. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        /,
+        *,
+        groups: int,
+        eps: float,
+        activation: Literal["none", "silu"],
     ) -> Any: ...
 
 
@@ -671,6 +825,54 @@ class Quantize(Protocol):
     ) -> Any: ...
 
 
+class SamplingMask(Protocol):
+    r"""A kernel of `sampling.mask`: Sets the logits of tokens that a grammar does not allow to -∞. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        bitmask: Any,
+        /,
+    ) -> Any: ...
+
+
+class SamplingMinp(Protocol):
+    r"""A kernel of `sampling.minp`: Samples one token per row from those at least p times as likely as the most likely one (min-p). A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        p_tensor: Any,
+        seed_tensor: Any,
+        offset_tensor: Any,
+        /,
+        *,
+        p: float,
+        temperature: float,
+        seed: int,
+        offset: int,
+    ) -> Any: ...
+
+
+class SamplingPenalties(Protocol):
+    r"""A kernel of `sampling.penalties`: Repetition, frequency and presence penalties of tokens that occurred before. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        logits: Any,
+        output_tokens: Any,
+        prompt_tokens: Any,
+        repetition_tensor: Any,
+        frequency_tensor: Any,
+        presence_tensor: Any,
+        /,
+        *,
+        repetition: float,
+        frequency: float,
+        presence: float,
+    ) -> Any: ...
+
+
 class SamplingSpeculative(Protocol):
     r"""A kernel of `sampling.speculative`: Verifies draft tokens by speculative sampling, so that the result has the target model's distribution. A kernel may take `out=None` as well."""
 
@@ -722,6 +924,49 @@ class SamplingTopp(Protocol):
         temperature: float,
         seed: int,
         offset: int,
+    ) -> Any: ...
+
+
+class SsmScan(Protocol):
+    r"""A kernel of `ssm.scan`: Selective state space model (Mamba-2) over whole sequences, with initial and final state. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        dt: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+        d: Any,
+        dt_bias: Any,
+        initial_state: Any,
+        /,
+        *,
+        dt_softplus: bool,
+        dt_min: float,
+        dt_max: float,
+        return_state: bool,
+    ) -> Any: ...
+
+
+class SsmStep(Protocol):
+    r"""A kernel of `ssm.step`: One step of a selective state space model (Mamba-2); the state is updated in place. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        dt: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+        state: Any,
+        d: Any,
+        dt_bias: Any,
+        /,
+        *,
+        dt_softplus: bool,
+        dt_min: float,
+        dt_max: float,
     ) -> Any: ...
 
 

@@ -15,6 +15,8 @@ mod attention_gqa_decode_paged;
 mod attention_gqa_prefill;
 mod attention_gqa_prefill_paged;
 mod attention_gqa_prefill_ragged;
+mod attention_linear_decode;
+mod attention_linear_prefill;
 mod attention_mla_decode;
 mod attention_mla_decode_paged;
 mod attention_mla_prefill;
@@ -26,24 +28,36 @@ mod attention_standard_prefill;
 mod attention_standard_prefill_paged;
 mod attention_standard_prefill_ragged;
 mod attention_state_merge;
+mod conv_causal1d;
+mod conv_causal1d_step;
 mod dequantize;
 mod embedding_lookup;
 mod kv_append;
 mod kv_compact;
+mod logits_logprobs;
 mod mlp_fused;
 mod mlp_linear;
 mod mlp_linear_int8;
 mod mlp_linear_pack;
 mod mlp_linear_weight_only;
+mod moe_experts;
+mod moe_route;
+mod norm_ada;
+mod norm_group;
 mod norm_layer;
 mod norm_rms;
 mod norm_rms_add;
 mod posenc_alibi;
 mod posenc_rope;
 mod quantize;
+mod sampling_mask;
+mod sampling_minp;
+mod sampling_penalties;
 mod sampling_speculative;
 mod sampling_topk;
 mod sampling_topp;
+mod ssm_scan;
+mod ssm_step;
 mod tokenize_decode;
 mod tokenize_encode;
 /// Every operation.
@@ -61,6 +75,8 @@ pub static ENTRIES: &[&Entry] = &[
     &attention_gqa_prefill::ENTRY,
     &attention_gqa_prefill_paged::ENTRY,
     &attention_gqa_prefill_ragged::ENTRY,
+    &attention_linear_decode::ENTRY,
+    &attention_linear_prefill::ENTRY,
     &attention_mla_decode::ENTRY,
     &attention_mla_decode_paged::ENTRY,
     &attention_mla_prefill::ENTRY,
@@ -72,24 +88,36 @@ pub static ENTRIES: &[&Entry] = &[
     &attention_standard_prefill_paged::ENTRY,
     &attention_standard_prefill_ragged::ENTRY,
     &attention_state_merge::ENTRY,
+    &conv_causal1d::ENTRY,
+    &conv_causal1d_step::ENTRY,
     &dequantize::ENTRY,
     &embedding_lookup::ENTRY,
     &kv_append::ENTRY,
     &kv_compact::ENTRY,
+    &logits_logprobs::ENTRY,
     &mlp_fused::ENTRY,
     &mlp_linear::ENTRY,
     &mlp_linear_int8::ENTRY,
     &mlp_linear_pack::ENTRY,
     &mlp_linear_weight_only::ENTRY,
+    &moe_experts::ENTRY,
+    &moe_route::ENTRY,
+    &norm_ada::ENTRY,
+    &norm_group::ENTRY,
     &norm_layer::ENTRY,
     &norm_rms::ENTRY,
     &norm_rms_add::ENTRY,
     &posenc_alibi::ENTRY,
     &posenc_rope::ENTRY,
     &quantize::ENTRY,
+    &sampling_mask::ENTRY,
+    &sampling_minp::ENTRY,
+    &sampling_penalties::ENTRY,
     &sampling_speculative::ENTRY,
     &sampling_topk::ENTRY,
     &sampling_topp::ENTRY,
+    &ssm_scan::ENTRY,
+    &ssm_step::ENTRY,
     &tokenize_decode::ENTRY,
     &tokenize_encode::ENTRY,
 ];

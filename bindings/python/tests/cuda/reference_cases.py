@@ -181,16 +181,122 @@ def _sampling(draw, operation, dtype):
     logits = odd(draw, odd(draw, logits, -INF, NAN), INF, 0.0)
     if draw.number(0, 4) == 0:
         logits = logits.round()
+    if operation == "sampling.mask":
+        bits = torch.randint(-(2**31), 2**31, (*rows, -(-vocab // 32)), generator=draw.generator).to(torch.int32)
+        return {"logits": logits, "bitmask": draw.one(bits, torch.full_like(bits, -1))}
+    if operation == "sampling.penalties":
+        return {"logits": logits, **_penalties(draw, rows, vocab)}
     call = {"logits": logits, "temperature": draw.one(1.0, 0.6, 3.0), **common}
     if operation == "sampling.topk":
         call["k"] = draw.one(1, 3, 50, 2**40)
         if draw.one(True, False):
             call["k_tensor"] = torch.randint(1, vocab + 3, rows, generator=draw.generator, dtype=torch.int32)
+    elif operation == "sampling.minp":
+        call["p"] = draw.one(0.0, 0.05, 0.5, 1.0)
+        if draw.one(True, False):
+            call["p_tensor"] = torch.rand(rows, generator=draw.generator)
     else:
         call["p"], call["top_k"] = draw.one(0.1, 0.5, 0.9, 1.0), draw.one(0, 0, 3, 1000)
         if draw.one(True, False):
             call["p_tensor"] = torch.rand(rows, generator=draw.generator)
     return call
+
+
+def _penalties(draw, rows, vocab):
+    def tokens():
+        return torch.randint(-1, vocab, (*rows, draw.number(0, 12)), generator=draw.generator, dtype=torch.int32)
+
+    params = {name: draw.one(low, high) for name, low, high in (("repetition", 1.0, 1.3), ("frequency", 0.0, 0.7), ("presence", 0.0, -0.5))}
+    tensors = {f"{name}_tensor": torch.rand(rows, generator=draw.generator) + 0.5 for name in params if draw.one(True, False)}
+    return {"output_tokens": tokens(), "prompt_tokens": draw.one(tokens(), None), **params, **tensors}
+
+
+def _logprobs(draw, dtype):
+    rows, vocab = draw.one((4,), (2, 3), (0,), ()), draw.one(1, 2, 17, 100)
+    logits = odd(draw, draw.normal(*rows, vocab, dtype=dtype) * draw.one(1, 4), -INF, INF, NAN)
+    tokens = torch.randint(0, vocab, rows, generator=draw.generator, dtype=torch.int32)
+    return {"logits": draw.one(logits, logits.round()), "tokens": tokens, "top_k": draw.number(0, min(vocab, 5))}
+
+
+def _experts(draw, operation, dtype):
+    rows, experts = draw.one((4,), (2, 3), (0,), (), (40,)), draw.one(4, 8, 12)
+    if operation == "moe.route":
+        logits = odd(draw, draw.normal(*rows, experts, dtype=dtype), -INF, NAN)
+        call = {"logits": draw.one(logits, logits.round()), "top_k": draw.number(1, 2), "scoring": draw.one("softmax", "sigmoid")}
+        call |= {"renormalize": draw.one(True, False), "scale": draw.one(1.0, 2.5)}
+        if draw.one(True, False):
+            call["bias"] = draw.normal(experts)
+        if draw.one(True, False):
+            call |= {"groups": 4, "top_groups": draw.number(2, 4), "group_score": draw.one("top1", "top2_sum") if "bias" in call else "top1"}
+        return call
+    top_k, inner, middle, outer = draw.number(1, 3), draw.one(1, 8, 33), draw.one(4, 17), draw.one(3, 8, 32)
+    call = {
+        "x": draw.normal(*rows, inner, dtype=dtype),
+        "indices": torch.randint(-1, experts, (*rows, top_k), generator=draw.generator, dtype=torch.int32),
+        "weights": torch.rand((*rows, top_k), generator=draw.generator),
+        "gate_up_weight": draw.normal(experts, 2 * middle, inner, dtype=dtype) / inner**0.5,
+        "down_weight": draw.normal(experts, outer, middle, dtype=dtype) / middle**0.5,
+        "activation": draw.one("silu", "silu", "gelu", "gelu_tanh", "relu", "none"), "gate_up_layout": draw.one("halves", "interleaved"),
+        "alpha": draw.one(1.0, 1.702), "limit": draw.one(0.0, 1.0), "up_offset": draw.one(0.0, 1.0),
+    }  # fmt: skip
+    if draw.one(True, False):
+        call["gate_up_bias"], call["down_bias"] = draw.normal(experts, 2 * middle, dtype=dtype), draw.normal(experts, outer, dtype=dtype)
+    return call
+
+
+def _convolution(draw, operation, dtype):
+    batch, length, channels, width = draw.number(0, 3), draw.number(0, 9), draw.one(1, 5, 16), draw.number(1, 4)
+    wide = draw.one(*FLOATS)
+    state = draw.normal(batch, channels, width - 1, dtype=dtype)
+    call = {"weight": draw.normal(channels, width, dtype=wide), "activation": draw.one("none", "silu")}
+    call["bias"] = draw.one(draw.normal(channels, dtype=wide), None)
+    if operation == "conv.causal1d.step":
+        return {"x": odd(draw, draw.normal(batch, channels, dtype=dtype), NAN), "state": state, **call}
+    x = odd(draw, draw.normal(batch, length, channels, dtype=dtype), INF, NAN)
+    return {"x": x, **call, "initial_state": draw.one(state, None), "return_state": draw.one(True, False)}
+
+
+def _linear_attention(draw, operation, dtype):
+    batch, length, key_heads, key_dim, value_dim = draw.number(0, 2), draw.one(0, 1, 5, 70, 130), draw.one(1, 2), draw.one(1, 4, 16), draw.one(1, 3, 16)
+    heads, gate = key_heads * draw.one(1, 2), draw.one("head", "channel")
+    outer = (batch,) if operation.endswith("decode") else (batch, length)
+    # Decays of at most 1 and normalized keys, as in models: others amplify rounding errors.
+    g = -draw.normal(*outer, heads, *((key_dim,) if gate == "channel" else ())).abs()
+    beta = torch.rand((*outer, heads), generator=draw.generator).to(DTYPES[draw.one("f32", dtype)])
+    q, k = (draw.normal(*outer, key_heads, key_dim, dtype=dtype) for _ in range(2))
+    call = {"q": q, "k": k, "v": draw.normal(*outer, heads, value_dim, dtype=dtype), "g": g, "beta": beta, "gate": gate, "qk_l2norm": True}
+    state = draw.normal(batch, heads, key_dim, value_dim)
+    if operation.endswith("decode"):
+        return {**call, "state": state}
+    return {**call, "initial_state": draw.one(state, None), "return_state": draw.one(True, False)}
+
+
+def _state_space(draw, operation, dtype):
+    batch, length, groups, features, state_dim = draw.number(0, 2), draw.one(0, 1, 5, 70, 130), draw.one(1, 2), draw.one(1, 3, 16), draw.one(1, 4, 16)
+    heads, outer = groups * draw.one(1, 2), (batch,) if operation.endswith("step") else (batch, length)
+    call = {
+        "x": draw.normal(*outer, heads, features, dtype=dtype), "dt": draw.normal(*outer, heads, dtype=dtype), "a": -draw.normal(heads).abs(),
+        "b": draw.normal(*outer, groups, state_dim, dtype=dtype), "c": draw.normal(*outer, groups, state_dim, dtype=dtype),
+        "d": draw.one(draw.normal(heads), None), "dt_bias": draw.one(draw.normal(heads), None), "dt_softplus": draw.one(True, True, False),
+        "dt_min": draw.one(0.0, 0.1), "dt_max": draw.one(0.0, 2.0),
+    }  # fmt: skip
+    state = draw.normal(batch, heads, features, state_dim)
+    if operation.endswith("step"):
+        return {**call, "state": state}
+    return {**call, "initial_state": draw.one(state, None), "return_state": draw.one(True, False)}
+
+
+def _norm(draw, operation, dtype):
+    batch, length, wide = draw.number(0, 3), draw.one(1, 3, 40), draw.one(*FLOATS)
+    if operation == "norm.ada":
+        hidden = draw.one(1, 8, 33)
+        x = odd(draw, draw.normal(batch, length, hidden, dtype=dtype), INF, NAN)
+        return {"x": x, "scale": draw.normal(batch, hidden, dtype=wide), "shift": draw.normal(batch, hidden, dtype=wide)}
+    groups = draw.one(1, 2, 3)
+    channels = groups * draw.one(1, 4)
+    affine = {name: draw.one(draw.normal(channels, dtype=wide), None) for name in ("weight", "bias")}
+    x = odd(draw, draw.normal(batch, channels, length, dtype=dtype), NAN)
+    return {"x": x, **affine, "groups": groups, "activation": draw.one("none", "silu")}
 
 
 def _cache(draw, operation, dtype):
@@ -224,12 +330,24 @@ def _elementwise(draw, operation, dtype):
 def wide(operation, dtype, seed):
     """One random call of a tensor operation."""
     draw = Draw(seed)
-    if operation.startswith("attention.") and operation.endswith((".prefill", ".decode")) and ".mla." not in operation:
+    if operation.startswith("attention.linear."):
+        call = _linear_attention(draw, operation, dtype)
+    elif operation.startswith("ssm."):
+        call = _state_space(draw, operation, dtype)
+    elif operation in ("norm.group", "norm.ada"):
+        call = _norm(draw, operation, dtype)
+    elif operation.startswith("conv."):
+        call = _convolution(draw, operation, dtype)
+    elif operation.startswith("attention.") and operation.endswith((".prefill", ".decode")) and ".mla." not in operation:
         call = _attention(draw, operation, dtype)
     elif operation in ("quantize", "dequantize"):
         call = _quantization(draw, operation, dtype)
     elif operation in ("mlp.linear.int8", "mlp.linear.weight_only", "mlp.linear.pack"):
         call = _linear(draw, operation, dtype)
+    elif operation.startswith("moe."):
+        call = _experts(draw, operation, dtype)
+    elif operation == "logits.logprobs":
+        call = _logprobs(draw, dtype)
     elif operation.startswith("sampling."):
         call = _sampling(draw, operation, dtype)
     elif operation.startswith("kv."):
@@ -244,7 +362,7 @@ def wide(operation, dtype, seed):
         if operation.startswith("attention."):
             call = _with_few_features(_extras(draw, operation, call) if "kv_indptr" in call else call)
     call = {name: value for name, value in call.items() if value is not None}
-    written = ("k_cache", "v_cache", "residual")
+    written = ("k_cache", "v_cache", "residual", "state")
     tensors = {name: strided(draw, value) for name, value in call.items() if isinstance(value, torch.Tensor) and name not in written}
     return {**call, **tensors}
 

@@ -9,10 +9,15 @@ _TOLERANCE = {
     "mlp.linear.weight_only": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
     "mlp.linear.int8": {torch.float32: (1e-5, 1e-5), torch.float16: (1e-3, 1e-3), torch.bfloat16: (8e-3, 8e-3)},
     "mlp.fused": {torch.float32: (1e-4, 1e-4), torch.float16: (5e-3, 5e-3), torch.bfloat16: (3e-2, 3e-2)},
+    "attention.linear.prefill": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
+    "attention.linear.decode": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
+    "ssm.scan": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
+    "ssm.step": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
+    "moe.experts": {torch.float32: (1e-4, 1e-4), torch.float16: (5e-3, 5e-3), torch.bfloat16: (3e-2, 3e-2)},
     "dequantize": {torch.float32: (1e-6, 1e-6), torch.float16: (1e-3, 1e-6), torch.bfloat16: (8e-3, 1e-6)},
 }
 #: These are equal bit for bit, except that all NaN are equal.
-_EXACT = ("quantize", "embedding.lookup", "kv.append", "kv.compact", "mlp.linear.pack", "sampling.topk", "sampling.topp", "sampling.speculative")
+_EXACT = ("quantize", "embedding.lookup", "kv.append", "kv.compact", "mlp.linear.pack", "sampling.topk", "sampling.topp", "sampling.speculative", "sampling.minp", "sampling.mask")
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -1,7 +1,7 @@
 """Checks the GPU references on a GPU: selection with `disabled` and `deterministic`, values, determinism,
 CUDA graphs, readiness, sampling.
 
-    python references.py [--seeds 12] [--only NAME ...]
+    python references.py [--seeds 12] [--only NAME ...] [--operations PREFIX ...]
 
 Prints one line per check, a table of latencies, and PASS or FAIL at the end.
 """
@@ -21,7 +21,7 @@ from reference_checks import differences, flat, same_bits  # noqa: E402
 
 import layerzero as lz  # noqa: E402
 
-WRITTEN = ("residual", "k_cache", "v_cache")
+WRITTEN = ("residual", "k_cache", "v_cache", "state")
 OPERATIONS = sorted(name for name in lz.list_operations() if not name.startswith("tokenize."))
 
 
@@ -94,6 +94,13 @@ def large():
         "quantize": {"x": normal(64, 4096, 1024), "format": "int8", "granularity": "tensor"},
         "kv.append": {"k": normal(4096, 8, 128, dtype=half), "v": normal(4096, 8, 128, dtype=half), "k_cache": cache.clone(), "v_cache": cache.clone(), "slots": slots},
         "attention.state.merge": {"v": normal(4096, 16, 32, 128, dtype=half), "s": normal(4096, 16, 32)},
+        "moe.route": {"logits": normal(4096, 128, dtype=half), "top_k": 8},
+        "moe.experts": {"x": normal(512, 1024, dtype=half), "indices": torch.randint(0, 32, (512, 4), device="cuda", generator=generator, dtype=torch.int32), "weights": normal(512, 4).abs(), "gate_up_weight": normal(32, 1024, 1024, dtype=half) / 32, "down_weight": normal(32, 1024, 512, dtype=half) / 32},
+        "attention.linear.prefill": {"q": normal(1, 1000, 16, 128, dtype=half), "k": normal(1, 1000, 16, 128, dtype=half), "v": normal(1, 1000, 32, 128, dtype=half), "g": -normal(1, 1000, 32).abs(), "beta": normal(1, 1000, 32).sigmoid(), "qk_l2norm": True, "return_state": True},
+        "ssm.scan": {"x": normal(1, 1000, 64, 64, dtype=half), "dt": normal(1, 1000, 64, dtype=half), "a": -normal(64).abs(), "b": normal(1, 1000, 1, 128, dtype=half), "c": normal(1, 1000, 1, 128, dtype=half), "return_state": True},
+        "norm.group": {"x": normal(2, 320, 16384, dtype=half), "groups": 32},
+        "logits.logprobs": {"logits": normal(16, vocab), "tokens": torch.zeros(16, dtype=torch.int32, device="cuda"), "top_k": 5},
+        "sampling.minp": {"logits": normal(1, vocab), "p": 0.05},
     }  # fmt: skip
 
 
@@ -101,7 +108,7 @@ def check_deterministic(options):
     """Every operation with `deterministic=True`: the same bits over several runs, while other work runs concurrently."""
     noise, side = torch.randn(2048, 2048, device="cuda"), torch.cuda.Stream()
     calls = {operation: there(wide(operation, "f32", 4)) for operation in OPERATIONS}
-    several = [*calls.items(), *large().items()]
+    several = [*calls.items(), *((operation, call) for operation, call in large().items() if operation in calls)]
     lz.configure(deterministic=True)
     try:
         for operation, call in several:
@@ -138,7 +145,7 @@ def check_graphs(options):
     """References marked as safe for capture are captured and replayed."""
     safe = {one["operation"] for one in lz.list_kernels(backend="torch_reference") if one["cuda_graph_safe"]}
     ran = 0
-    for operation in sorted(safe):
+    for operation in sorted(safe & set(OPERATIONS)):
         call = there(wide(operation, "f32", 5))
         lz.lock(operation, f"torch.reference.{operation}")
         try:
@@ -282,7 +289,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--only", nargs="*", choices=[*CHECKS, "times"])
+    parser.add_argument("--operations", nargs="*", default=[""], help="check only operations whose names start so")
     options = parser.parse_args()
+    OPERATIONS[:] = [name for name in OPERATIONS if name.startswith(tuple(options.operations))]
     lz.load_backends()
     print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name(), "backends": [one["name"] for one in _backends()]}))
     failed = []

@@ -46,7 +46,7 @@ def made(operation, kernel, call):
     return [*results, *(own[name] for name in WRITTEN if name in own)]
 
 
-WRITTEN = ("residual", "k_cache", "v_cache")
+WRITTEN = ("residual", "k_cache", "v_cache", "state")
 
 
 def test_every_tensor_operation_has_a_torch_reference():

@@ -587,6 +587,74 @@ typedef struct lz_attention_gqa_prefill_ragged_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_gqa_prefill_ragged_kernel;
 
+/* attention.linear.decode: One step of linear attention with the gated delta rule; the state is updated in place. */
+
+#define LZ_ATTENTION_LINEAR_DECODE_VERSION 1u
+
+enum { LZ_ATTENTION_LINEAR_DECODE_GATE_HEAD = 0, LZ_ATTENTION_LINEAR_DECODE_GATE_CHANNEL = 1 };
+
+typedef struct lz_attention_linear_decode_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *q; /* `[batch, key_heads, key_dim]` `T` */
+    const lz_tensor *k; /* `[batch, key_heads, key_dim]` `T` */
+    const lz_tensor *v; /* `[batch, heads, value_dim]` `T` */
+    const lz_tensor *g; /* head: `[batch, heads]`; channel: `[batch, heads, key_dim]` float32 */
+    const lz_tensor *beta; /* `[batch, heads]` `B` */
+    lz_tensor *state; /* `[batch, heads, key_dim, value_dim]` float32, changed in place */
+    float scale; /* param 0 */
+    uint32_t gate; /* param 1 */
+    uint8_t qk_l2norm; /* param 2 */
+} lz_attention_linear_decode_args;
+
+typedef struct lz_attention_linear_decode_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, heads, value_dim]` `T` */
+} lz_attention_linear_decode_out;
+
+typedef struct lz_attention_linear_decode_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_attention_linear_decode_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_attention_linear_decode_args *args, const lz_attention_linear_decode_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_attention_linear_decode_kernel;
+
+/* attention.linear.prefill: Linear attention with the gated delta rule over whole sequences, with initial and final state. */
+
+#define LZ_ATTENTION_LINEAR_PREFILL_VERSION 1u
+
+enum { LZ_ATTENTION_LINEAR_PREFILL_GATE_HEAD = 0, LZ_ATTENTION_LINEAR_PREFILL_GATE_CHANNEL = 1 };
+
+typedef struct lz_attention_linear_prefill_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *q; /* `[batch, seq, key_heads, key_dim]` `T` */
+    const lz_tensor *k; /* `[batch, seq, key_heads, key_dim]` `T` */
+    const lz_tensor *v; /* `[batch, seq, heads, value_dim]` `T` */
+    const lz_tensor *g; /* head: `[batch, seq, heads]`; channel: `[batch, seq, heads, key_dim]` float32 */
+    const lz_tensor *beta; /* `[batch, seq, heads]` `B` */
+    const lz_tensor *initial_state; /* `[batch, heads, key_dim, value_dim]` float32, or NULL */
+    float scale; /* param 0 */
+    uint32_t gate; /* param 1 */
+    uint8_t qk_l2norm; /* param 2 */
+    uint8_t return_state; /* param 3 */
+} lz_attention_linear_prefill_args;
+
+typedef struct lz_attention_linear_prefill_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, seq, heads, value_dim]` `T` */
+    lz_tensor *final_state; /* `[batch, heads, key_dim, value_dim]` float32, NULL unless return_state */
+} lz_attention_linear_prefill_out;
+
+typedef struct lz_attention_linear_prefill_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_attention_linear_prefill_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_attention_linear_prefill_args *args, const lz_attention_linear_prefill_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_attention_linear_prefill_kernel;
+
 /* attention.mla.decode: One decode step of multi-head latent attention over a contiguous compressed cache. */
 
 #define LZ_ATTENTION_MLA_DECODE_VERSION 1u
@@ -954,6 +1022,66 @@ typedef struct lz_attention_state_merge_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_state_merge_kernel;
 
+/* conv.causal1d: Short causal convolution of each channel along the sequence, with initial and final state. */
+
+#define LZ_CONV_CAUSAL1D_VERSION 1u
+
+enum { LZ_CONV_CAUSAL1D_ACTIVATION_NONE = 0, LZ_CONV_CAUSAL1D_ACTIVATION_SILU = 1 };
+
+typedef struct lz_conv_causal1d_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[batch, seq, channels]` `T` */
+    const lz_tensor *weight; /* `[channels, width]` `W` */
+    const lz_tensor *bias; /* `[channels]` `W`, or NULL */
+    const lz_tensor *initial_state; /* `[batch, channels, width - 1]` `T`, or NULL */
+    uint32_t activation; /* param 0 */
+    uint8_t return_state; /* param 1 */
+} lz_conv_causal1d_args;
+
+typedef struct lz_conv_causal1d_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, seq, channels]` `T` */
+    lz_tensor *final_state; /* `[batch, channels, width - 1]` `T`, NULL unless return_state */
+} lz_conv_causal1d_out;
+
+typedef struct lz_conv_causal1d_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_conv_causal1d_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_conv_causal1d_args *args, const lz_conv_causal1d_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_conv_causal1d_kernel;
+
+/* conv.causal1d.step: One step of a short causal convolution; the state of each channel is shifted in place. */
+
+#define LZ_CONV_CAUSAL1D_STEP_VERSION 1u
+
+enum { LZ_CONV_CAUSAL1D_STEP_ACTIVATION_NONE = 0, LZ_CONV_CAUSAL1D_STEP_ACTIVATION_SILU = 1 };
+
+typedef struct lz_conv_causal1d_step_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[batch, channels]` `T` */
+    lz_tensor *state; /* `[batch, channels, width - 1]` `T`, changed in place */
+    const lz_tensor *weight; /* `[channels, width]` `W` */
+    const lz_tensor *bias; /* `[channels]` `W`, or NULL */
+    uint32_t activation; /* param 0 */
+} lz_conv_causal1d_step_args;
+
+typedef struct lz_conv_causal1d_step_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, channels]` `T` */
+} lz_conv_causal1d_step_out;
+
+typedef struct lz_conv_causal1d_step_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_conv_causal1d_step_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_conv_causal1d_step_args *args, const lz_conv_causal1d_step_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_conv_causal1d_step_kernel;
+
 /* dequantize: Dequantizes a tensor of a low-precision integer or float format. */
 
 #define LZ_DEQUANTIZE_VERSION 1u
@@ -1071,6 +1199,34 @@ typedef struct lz_kv_compact_kernel {
     lz_status (*run)(void *context, const lz_kv_compact_args *args, const lz_kv_compact_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_kv_compact_kernel;
+
+/* logits.logprobs: Log-probability and rank of one token per row, and the most likely tokens of each row. */
+
+#define LZ_LOGITS_LOGPROBS_VERSION 1u
+
+typedef struct lz_logits_logprobs_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., vocab]` `T` */
+    const lz_tensor *tokens; /* `[rows...]` int32 */
+    int64_t top_k; /* param 0 */
+} lz_logits_logprobs_args;
+
+typedef struct lz_logits_logprobs_out {
+    size_t size;
+    lz_tensor *logprobs; /* `[rows...]` float32 */
+    lz_tensor *ranks; /* `[rows...]` int32 */
+    lz_tensor *top_logprobs; /* `[rows..., top_k]` float32 */
+    lz_tensor *top_tokens; /* `[rows..., top_k]` int32 */
+} lz_logits_logprobs_out;
+
+typedef struct lz_logits_logprobs_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_logits_logprobs_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_logits_logprobs_args *args, const lz_logits_logprobs_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_logits_logprobs_kernel;
 
 /* mlp.fused: A gated feed-forward block in one step. */
 
@@ -1232,6 +1388,136 @@ typedef struct lz_mlp_linear_weight_only_kernel {
     lz_status (*run)(void *context, const lz_mlp_linear_weight_only_args *args, const lz_mlp_linear_weight_only_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_mlp_linear_weight_only_kernel;
+
+/* moe.experts: The gated feed-forward blocks of the chosen experts of each token, and their weighted sum. */
+
+#define LZ_MOE_EXPERTS_VERSION 1u
+
+enum { LZ_MOE_EXPERTS_ACTIVATION_NONE = 0, LZ_MOE_EXPERTS_ACTIVATION_RELU = 1, LZ_MOE_EXPERTS_ACTIVATION_SILU = 2, LZ_MOE_EXPERTS_ACTIVATION_GELU = 3, LZ_MOE_EXPERTS_ACTIVATION_GELU_TANH = 4 };
+
+enum { LZ_MOE_EXPERTS_GATE_UP_LAYOUT_HALVES = 0, LZ_MOE_EXPERTS_GATE_UP_LAYOUT_INTERLEAVED = 1 };
+
+typedef struct lz_moe_experts_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[rows..., in_features]` `T` */
+    const lz_tensor *indices; /* `[rows..., top_k]` int32 */
+    const lz_tensor *weights; /* `[rows..., top_k]` float32 */
+    const lz_tensor *gate_up_weight; /* `[experts, 2 * intermediate, in_features]` `T` */
+    const lz_tensor *down_weight; /* `[experts, out_features, intermediate]` `T` */
+    const lz_tensor *gate_up_bias; /* `[experts, 2 * intermediate]` `T`, or NULL */
+    const lz_tensor *down_bias; /* `[experts, out_features]` `T`, or NULL */
+    uint32_t activation; /* param 0 */
+    uint32_t gate_up_layout; /* param 1 */
+    float alpha; /* param 2 */
+    float limit; /* param 3 */
+    float up_offset; /* param 4 */
+} lz_moe_experts_args;
+
+typedef struct lz_moe_experts_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., out_features]` `T` */
+} lz_moe_experts_out;
+
+typedef struct lz_moe_experts_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_moe_experts_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_moe_experts_args *args, const lz_moe_experts_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_moe_experts_kernel;
+
+/* moe.route: Chooses the experts of each token and computes their weights (mixture-of-experts router). */
+
+#define LZ_MOE_ROUTE_VERSION 1u
+
+enum { LZ_MOE_ROUTE_SCORING_SOFTMAX = 0, LZ_MOE_ROUTE_SCORING_SIGMOID = 1 };
+
+enum { LZ_MOE_ROUTE_GROUP_SCORE_TOP1 = 0, LZ_MOE_ROUTE_GROUP_SCORE_TOP2_SUM = 1 };
+
+typedef struct lz_moe_route_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., experts]` `T` */
+    const lz_tensor *bias; /* `[experts]` float32, or NULL */
+    int64_t top_k; /* param 0 */
+    uint32_t scoring; /* param 1 */
+    uint8_t renormalize; /* param 2 */
+    float scale; /* param 3 */
+    int64_t groups; /* param 4 */
+    int64_t top_groups; /* param 5 */
+    uint32_t group_score; /* param 6 */
+} lz_moe_route_args;
+
+typedef struct lz_moe_route_out {
+    size_t size;
+    lz_tensor *weights; /* `[rows..., top_k]` float32 */
+    lz_tensor *indices; /* `[rows..., top_k]` int32 */
+} lz_moe_route_out;
+
+typedef struct lz_moe_route_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_moe_route_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_moe_route_args *args, const lz_moe_route_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_moe_route_kernel;
+
+/* norm.ada: Layer normalization modulated by a scale and a shift of each batch row (adaptive layer norm). */
+
+#define LZ_NORM_ADA_VERSION 1u
+
+typedef struct lz_norm_ada_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[batch, seq, hidden]` `T` */
+    const lz_tensor *scale; /* `[batch, hidden]` `W` */
+    const lz_tensor *shift; /* `[batch, hidden]` `W` */
+    float eps; /* param 0 */
+} lz_norm_ada_args;
+
+typedef struct lz_norm_ada_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, seq, hidden]` `T` */
+} lz_norm_ada_out;
+
+typedef struct lz_norm_ada_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_norm_ada_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_norm_ada_args *args, const lz_norm_ada_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_norm_ada_kernel;
+
+/* norm.group: Group normalization of channels, with an optional activation. */
+
+#define LZ_NORM_GROUP_VERSION 1u
+
+enum { LZ_NORM_GROUP_ACTIVATION_NONE = 0, LZ_NORM_GROUP_ACTIVATION_SILU = 1 };
+
+typedef struct lz_norm_group_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[batch, channels, spatial]` `T` */
+    const lz_tensor *weight; /* `[channels]` `W`, or NULL */
+    const lz_tensor *bias; /* `[channels]` `W`, or NULL */
+    int64_t groups; /* param 0 */
+    float eps; /* param 1 */
+    uint32_t activation; /* param 2 */
+} lz_norm_group_args;
+
+typedef struct lz_norm_group_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, channels, spatial]` `T` */
+} lz_norm_group_out;
+
+typedef struct lz_norm_group_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_norm_group_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_norm_group_args *args, const lz_norm_group_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_norm_group_kernel;
 
 /* norm.layer: Layer normalization over the last dimension. */
 
@@ -1404,6 +1690,91 @@ typedef struct lz_quantize_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_quantize_kernel;
 
+/* sampling.mask: Sets the logits of tokens that a grammar does not allow to -∞. */
+
+#define LZ_SAMPLING_MASK_VERSION 1u
+
+typedef struct lz_sampling_mask_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., vocab]` `T` */
+    const lz_tensor *bitmask; /* `[rows..., ceil_div(vocab, 32)]` int32 */
+} lz_sampling_mask_args;
+
+typedef struct lz_sampling_mask_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., vocab]` `T` */
+} lz_sampling_mask_out;
+
+typedef struct lz_sampling_mask_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_sampling_mask_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_sampling_mask_args *args, const lz_sampling_mask_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_sampling_mask_kernel;
+
+/* sampling.minp: Samples one token per row from those at least p times as likely as the most likely one (min-p). */
+
+#define LZ_SAMPLING_MINP_VERSION 1u
+
+typedef struct lz_sampling_minp_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., vocab]` `T` */
+    const lz_tensor *p_tensor; /* `[rows...]` float32, or NULL */
+    const lz_tensor *seed_tensor; /* `[]` int64, or NULL */
+    const lz_tensor *offset_tensor; /* `[]` int64, or NULL */
+    float p; /* param 0 */
+    float temperature; /* param 1 */
+    int64_t seed; /* param 2 */
+    int64_t offset; /* param 3 */
+} lz_sampling_minp_args;
+
+typedef struct lz_sampling_minp_out {
+    size_t size;
+    lz_tensor *tokens; /* `[rows...]` int32 */
+} lz_sampling_minp_out;
+
+typedef struct lz_sampling_minp_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_sampling_minp_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_sampling_minp_args *args, const lz_sampling_minp_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_sampling_minp_kernel;
+
+/* sampling.penalties: Repetition, frequency and presence penalties of tokens that occurred before. */
+
+#define LZ_SAMPLING_PENALTIES_VERSION 1u
+
+typedef struct lz_sampling_penalties_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *logits; /* `[rows..., vocab]` `T` */
+    const lz_tensor *output_tokens; /* `[rows..., generated]` int32 */
+    const lz_tensor *prompt_tokens; /* `[rows..., prompt]` int32, or NULL */
+    const lz_tensor *repetition_tensor; /* `[rows...]` float32, or NULL */
+    const lz_tensor *frequency_tensor; /* `[rows...]` float32, or NULL */
+    const lz_tensor *presence_tensor; /* `[rows...]` float32, or NULL */
+    float repetition; /* param 0 */
+    float frequency; /* param 1 */
+    float presence; /* param 2 */
+} lz_sampling_penalties_args;
+
+typedef struct lz_sampling_penalties_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., vocab]` `T` */
+} lz_sampling_penalties_out;
+
+typedef struct lz_sampling_penalties_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_sampling_penalties_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_sampling_penalties_args *args, const lz_sampling_penalties_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_sampling_penalties_kernel;
+
 /* sampling.speculative: Verifies draft tokens by speculative sampling, so that the result has the target model's distribution. */
 
 #define LZ_SAMPLING_SPECULATIVE_VERSION 2u
@@ -1494,6 +1865,74 @@ typedef struct lz_sampling_topp_kernel {
     lz_status (*run)(void *context, const lz_sampling_topp_args *args, const lz_sampling_topp_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_sampling_topp_kernel;
+
+/* ssm.scan: Selective state space model (Mamba-2) over whole sequences, with initial and final state. */
+
+#define LZ_SSM_SCAN_VERSION 1u
+
+typedef struct lz_ssm_scan_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[batch, seq, heads, head_dim]` `T` */
+    const lz_tensor *dt; /* `[batch, seq, heads]` `T` */
+    const lz_tensor *a; /* `[heads]` float32 */
+    const lz_tensor *b; /* `[batch, seq, groups, state_dim]` `T` */
+    const lz_tensor *c; /* `[batch, seq, groups, state_dim]` `T` */
+    const lz_tensor *d; /* `[heads]` float32, or NULL */
+    const lz_tensor *dt_bias; /* `[heads]` float32, or NULL */
+    const lz_tensor *initial_state; /* `[batch, heads, head_dim, state_dim]` float32, or NULL */
+    uint8_t dt_softplus; /* param 0 */
+    float dt_min; /* param 1 */
+    float dt_max; /* param 2 */
+    uint8_t return_state; /* param 3 */
+} lz_ssm_scan_args;
+
+typedef struct lz_ssm_scan_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, seq, heads, head_dim]` `T` */
+    lz_tensor *final_state; /* `[batch, heads, head_dim, state_dim]` float32, NULL unless return_state */
+} lz_ssm_scan_out;
+
+typedef struct lz_ssm_scan_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_ssm_scan_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_ssm_scan_args *args, const lz_ssm_scan_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_ssm_scan_kernel;
+
+/* ssm.step: One step of a selective state space model (Mamba-2); the state is updated in place. */
+
+#define LZ_SSM_STEP_VERSION 1u
+
+typedef struct lz_ssm_step_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[batch, heads, head_dim]` `T` */
+    const lz_tensor *dt; /* `[batch, heads]` `T` */
+    const lz_tensor *a; /* `[heads]` float32 */
+    const lz_tensor *b; /* `[batch, groups, state_dim]` `T` */
+    const lz_tensor *c; /* `[batch, groups, state_dim]` `T` */
+    lz_tensor *state; /* `[batch, heads, head_dim, state_dim]` float32, changed in place */
+    const lz_tensor *d; /* `[heads]` float32, or NULL */
+    const lz_tensor *dt_bias; /* `[heads]` float32, or NULL */
+    uint8_t dt_softplus; /* param 0 */
+    float dt_min; /* param 1 */
+    float dt_max; /* param 2 */
+} lz_ssm_step_args;
+
+typedef struct lz_ssm_step_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, heads, head_dim]` `T` */
+} lz_ssm_step_out;
+
+typedef struct lz_ssm_step_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_ssm_step_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_ssm_step_args *args, const lz_ssm_step_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_ssm_step_kernel;
 
 /* tokenize.decode: Decodes token ids to texts. */
 

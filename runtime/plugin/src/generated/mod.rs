@@ -26,6 +26,10 @@ pub mod attention_gqa_prefill;
 pub mod attention_gqa_prefill_paged;
 /// `attention.gqa.prefill.ragged`.
 pub mod attention_gqa_prefill_ragged;
+/// `attention.linear.decode`.
+pub mod attention_linear_decode;
+/// `attention.linear.prefill`.
+pub mod attention_linear_prefill;
 /// `attention.mla.decode`.
 pub mod attention_mla_decode;
 /// `attention.mla.decode.paged`.
@@ -48,6 +52,10 @@ pub mod attention_standard_prefill_paged;
 pub mod attention_standard_prefill_ragged;
 /// `attention.state.merge`.
 pub mod attention_state_merge;
+/// `conv.causal1d`.
+pub mod conv_causal1d;
+/// `conv.causal1d.step`.
+pub mod conv_causal1d_step;
 /// `dequantize`.
 pub mod dequantize;
 /// `embedding.lookup`.
@@ -56,6 +64,8 @@ pub mod embedding_lookup;
 pub mod kv_append;
 /// `kv.compact`.
 pub mod kv_compact;
+/// `logits.logprobs`.
+pub mod logits_logprobs;
 /// `mlp.fused`.
 pub mod mlp_fused;
 /// `mlp.linear`.
@@ -66,6 +76,14 @@ pub mod mlp_linear_int8;
 pub mod mlp_linear_pack;
 /// `mlp.linear.weight_only`.
 pub mod mlp_linear_weight_only;
+/// `moe.experts`.
+pub mod moe_experts;
+/// `moe.route`.
+pub mod moe_route;
+/// `norm.ada`.
+pub mod norm_ada;
+/// `norm.group`.
+pub mod norm_group;
 /// `norm.layer`.
 pub mod norm_layer;
 /// `norm.rms`.
@@ -78,12 +96,22 @@ pub mod posenc_alibi;
 pub mod posenc_rope;
 /// `quantize`.
 pub mod quantize;
+/// `sampling.mask`.
+pub mod sampling_mask;
+/// `sampling.minp`.
+pub mod sampling_minp;
+/// `sampling.penalties`.
+pub mod sampling_penalties;
 /// `sampling.speculative`.
 pub mod sampling_speculative;
 /// `sampling.topk`.
 pub mod sampling_topk;
 /// `sampling.topp`.
 pub mod sampling_topp;
+/// `ssm.scan`.
+pub mod ssm_scan;
+/// `ssm.step`.
+pub mod ssm_step;
 /// `tokenize.decode`.
 pub mod tokenize_decode;
 /// `tokenize.encode`.
@@ -116,6 +144,10 @@ crate::operation::plugin_entries!(
         AttentionGqaPrefillPagedOutputSlots) attention_gqa_prefill_paged_kernel;
     "attention.gqa.prefill.ragged" => attention_gqa_prefill_ragged(AttentionGqaPrefillRaggedArgs,
         AttentionGqaPrefillRaggedOutputSlots) attention_gqa_prefill_ragged_kernel;
+    "attention.linear.decode" => attention_linear_decode(AttentionLinearDecodeArgs,
+        AttentionLinearDecodeOutputSlots) attention_linear_decode_kernel;
+    "attention.linear.prefill" => attention_linear_prefill(AttentionLinearPrefillArgs,
+        AttentionLinearPrefillOutputSlots) attention_linear_prefill_kernel;
     "attention.mla.decode" => attention_mla_decode(AttentionMlaDecodeArgs,
         AttentionMlaDecodeOutputSlots) attention_mla_decode_kernel;
     "attention.mla.decode.paged" => attention_mla_decode_paged(AttentionMlaDecodePagedArgs,
@@ -138,27 +170,42 @@ crate::operation::plugin_entries!(
         AttentionStandardPrefillRaggedOutputSlots) attention_standard_prefill_ragged_kernel;
     "attention.state.merge" => attention_state_merge(AttentionStateMergeArgs,
         AttentionStateMergeOutputSlots) attention_state_merge_kernel;
+    "conv.causal1d" => conv_causal1d(ConvCausal1dArgs, ConvCausal1dOutputSlots) conv_causal1d_kernel;
+    "conv.causal1d.step" => conv_causal1d_step(ConvCausal1dStepArgs,
+        ConvCausal1dStepOutputSlots) conv_causal1d_step_kernel;
     "dequantize" => dequantize(DequantizeArgs, DequantizeOutputSlots) dequantize_kernel;
     "embedding.lookup" => embedding_lookup(EmbeddingLookupArgs,
         EmbeddingLookupOutputSlots) embedding_lookup_kernel;
     "kv.append" => kv_append(KvAppendArgs, KvAppendOutputSlots) kv_append_kernel;
     "kv.compact" => kv_compact(KvCompactArgs, KvCompactOutputSlots) kv_compact_kernel;
+    "logits.logprobs" => logits_logprobs(LogitsLogprobsArgs,
+        LogitsLogprobsOutputSlots) logits_logprobs_kernel;
     "mlp.fused" => mlp_fused(MlpFusedArgs, MlpFusedOutputSlots) mlp_fused_kernel;
     "mlp.linear" => mlp_linear(MlpLinearArgs, MlpLinearOutputSlots) mlp_linear_kernel;
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Args, MlpLinearInt8OutputSlots) mlp_linear_int8_kernel;
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPackArgs, MlpLinearPackOutputSlots) mlp_linear_pack_kernel;
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnlyArgs,
         MlpLinearWeightOnlyOutputSlots) mlp_linear_weight_only_kernel;
+    "moe.experts" => moe_experts(MoeExpertsArgs, MoeExpertsOutputSlots) moe_experts_kernel;
+    "moe.route" => moe_route(MoeRouteArgs, MoeRouteOutputSlots) moe_route_kernel;
+    "norm.ada" => norm_ada(NormAdaArgs, NormAdaOutputSlots) norm_ada_kernel;
+    "norm.group" => norm_group(NormGroupArgs, NormGroupOutputSlots) norm_group_kernel;
     "norm.layer" => norm_layer(NormLayerArgs, NormLayerOutputSlots) norm_layer_kernel;
     "norm.rms" => norm_rms(NormRmsArgs, NormRmsOutputSlots) norm_rms_kernel;
     "norm.rms.add" => norm_rms_add(NormRmsAddArgs, NormRmsAddOutputSlots) norm_rms_add_kernel;
     "posenc.alibi" => posenc_alibi(PosencAlibiArgs, PosencAlibiOutputSlots) posenc_alibi_kernel;
     "posenc.rope" => posenc_rope(PosencRopeArgs, PosencRopeOutputSlots) posenc_rope_kernel;
     "quantize" => quantize(QuantizeArgs, QuantizeOutputSlots) quantize_kernel;
+    "sampling.mask" => sampling_mask(SamplingMaskArgs, SamplingMaskOutputSlots) sampling_mask_kernel;
+    "sampling.minp" => sampling_minp(SamplingMinpArgs, SamplingMinpOutputSlots) sampling_minp_kernel;
+    "sampling.penalties" => sampling_penalties(SamplingPenaltiesArgs,
+        SamplingPenaltiesOutputSlots) sampling_penalties_kernel;
     "sampling.speculative" => sampling_speculative(SamplingSpeculativeArgs,
         SamplingSpeculativeOutputSlots) sampling_speculative_kernel;
     "sampling.topk" => sampling_topk(SamplingTopkArgs, SamplingTopkOutputSlots) sampling_topk_kernel;
     "sampling.topp" => sampling_topp(SamplingToppArgs, SamplingToppOutputSlots) sampling_topp_kernel;
+    "ssm.scan" => ssm_scan(SsmScanArgs, SsmScanOutputSlots) ssm_scan_kernel;
+    "ssm.step" => ssm_step(SsmStepArgs, SsmStepOutputSlots) ssm_step_kernel;
     "tokenize.decode" => tokenize_decode(TokenizeDecodeArgs,
         TokenizeDecodeOutputSlots) tokenize_decode_kernel;
     "tokenize.encode" => tokenize_encode(TokenizeEncodeArgs,

@@ -22,6 +22,10 @@ crate::subject::subjects!(
         ATTENTION_GQA_PREFILL_PAGED)[output: tensor, lse: optional_tensor];
     "attention.gqa.prefill.ragged" => attention_gqa_prefill_ragged(AttentionGqaPrefillRagged,
         ATTENTION_GQA_PREFILL_RAGGED)[output: tensor, lse: optional_tensor];
+    "attention.linear.decode" => attention_linear_decode(AttentionLinearDecode,
+        ATTENTION_LINEAR_DECODE)[output: tensor];
+    "attention.linear.prefill" => attention_linear_prefill(AttentionLinearPrefill,
+        ATTENTION_LINEAR_PREFILL)[output: tensor, final_state: optional_tensor];
     "attention.mla.decode" => attention_mla_decode(AttentionMlaDecode, ATTENTION_MLA_DECODE)[output: tensor,
         lse: optional_tensor];
     "attention.mla.decode.paged" => attention_mla_decode_paged(AttentionMlaDecodePaged,
@@ -44,16 +48,25 @@ crate::subject::subjects!(
         ATTENTION_STANDARD_PREFILL_RAGGED)[output: tensor, lse: optional_tensor];
     "attention.state.merge" => attention_state_merge(AttentionStateMerge,
         ATTENTION_STATE_MERGE)[output: tensor, lse: tensor];
+    "conv.causal1d" => conv_causal1d(ConvCausal1d, CONV_CAUSAL1D)[output: tensor,
+        final_state: optional_tensor];
+    "conv.causal1d.step" => conv_causal1d_step(ConvCausal1dStep, CONV_CAUSAL1D_STEP)[output: tensor];
     "dequantize" => dequantize(Dequantize, DEQUANTIZE)[output: tensor];
     "embedding.lookup" => embedding_lookup(EmbeddingLookup, EMBEDDING_LOOKUP)[output: tensor];
     "kv.append" => kv_append(KvAppend, KV_APPEND)[];
     "kv.compact" => kv_compact(KvCompact, KV_COMPACT)[];
+    "logits.logprobs" => logits_logprobs(LogitsLogprobs, LOGITS_LOGPROBS)[logprobs: tensor, ranks: tensor,
+        top_logprobs: tensor, top_tokens: tensor];
     "mlp.fused" => mlp_fused(MlpFused, MLP_FUSED)[output: tensor];
     "mlp.linear" => mlp_linear(MlpLinear, MLP_LINEAR)[output: tensor];
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8, MLP_LINEAR_INT8)[output: tensor];
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPack, MLP_LINEAR_PACK)[packed: tensor];
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnly,
         MLP_LINEAR_WEIGHT_ONLY)[output: tensor];
+    "moe.experts" => moe_experts(MoeExperts, MOE_EXPERTS)[output: tensor];
+    "moe.route" => moe_route(MoeRoute, MOE_ROUTE)[weights: tensor, indices: tensor];
+    "norm.ada" => norm_ada(NormAda, NORM_ADA)[output: tensor];
+    "norm.group" => norm_group(NormGroup, NORM_GROUP)[output: tensor];
     "norm.layer" => norm_layer(NormLayer, NORM_LAYER)[output: tensor, mean: optional_tensor,
         inv_std: optional_tensor];
     "norm.rms" => norm_rms(NormRms, NORM_RMS)[output: tensor];
@@ -61,10 +74,15 @@ crate::subject::subjects!(
     "posenc.alibi" => posenc_alibi(PosencAlibi, POSENC_ALIBI)[output: tensor];
     "posenc.rope" => posenc_rope(PosencRope, POSENC_ROPE)[output: tensor];
     "quantize" => quantize(Quantize, QUANTIZE)[quantized: tensor, scale_out: optional_tensor];
+    "sampling.mask" => sampling_mask(SamplingMask, SAMPLING_MASK)[output: tensor];
+    "sampling.minp" => sampling_minp(SamplingMinp, SAMPLING_MINP)[tokens: tensor];
+    "sampling.penalties" => sampling_penalties(SamplingPenalties, SAMPLING_PENALTIES)[output: tensor];
     "sampling.speculative" => sampling_speculative(SamplingSpeculative, SAMPLING_SPECULATIVE)[tokens: tensor,
         accepted: tensor];
     "sampling.topk" => sampling_topk(SamplingTopk, SAMPLING_TOPK)[tokens: tensor];
     "sampling.topp" => sampling_topp(SamplingTopp, SAMPLING_TOPP)[tokens: tensor];
+    "ssm.scan" => ssm_scan(SsmScan, SSM_SCAN)[output: tensor, final_state: optional_tensor];
+    "ssm.step" => ssm_step(SsmStep, SSM_STEP)[output: tensor];
     "tokenize.decode" => tokenize_decode(TokenizeDecode, TOKENIZE_DECODE)[texts: texts];
     "tokenize.encode" => tokenize_encode(TokenizeEncode, TOKENIZE_ENCODE)[tokens: dynamic, indptr: tensor,
         offsets: optional_dynamic];

@@ -1196,6 +1196,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *attention_gqa_prefill_ragged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *attention_linear_decode(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *attention_linear_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *attention_linear_prefill(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *attention_linear_prefill_explain(::lz::bridge::Engine const &engine, ::lz_attention_linear_prefill_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_mla_decode_explain(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1240,6 +1248,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *attention_state_merge_explain(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *conv_causal1d(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *conv_causal1d_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *conv_causal1d_step(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *conv_causal1d_step_explain(::lz::bridge::Engine const &engine, ::lz_conv_causal1d_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *dequantize_explain(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1255,6 +1271,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *kv_compact(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *kv_compact_explain(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *logits_logprobs(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *logits_logprobs_explain(::lz::bridge::Engine const &engine, ::lz_logits_logprobs_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1275,6 +1295,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *mlp_linear_weight_only_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *moe_experts(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *moe_experts_explain(::lz::bridge::Engine const &engine, ::lz_moe_experts_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *moe_route(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *moe_route_explain(::lz::bridge::Engine const &engine, ::lz_moe_route_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *norm_ada(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *norm_ada_explain(::lz::bridge::Engine const &engine, ::lz_norm_ada_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *norm_group(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *norm_group_explain(::lz::bridge::Engine const &engine, ::lz_norm_group_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1300,6 +1336,18 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *quantize_explain(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *sampling_mask(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *sampling_mask_explain(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *sampling_minp(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *sampling_minp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_minp_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *sampling_penalties(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *sampling_penalties_explain(::lz::bridge::Engine const &engine, ::lz_sampling_penalties_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *sampling_speculative_explain(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1311,6 +1359,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *sampling_topp_explain(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *ssm_scan(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *ssm_scan_explain(::lz::bridge::Engine const &engine, ::lz_ssm_scan_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *ssm_step(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *ssm_step_explain(::lz::bridge::Engine const &engine, ::lz_ssm_step_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from layerzero.backends.torch_reference import _attention, _layers, _quantization, _requests, _sampling
+from layerzero.backends.torch_reference import _attention, _experts, _layers, _quantization, _recurrent, _requests, _sampling
 
 _BY_OPERATION: dict[str, Callable[..., Any]] = {
     "activation.gelu": _layers.gelu,
@@ -28,6 +28,8 @@ _BY_OPERATION: dict[str, Callable[..., Any]] = {
     "attention.gqa.prefill": _attention.prefill,
     "attention.gqa.prefill.paged": _requests.paged_prefill,
     "attention.gqa.prefill.ragged": _requests.ragged_prefill,
+    "attention.linear.decode": _recurrent.linear_decode,
+    "attention.linear.prefill": _recurrent.linear_prefill,
     "attention.mla.decode": _requests.latent,
     "attention.mla.decode.paged": _requests.paged_latent,
     "attention.mla.prefill": _requests.latent,
@@ -39,24 +41,36 @@ _BY_OPERATION: dict[str, Callable[..., Any]] = {
     "attention.standard.prefill.paged": _requests.paged_prefill,
     "attention.standard.prefill.ragged": _requests.ragged_prefill,
     "attention.state.merge": _attention.merge,
+    "conv.causal1d": _recurrent.causal1d,
+    "conv.causal1d.step": _recurrent.causal1d_step,
     "dequantize": _quantization.dequantize,
     "embedding.lookup": _layers.embedding,
     "kv.append": _layers.append,
     "kv.compact": _layers.compact,
+    "logits.logprobs": _sampling.logprobs,
     "mlp.fused": _layers.fused,
     "mlp.linear": _layers.linear,
     "mlp.linear.int8": _layers.linear_int8,
     "mlp.linear.pack": _layers.pack,
     "mlp.linear.weight_only": _layers.weight_only,
+    "moe.experts": _experts.experts,
+    "moe.route": _experts.route,
+    "norm.ada": _layers.norm_ada,
+    "norm.group": _layers.norm_group,
     "norm.layer": _layers.norm_layer,
     "norm.rms": _layers.norm_rms,
     "norm.rms.add": _layers.norm_rms_add,
     "posenc.alibi": _layers.alibi,
     "posenc.rope": _layers.rope,
     "quantize": _quantization.quantize,
+    "sampling.mask": _sampling.mask,
+    "sampling.minp": _sampling.minp,
+    "sampling.penalties": _sampling.penalties,
     "sampling.speculative": _sampling.speculative,
     "sampling.topk": _sampling.topk,
     "sampling.topp": _sampling.topp,
+    "ssm.scan": _recurrent.ssm_scan,
+    "ssm.step": _recurrent.ssm_step,
 }
 
 KERNELS: dict[str, Callable[..., Any]] = {f"torch.reference.{operation}": function for operation, function in _BY_OPERATION.items()}

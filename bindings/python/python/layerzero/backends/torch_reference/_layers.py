@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from layerzero.backends.torch_reference._quantization import DTYPES
 
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "none": lambda x: x,
     "relu": F.relu,
     "silu": F.silu,
@@ -45,6 +45,21 @@ def norm_layer(x: Any, weight: Any = None, bias: Any = None, *, eps: float, retu
     output, mean, inverse = torch.native_layer_norm(x.float(), x.shape[-1:], weight, bias, eps)
     output = output.to(x.dtype)
     return (output, mean[..., 0], inverse[..., 0]) if return_stats else output
+
+
+def norm_group(x: Any, weight: Any = None, bias: Any = None, *, groups: int, eps: float, activation: str) -> Any:
+    """In f32."""
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    weight, bias = (None if one is None else one.float() for one in (weight, bias))
+    output = F.group_norm(x.float(), groups, weight, bias, eps)
+    return (F.silu(_finite_below(output)) if activation == "silu" else output).to(x.dtype)
+
+
+def norm_ada(x: Any, scale: Any, shift: Any, *, eps: float) -> Any:
+    """In f32."""
+    normalized = F.layer_norm(x.float(), x.shape[-1:], None, None, eps)
+    return torch.addcmul(shift[:, None].float(), normalized, 1 + scale[:, None].float()).to(x.dtype)
 
 
 def _finite_below(x: Any) -> Any:
@@ -85,12 +100,12 @@ def relu_squared(x: Any) -> Any:
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str) -> Any:
     """A matrix product with an optional activation."""
-    return _ACTIVATIONS[activation](F.linear(x, weight, bias))
+    return ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
 def fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
     """A gated MLP."""
-    gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
+    gated = ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
     return F.linear(gated, down_weight)
 
 
@@ -129,7 +144,7 @@ def weight_only(
     if zero_point is not None:
         values = values.long() - zero_point
     output = F.linear(x.float(), values.float() * scale, None if bias is None else bias.float())
-    return _ACTIVATIONS[activation](output).to(x.dtype)
+    return ACTIVATIONS[activation](output).to(x.dtype)
 
 
 def linear_int8(
@@ -147,7 +162,7 @@ def linear_int8(
     output = F.linear(rows, weight.double()) * (x_scale.double() * weight_scale.double())
     if bias is not None:
         output += bias
-    return _ACTIVATIONS[activation](output).to(DTYPES[output_dtype])
+    return ACTIVATIONS[activation](output).to(DTYPES[output_dtype])
 
 
 def embedding(table: Any, ids: Any) -> Any:

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from layerzero.backends.torch_reference._order import best_first, in_order
+
 _NONE = float("-inf")
 _LOW = 0xFFFFFFFF
 #: The constants by which the schemas separate the random streams of the operations.
-TOPK, TOPP, SPECULATIVE = 1, 2, 3
+TOPK, TOPP, SPECULATIVE, MINP = 1, 2, 3, 4
 
 
 def uniforms(stream: int, count: int, seed: int, offset: int, seed_tensor: Any, offset_tensor: Any, device: Any) -> Any:
@@ -131,6 +133,60 @@ def topp(
     count = torch.where(reached, index + 1, limit)[:, None]
     draws, _ = uniforms(TOPP, rows.shape[0], seed, offset, seed_tensor, offset_tensor, rows.device)
     return _draw(rows, weights, order, count, draws, shape)
+
+
+def minp(
+    logits: Any, p_tensor: Any = None, seed_tensor: Any = None, offset_tensor: Any = None, *,
+    p: float, temperature: float, seed: int, offset: int,
+) -> Any:  # fmt: skip
+    """Min-p sampling."""
+    shape = logits.shape[:-1]
+    if shape.numel() == 0:
+        return logits.new_empty(shape, dtype=torch.int32)
+    _, weights, _ = _candidates(logits, temperature)
+    threshold = p if p_tensor is None else p_tensor.reshape(-1, 1).double()
+    draws, _ = uniforms(MINP, weights.shape[0], seed, offset, seed_tensor, offset_tensor, weights.device)
+    return _choose(weights * (weights >= threshold), draws).view(shape)
+
+
+def mask(logits: Any, bitmask: Any) -> Any:
+    """Tokens whose bit is not set become -inf."""
+    bits = bitmask[..., None] >> torch.arange(32, dtype=bitmask.dtype, device=bitmask.device) & 1
+    return torch.where(bits.flatten(-2)[..., : logits.shape[-1]] == 1, logits, -torch.inf).to(logits.dtype)
+
+
+def penalties(
+    logits: Any, output_tokens: Any, prompt_tokens: Any = None, repetition_tensor: Any = None, frequency_tensor: Any = None,
+    presence_tensor: Any = None, *, repetition: float, frequency: float, presence: float,
+) -> Any:  # fmt: skip
+    """In f32, with the number of occurrences of every token."""
+
+    def counts(tokens: Any) -> Any:
+        # -1 is counted in an additional column. Sums of ones are exact in any order.
+        found = torch.zeros((*logits.shape[:-1], logits.shape[-1] + 1), dtype=torch.int32, device=logits.device)
+        found.scatter_add_(-1, tokens.long() + 1, torch.ones_like(tokens))
+        return found[..., 1:]
+
+    def each(param: float, tensor: Any) -> Any:
+        return param if tensor is None else tensor[..., None]
+
+    generated = counts(output_tokens)
+    seen = generated > 0 if prompt_tokens is None else (generated > 0) | (counts(prompt_tokens) > 0)
+    factor = each(repetition, repetition_tensor)
+    wide = logits.float()
+    wide = torch.where(seen, torch.where(wide > 0, wide / factor, wide * factor), wide)
+    subtracted = each(frequency, frequency_tensor) * generated + each(presence, presence_tensor)
+    return torch.where(generated > 0, wide - subtracted, wide).to(logits.dtype)
+
+
+def logprobs(logits: Any, tokens: Any, *, top_k: int) -> Any:
+    """The logarithm of the softmax in f32, and the best tokens by their logits."""
+    every = torch.log_softmax(logits.float(), -1)
+    own = tokens.long()[..., None]
+    ranks = (logits > logits.gather(-1, own)).sum(-1) + 1
+    order = best_first(logits) if top_k else torch.zeros((*logits.shape[:-1], 0), dtype=torch.int64, device=logits.device)
+    best, best_tokens = in_order(every, order, top_k)
+    return every.gather(-1, own)[..., 0], ranks.to(torch.int32), best, best_tokens.to(torch.int32)
 
 
 def speculative(

@@ -1,4 +1,4 @@
-"""Registers ``attn_implementation="layerzero"`` with Transformers.
+"""Registers ``attn_implementation="layerzero"`` and ``experts_implementation="layerzero"`` with Transformers.
 
 A model that does not use the table of attention functions keeps its own attention: its configuration gets
 that implementation's name, so that its masks have the expected form. A model that uses the table gets masks
@@ -15,7 +15,14 @@ from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 
 from ._attention import attention_forward
+from ._experts import experts_forward
 from ._sources import own_attention, takes_sdpa_masks
+
+try:
+    from transformers.integrations.moe import ExpertsInterface as _ExpertsInterface
+except ImportError:
+    # Before Transformers 5, each model runs its experts itself.
+    _ExpertsInterface = None
 
 NAME = "layerzero"
 
@@ -47,9 +54,11 @@ def _choice(self: PreTrainedModel, requested_attention: str | None, is_init_chec
 
 
 def register() -> None:
-    """Registers ``attn_implementation="layerzero"`` and the function that makes its masks."""
+    """Registers ``attn_implementation="layerzero"`` and the function that makes its masks, and ``experts_implementation="layerzero"``."""
     AttentionInterface.register(NAME, attention_forward)
     # Without a mask function Transformers would pass no mask, and padding would be attended to.
     AttentionMaskInterface.register(NAME, mask)
+    if _ExpertsInterface is not None:
+        _ExpertsInterface.register(NAME, experts_forward)
     # Transformers has no hook to decide whether a model supports an implementation.
     PreTrainedModel.get_correct_attn_implementation = _choice
