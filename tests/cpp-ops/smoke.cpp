@@ -58,6 +58,22 @@ void calls() {
     CHECK(std::fabs(strided.output.as<float>()[1] - 4.0F / scale) < 1e-6F);
 }
 
+void page() {
+    const lz::Engine engine;
+    lz::Server server = lz::serve(engine);
+    CHECK(server.url().starts_with("http://127.0.0.1:"));
+    const lz::Server other = lz::serve(engine);
+    CHECK(other.url() != server.url());
+    server.close();
+    CHECK(server.url().empty());
+    try {
+        (void)lz::serve(engine, static_cast<std::uint16_t>(std::stoi(other.url().substr(17))));
+        CHECK(!"a port that is in use must be an error");
+    } catch (const lz::Error &error) {
+        CHECK(std::string(error.what()).find("cannot listen") != std::string::npos);
+    }
+}
+
 void errors() {
     const lz::Engine engine;
     std::vector<float> x = rows();
@@ -430,6 +446,7 @@ int main() {
     std::filesystem::create_directories(home);
     ::setenv("HOME", home.c_str(), 1);
     calls();
+    page();
     errors();
     special_tokens();
     stated_truncation();

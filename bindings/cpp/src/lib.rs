@@ -14,3 +14,4 @@ pub mod inspect;
 mod operation;
 pub mod output;
 pub mod perfdb;
+pub mod serve;

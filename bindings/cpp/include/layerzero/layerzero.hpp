@@ -5,5 +5,6 @@
 #include <layerzero/error.hpp>
 #include <layerzero/kernel.hpp>
 #include <layerzero/ops.hpp>
+#include <layerzero/serve.hpp>
 #include <layerzero/tensor.hpp>
 #include <layerzero/tokenizer.hpp>
