@@ -115,6 +115,22 @@ void compiled_models() {
     std::filesystem::remove_all(folder);
 }
 
+void page() {
+    const lz::Engine engine;
+    lz::Server server = lz::serve(engine);
+    CHECK(server.url().starts_with("http://127.0.0.1:"));
+    const lz::Server other = lz::serve(engine);
+    CHECK(other.url() != server.url());
+    server.close();
+    CHECK(server.url().empty());
+    try {
+        (void)lz::serve(engine, static_cast<std::uint16_t>(std::stoi(other.url().substr(17))));
+        CHECK(!"a port that is in use must be an error");
+    } catch (const lz::Error &error) {
+        CHECK(std::string(error.what()).find("cannot listen") != std::string::npos);
+    }
+}
+
 void errors() {
     const lz::Engine engine;
     std::vector<float> x = rows();
@@ -487,6 +503,7 @@ int main() {
     std::filesystem::create_directories(home);
     ::setenv("HOME", home.c_str(), 1);
     calls();
+    page();
     errors();
     compiled_models();
     special_tokens();

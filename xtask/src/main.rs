@@ -1,6 +1,7 @@
 //! Development commands of the workspace: `cargo xtask <command>`.
 
 mod bridge;
+mod browser;
 mod codegen;
 mod command;
 mod contracts;

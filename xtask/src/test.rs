@@ -12,7 +12,7 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{cpp, deny, format, oracles, python, scaffold, tokenizers};
+use crate::{browser, cpp, deny, format, oracles, python, scaffold, tokenizers};
 
 /// One named check.
 struct Step {
@@ -20,7 +20,7 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "deny", run: deny::check },
@@ -31,6 +31,7 @@ const STEPS: [Step; 15] = [
     Step { name: "rust", run: rust },
     Step { name: "cpp", run: cpp::test },
     Step { name: "python", run: python::test },
+    Step { name: "browser", run: browser::test },
     Step { name: "python-wheel", run: python::test_wheel },
     Step { name: "python-torch", run: python::test_torch },
     Step { name: "python-oracles", run: python::test_oracles },

@@ -15,3 +15,4 @@ pub mod model;
 mod operation;
 pub mod output;
 pub mod perfdb;
+pub mod serve;

@@ -30,6 +30,7 @@ mod register;
 mod results;
 mod runtime;
 mod selection;
+mod serve;
 mod split;
 mod tensor;
 mod text;
@@ -77,6 +78,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     jit::add(module)?;
     cuda::add(module)?;
     graph::add(module)?;
+    serve::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     tokenizers::add(module)?;
     let ops = PyModule::new(module.py(), "ops")?;

@@ -33,6 +33,7 @@ const LAYERS: &[&[&str]] = &[
     &["runtime/pool"],
     &["runtime/plugin"],
     &["runtime/worker"],
+    &["runtime/serve"],
     &["backends"],
     &["layerzero"],
     &["bindings"],

@@ -6,5 +6,6 @@
 #include <layerzero/error.hpp>
 #include <layerzero/kernel.hpp>
 #include <layerzero/ops.hpp>
+#include <layerzero/serve.hpp>
 #include <layerzero/tensor.hpp>
 #include <layerzero/tokenizer.hpp>

@@ -1025,6 +1025,7 @@ namespace lz {
     struct Failure;
     struct ModelHandle;
     struct Scope;
+    struct ServerHandle;
     struct TokenizerHandle;
   }
 }
@@ -1087,6 +1088,20 @@ private:
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$Scope
 
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ServerHandle
+#define CXXBRIDGE1_STRUCT_lz$bridge$ServerHandle
+struct ServerHandle final : public ::rust::Opaque {
+  ~ServerHandle() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ServerHandle
+
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
 #define CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
 struct TokenizerHandle final : public ::rust::Opaque {
@@ -1136,6 +1151,8 @@ extern "C" {
 ::std::size_t lz$bridge$cxxbridge1$205$ModelHandle$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Scope$operator$sizeof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Scope$operator$alignof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$ServerHandle$operator$sizeof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$ServerHandle$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$TokenizerHandle$operator$sizeof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$TokenizerHandle$operator$alignof() noexcept;
 
@@ -1210,6 +1227,14 @@ void lz$bridge$cxxbridge1$205$engine_circuits(::lz::bridge::Engine const &engine
 void lz$bridge$cxxbridge1$205$engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 void lz$bridge$cxxbridge1$205$engine_tables(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::TableInfo> *return$) noexcept;
+
+::lz::bridge::ServerHandle *lz$bridge$cxxbridge1$205$server_new() noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$server_start(::lz::bridge::ServerHandle &server, ::lz::bridge::Engine const &engine, ::std::uint16_t port) noexcept;
+
+void lz$bridge$cxxbridge1$205$server_url(::lz::bridge::ServerHandle const &server, ::rust::String *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$server_close(::lz::bridge::ServerHandle &server) noexcept;
 
 ::lz::bridge::TokenizerHandle *lz$bridge$cxxbridge1$205$tokenizer_new() noexcept;
 
@@ -1512,6 +1537,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
   return lz$bridge$cxxbridge1$205$Scope$operator$alignof();
 }
 
+::std::size_t ServerHandle::layout::size() noexcept {
+  return lz$bridge$cxxbridge1$205$ServerHandle$operator$sizeof();
+}
+
+::std::size_t ServerHandle::layout::align() noexcept {
+  return lz$bridge$cxxbridge1$205$ServerHandle$operator$alignof();
+}
+
 ::std::size_t TokenizerHandle::layout::size() noexcept {
   return lz$bridge$cxxbridge1$205$TokenizerHandle$operator$sizeof();
 }
@@ -1684,6 +1717,24 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept {
   ::rust::MaybeUninit<::rust::Vec<::lz::bridge::TableInfo>> return$;
   lz$bridge$cxxbridge1$205$engine_tables(engine, &return$.value);
   return ::std::move(return$.value);
+}
+
+::rust::Box<::lz::bridge::ServerHandle> server_new() noexcept {
+  return ::rust::Box<::lz::bridge::ServerHandle>::from_raw(lz$bridge$cxxbridge1$205$server_new());
+}
+
+::lz::bridge::Failure *server_start(::lz::bridge::ServerHandle &server, ::lz::bridge::Engine const &engine, ::std::uint16_t port) noexcept {
+  return lz$bridge$cxxbridge1$205$server_start(server, engine, port);
+}
+
+::rust::String server_url(::lz::bridge::ServerHandle const &server) noexcept {
+  ::rust::MaybeUninit<::rust::String> return$;
+  lz$bridge$cxxbridge1$205$server_url(server, &return$.value);
+  return ::std::move(return$.value);
+}
+
+void server_close(::lz::bridge::ServerHandle &server) noexcept {
+  lz$bridge$cxxbridge1$205$server_close(server);
 }
 
 ::rust::Box<::lz::bridge::TokenizerHandle> tokenizer_new() noexcept {
@@ -2245,6 +2296,10 @@ void cxxbridge1$box$lz$bridge$Engine$drop(::rust::Box<::lz::bridge::Engine> *ptr
 void cxxbridge1$box$lz$bridge$Scope$dealloc(::lz::bridge::Scope *) noexcept;
 void cxxbridge1$box$lz$bridge$Scope$drop(::rust::Box<::lz::bridge::Scope> *ptr) noexcept;
 
+::lz::bridge::ServerHandle *cxxbridge1$box$lz$bridge$ServerHandle$alloc() noexcept;
+void cxxbridge1$box$lz$bridge$ServerHandle$dealloc(::lz::bridge::ServerHandle *) noexcept;
+void cxxbridge1$box$lz$bridge$ServerHandle$drop(::rust::Box<::lz::bridge::ServerHandle> *ptr) noexcept;
+
 ::lz::bridge::TokenizerHandle *cxxbridge1$box$lz$bridge$TokenizerHandle$alloc() noexcept;
 void cxxbridge1$box$lz$bridge$TokenizerHandle$dealloc(::lz::bridge::TokenizerHandle *) noexcept;
 void cxxbridge1$box$lz$bridge$TokenizerHandle$drop(::rust::Box<::lz::bridge::TokenizerHandle> *ptr) noexcept;
@@ -2291,6 +2346,18 @@ void Box<::lz::bridge::Scope>::allocation::dealloc(::lz::bridge::Scope *ptr) noe
 template <>
 void Box<::lz::bridge::Scope>::drop() noexcept {
   cxxbridge1$box$lz$bridge$Scope$drop(this);
+}
+template <>
+::lz::bridge::ServerHandle *Box<::lz::bridge::ServerHandle>::allocation::alloc() noexcept {
+  return cxxbridge1$box$lz$bridge$ServerHandle$alloc();
+}
+template <>
+void Box<::lz::bridge::ServerHandle>::allocation::dealloc(::lz::bridge::ServerHandle *ptr) noexcept {
+  cxxbridge1$box$lz$bridge$ServerHandle$dealloc(ptr);
+}
+template <>
+void Box<::lz::bridge::ServerHandle>::drop() noexcept {
+  cxxbridge1$box$lz$bridge$ServerHandle$drop(this);
 }
 template <>
 ::lz::bridge::TokenizerHandle *Box<::lz::bridge::TokenizerHandle>::allocation::alloc() noexcept {

@@ -8,6 +8,7 @@ use crate::engine::*;
 use crate::health::*;
 use crate::model::*;
 use crate::perfdb::*;
+use crate::serve::*;
 use super::activation_gelu::{activation_gelu, activation_gelu_explain};
 use super::activation_gelu_mul::{activation_gelu_mul, activation_gelu_mul_explain};
 use super::activation_relu::{activation_relu, activation_relu_explain};
@@ -74,6 +75,7 @@ pub mod ffi {
         type Failure;
         type ModelHandle;
         type Scope;
+        type ServerHandle;
         type TokenizerHandle;
 
         fn abi_version() -> u32;
@@ -120,6 +122,11 @@ pub mod ffi {
         fn engine_load_table(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_unload_tables(engine: &Engine);
         fn engine_tables(engine: &Engine) -> Vec<TableInfo>;
+
+        fn server_new() -> Box<ServerHandle>;
+        fn server_start(server: &mut ServerHandle, engine: &Engine, port: u16) -> *mut Failure;
+        fn server_url(server: &ServerHandle) -> String;
+        fn server_close(server: &mut ServerHandle);
 
         fn tokenizer_new() -> Box<TokenizerHandle>;
         fn tokenizer_load(handle: &mut TokenizerHandle, path: &str, whole_texts: bool) -> *mut Failure;

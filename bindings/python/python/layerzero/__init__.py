@@ -51,6 +51,7 @@ from layerzero._native import (
 )
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
 from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
+from layerzero._serve import Server, serve
 from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "QuantizedLayer",
     "Reason",
     "Report",
+    "Server",
     "Session",
     "Tokenizer",
     "ValidationError",
@@ -117,6 +119,7 @@ __all__ = [
     "rope",
     "sample_topk",
     "sample_topp",
+    "serve",
     "solve",
     "tokenize",
     "tokenizer_cache",

@@ -115,6 +115,19 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--operation")
     one.add_argument("--kernel")
     one = add(
+        "serve",
+        _serve,
+        "serve a page about the engine, a PerfDB file and other serving processes on 127.0.0.1, until interrupted",
+    )
+    one.add_argument("perfdb", nargs="?", help="a PerfDB file; default: perfdb.path of the settings")
+    one.add_argument("--port", type=int, default=0, help="port (default: a free one)")
+    one.add_argument("--lockfile", nargs="+", default=[], metavar="FILE", help="compare these two lockfiles")
+    one.add_argument("--list", action="store_true", help="only list the processes of this user that serve a page")
+    one = add("report", _report, "write the page of `lz serve` to one file that needs no server")
+    one.add_argument("perfdb", nargs="?", help="a PerfDB file; default: perfdb.path of the settings")
+    one.add_argument("--html", required=True, metavar="FILE", help="the file to write")
+    one.add_argument("--lockfile", nargs="+", default=[], metavar="FILE", help="compare these two lockfiles")
+    one = add(
         "check-transformers",
         _check_transformers,
         "check that Transformers architectures give the same outputs with layerzero; exit code 1 if one does not",
@@ -397,6 +410,31 @@ def _perfdb(options: argparse.Namespace) -> Report:
     else:
         count = _native.perfdb_prune(options.operation, options.kernel)
     return Report((table(options.action, ("measurements",), [(count,)]),), {"measurements": count})
+
+
+def _serve(options: argparse.Namespace) -> Report | None:
+    import threading
+    import time
+
+    if options.list:
+        columns = ("process", "program", "minutes", "url")
+        found = [
+            {"pid": pid, "program": program, "since": since, "url": url}
+            for pid, program, since, url in _native.serving_processes()
+        ]
+        rows = [(one["pid"], one["program"], round((time.time() - one["since"]) / 60), one["url"]) for one in found]
+        return Report((table("processes", columns, rows),), {"processes": found})
+    with lz.serve(options.port, perfdb=options.perfdb, lockfiles=tuple(options.lockfile)) as server:
+        print(json.dumps({"url": server.url}) if options.json else f"{server.url}\npress Ctrl-C to stop", flush=True)
+        threading.Event().wait()
+    return None
+
+
+def _report(options: argparse.Namespace) -> Report:
+    text = _native.report_html(options.perfdb, options.lockfile)
+    Path(options.html).write_text(text, encoding="utf-8")
+    rows = [(options.html, len(text.encode()))]
+    return Report((table("report", ("file", "bytes"), rows),), {"path": options.html, "bytes": rows[0][1]})
 
 
 def _check_transformers(options: argparse.Namespace) -> Report:

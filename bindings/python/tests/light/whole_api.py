@@ -64,6 +64,14 @@ def control() -> None:
         pass
 
 
+def page() -> None:
+    with lz.serve(port=0) as server:
+        url: str = server.url
+    other: lz.Server = lz.serve(perfdb="perfdb.sqlite", lockfiles=("old.lock", "new.lock"))
+    other.close()
+    print(url, other.port)
+
+
 def preparation(x: Array) -> None:
     best: lz.Report = lz.tune("norm.rms", x, samples=5, progress=False)
     lz.warmup([("norm.rms", {"x": x})], manifest="warm.json")

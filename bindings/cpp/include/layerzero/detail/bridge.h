@@ -960,6 +960,7 @@ namespace lz {
     struct Failure;
     struct ModelHandle;
     struct Scope;
+    struct ServerHandle;
     struct TokenizerHandle;
   }
 }
@@ -1021,6 +1022,20 @@ private:
   };
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$Scope
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ServerHandle
+#define CXXBRIDGE1_STRUCT_lz$bridge$ServerHandle
+struct ServerHandle final : public ::rust::Opaque {
+  ~ServerHandle() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ServerHandle
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
 #define CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
@@ -1107,6 +1122,14 @@ void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) 
 void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 ::rust::Vec<::lz::bridge::TableInfo> engine_tables(::lz::bridge::Engine const &engine) noexcept;
+
+::rust::Box<::lz::bridge::ServerHandle> server_new() noexcept;
+
+::lz::bridge::Failure *server_start(::lz::bridge::ServerHandle &server, ::lz::bridge::Engine const &engine, ::std::uint16_t port) noexcept;
+
+::rust::String server_url(::lz::bridge::ServerHandle const &server) noexcept;
+
+void server_close(::lz::bridge::ServerHandle &server) noexcept;
 
 ::rust::Box<::lz::bridge::TokenizerHandle> tokenizer_new() noexcept;
 
