@@ -16,7 +16,9 @@ pub fn test(root: &Path) -> Result<()> {
         install();
     }
     if !is_installed() {
-        println!("SKIPPED: tests in a browser, because Chromium is not installed and could not be; run `apt-get install chromium`");
+        println!(
+            "SKIPPED: tests in a browser, because Chromium is not installed and could not be; run `apt-get install chromium`"
+        );
         return Ok(());
     }
     let python = python::install(root)?;
@@ -35,7 +37,10 @@ fn is_installed() -> bool {
 fn install() {
     println!("installing chromium");
     if succeeds("apt-get", &["update", "-qq"]) {
-        succeeds("apt-get", &["install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"]);
+        succeeds(
+            "apt-get",
+            &["install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"],
+        );
     }
 }
 
