@@ -41,8 +41,10 @@ const REAL_WEIGHTS: Group = Group {
 };
 
 /// Libraries to compare results with. ONNX generates its test cases in memory, and they change between releases.
-const ORACLES: Group =
-    Group { name: "oracles", packages: &["onnx==1.23.2", "onnxruntime>=1.31,<1.32", "gguf>=0.17,<0.20"] };
+const ORACLES: Group = Group {
+    name: "oracles",
+    packages: &["onnx==1.23.2", "onnxruntime>=1.31,<1.32", "onnxscript>=0.7,<0.8", "gguf>=0.17,<0.20"],
+};
 
 /// torchao, for its low-precision formats. Without dependencies, so that it uses the installed torch.
 const ORACLES_WITHOUT_DEPENDENCIES: Group =

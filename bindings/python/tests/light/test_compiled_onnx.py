@@ -138,6 +138,15 @@ def test_decisions_are_frozen_and_compared(tmp_path: Path) -> None:
     assert compiled.verify_lockfile(path).to_dict()["agrees"]
 
 
+def test_kernels_of_every_step_are_measured_in_place() -> None:
+    compiled = lz.compile(_mlp())
+    report = lz.tune(compiled, _rows(2), samples=2)
+    (linear,) = [step for step in report.to_dict()["steps"] if step["operation"] == "mlp.linear"]
+    measured = [kernel for kernel, state, _ in linear["kernels"] if state == "measured"]
+    assert linear["best"] in measured and linear["selected"] in measured and len(measured) > 1
+    np.testing.assert_allclose(compiled(_rows(2)), _expected(_rows(2)), atol=1e-6)
+
+
 def test_changed_policy_is_planned_again_or_refused() -> None:
     x = _rows(8)
     replanned, refused = lz.compile(_mlp()), lz.compile(_mlp(), on_change="refuse")
