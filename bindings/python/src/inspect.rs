@@ -1,8 +1,10 @@
-//! Kernel selection without running a kernel: `which` and `explain`, for any operation.
+//! Kernel selection without running a kernel: `which` and `explain`, for any operation or alias and for any device.
 //!
 //! Inspection is not performance-critical, so one function with dynamic arguments serves all operations.
 
-use lz_core::{Context, OperationInfo, check, dynamic};
+use lz_core::{Context, OperationInfo, ReasonCode, check, dynamic};
+use lz_engine::{Engine, Explanation};
+use lz_schema::model::{Alias, Constant, Operation, ParamType};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -12,16 +14,90 @@ use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::raise;
 use crate::selection::Selection;
+use crate::simulate::{self, DescribedBackend};
 
 /// The operation of this name.
 pub fn operation(name: &str) -> PyResult<&'static OperationInfo> {
+    engine()?.registry().operation(name).ok_or_else(|| unknown(name))
+}
+
+/// The error for an unknown name, with the nearest operation or alias.
+#[cold]
+fn unknown(name: &str) -> PyErr {
+    let registry = engine().map(Engine::registry);
+    let names = registry.iter().flat_map(|registry| registry.operations()).flat_map(|info| {
+        let aliases = info.schema().aliases.iter().map(|alias| alias.name.as_str());
+        std::iter::once(info.name.as_ref()).chain(aliases)
+    });
+    let hint = lz_schema::diagnostics::nearest(name, names).map(|near| format!("; did you mean {near:?}?"));
+    PyKeyError::new_err(format!("unknown operation {name:?}{}", hint.unwrap_or_default()))
+}
+
+/// An operation that a name stands for, and the alias if the name is one.
+pub type Target = (&'static OperationInfo, Option<&'static Alias>);
+
+/// The operations that a name stands for: one, or all that have it as an alias.
+pub fn targets(name: &str) -> PyResult<Vec<Target>> {
     let registry = engine()?.registry();
-    registry.operation(name).ok_or_else(|| {
-        let names = registry.operations().map(|operation| operation.name.as_ref());
-        let hint =
-            lz_schema::diagnostics::nearest(name, names).map(|near| format!("; did you mean {near:?}?"));
-        PyKeyError::new_err(format!("unknown operation {name:?}{}", hint.unwrap_or_default()))
-    })
+    if let Some(info) = registry.operation(name) {
+        return Ok(vec![(info, None)]);
+    }
+    let found: Vec<Target> = registry
+        .operations()
+        .filter_map(|info| Some((info, Some(info.schema().aliases.iter().find(|alias| alias.name == name)?))))
+        .collect();
+    if found.is_empty() { Err(unknown(name)) } else { Ok(found) }
+}
+
+/// The params that an alias fixes, as Python values.
+pub fn fixed<'py>(
+    py: Python<'py>,
+    schema: &'static Operation,
+    alias: &Alias,
+) -> PyResult<Vec<(&'static str, Bound<'py, PyAny>)>> {
+    let mut all = Vec::new();
+    for (param, constant) in &alias.fixes {
+        let Some(param) = schema.params.get(*param) else { continue };
+        let value = match (constant, &param.ty) {
+            (Constant::Int(value), _) => value.into_pyobject(py)?.into_any(),
+            (Constant::Float(value), _) => value.into_pyobject(py)?.into_any(),
+            (Constant::Bool(value), _) => value.into_pyobject(py)?.to_owned().into_any(),
+            (Constant::Enum(case), ParamType::Enum(cases)) => {
+                cases.get(*case as usize).into_pyobject(py)?.into_any()
+            }
+            (Constant::Enum(_), _) => continue,
+        };
+        all.push((param.name.as_str(), value));
+    }
+    Ok(all)
+}
+
+/// The operation and the context of a call that is described but not made. Of the operations of an alias, the first that accepts
+/// the call.
+fn described_call<'py>(
+    py: Python<'py>,
+    name: &str,
+    arguments: &Bound<'py, PyTuple>,
+    keywords: Option<&Bound<'py, PyDict>>,
+) -> PyResult<(&'static OperationInfo, Context)> {
+    let mut first = None;
+    for (info, alias) in targets(name)? {
+        let keywords = match (alias, keywords) {
+            (None, given) => given.cloned(),
+            (Some(alias), given) => {
+                let all = given.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())?;
+                for (param, value) in fixed(py, info.schema(), alias)? {
+                    all.set_item(param, value)?;
+                }
+                Some(all)
+            }
+        };
+        match context(py, info, arguments, keywords.as_ref()) {
+            Ok(context) => return Ok((info, context)),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    Err(first.unwrap_or_else(|| unknown(name)))
 }
 
 /// The context of a call that is described but not made.
@@ -41,18 +117,27 @@ pub fn context<'py>(
     dynamic::context(schema, &bound, &args, None).map_err(|error| raise(py, &error))
 }
 
+/// The engine of this process, or one with this device and these backends.
+fn engine_for(py: Python<'_>, device: Option<&str>, backends: Vec<DescribedBackend>) -> PyResult<Engine> {
+    match device {
+        None => engine().cloned(),
+        Some(name) => simulate::engine_on(py, engine()?, simulate::device(name)?, backends),
+    }
+}
+
 /// The selected kernel, its score, its workspace and its fallbacks.
 #[pyfunction]
-#[pyo3(signature = (operation_name, /, *args, **keywords))]
+#[pyo3(signature = (operation_name, device, backends, /, *args, **keywords))]
 fn which<'py>(
     py: Python<'py>,
     operation_name: &str,
+    device: Option<&str>,
+    backends: Vec<DescribedBackend>,
     args: &Bound<'py, PyTuple>,
     keywords: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let info = operation(operation_name)?;
-    let context = context(py, info, args, keywords)?;
-    let engine = engine()?;
+    let (info, context) = described_call(py, operation_name, args, keywords)?;
+    let engine = engine_for(py, device, backends)?;
     // Checking tokenizer kernels takes long.
     let plan = py.detach(|| engine.which(info, &context)).map_err(|error| raise(py, &error))?;
     let answer = PyDict::new(py);
@@ -65,21 +150,51 @@ fn which<'py>(
 
 /// Every candidate with its score or its rejection reasons; prints as a table, `.to_dict()` for programs.
 #[pyfunction]
-#[pyo3(signature = (operation_name, /, *args, **keywords))]
+#[pyo3(signature = (operation_name, device, backends, /, *args, **keywords))]
 fn explain<'py>(
     py: Python<'py>,
     operation_name: &str,
+    device: Option<&str>,
+    backends: Vec<DescribedBackend>,
     args: &Bound<'py, PyTuple>,
     keywords: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<PyExplanation> {
-    let info = operation(operation_name)?;
-    let context = context(py, info, args, keywords)?;
-    let engine = engine()?;
-    let explanation = py.detach(|| engine.explain(info, &context));
+    let (info, context) = described_call(py, operation_name, args, keywords)?;
+    let explanation = if device.is_some() {
+        let engine = engine_for(py, device, backends)?;
+        py.detach(|| engine.explain(info, &context))
+    } else {
+        let engine = engine()?;
+        let mut own = py.detach(|| engine.explain(info, &context));
+        add_missing(py, engine, info, &context, backends, &mut own)?;
+        own
+    };
     let json = serde_json::to_string(&explanation).map_err(|error| {
         PyValueError::new_err(format!("the explanation cannot be written as JSON: {error}"))
     })?;
     Ok(PyExplanation { text: explanation.to_string(), json })
+}
+
+/// Adds the kernels of backends that are not installed and are for the device of the call.
+fn add_missing(
+    py: Python<'_>,
+    engine: &Engine,
+    info: &'static OperationInfo,
+    context: &Context,
+    backends: Vec<DescribedBackend>,
+    explanation: &mut Explanation,
+) -> PyResult<()> {
+    let Some(device) = explanation.device.as_ref().filter(|_| !backends.is_empty()) else { return Ok(()) };
+    let simulated = simulate::engine_on(py, engine, simulate::device(&device.place)?, backends)?;
+    let other = py.detach(|| simulated.explain(info, context));
+    let has = |reasons: &[lz_engine::explain::ReasonLine], code: ReasonCode| {
+        reasons.iter().any(|reason| reason.code == code.as_str())
+    };
+    explanation.candidates.extend(other.candidates.into_iter().filter(|candidate| {
+        has(&candidate.reasons, ReasonCode::NotInstalled)
+            && !has(&candidate.reasons, ReasonCode::PlatformMismatch)
+    }));
+    Ok(())
 }
 
 /// Why a kernel is selected.
@@ -105,9 +220,26 @@ impl PyExplanation {
     }
 }
 
+/// The operations that a name stands for, each with the params that an alias fixes.
+#[pyfunction]
+fn operation_targets<'py>(py: Python<'py>, name: &str) -> PyResult<Vec<(&'static str, Bound<'py, PyDict>)>> {
+    let mut all = Vec::new();
+    for (info, alias) in targets(name)? {
+        let params = PyDict::new(py);
+        if let Some(alias) = alias {
+            for (param, value) in fixed(py, info.schema(), alias)? {
+                params.set_item(param, value)?;
+            }
+        }
+        all.push((info.name.as_ref(), params));
+    }
+    Ok(all)
+}
+
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(which, module)?)?;
     module.add_function(wrap_pyfunction!(explain, module)?)?;
+    module.add_function(wrap_pyfunction!(operation_targets, module)?)?;
     module.add_class::<PyExplanation>()
 }

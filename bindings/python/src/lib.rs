@@ -31,6 +31,7 @@ mod results;
 mod runtime;
 mod selection;
 mod serve;
+mod simulate;
 mod split;
 mod tensor;
 mod text;

@@ -11,8 +11,9 @@ use pyo3::types::{PyDict, PyList};
 use crate::arguments::signature_order;
 use crate::engine::engine;
 use crate::error::raise;
-use crate::inspect::operation;
+use crate::inspect::{operation, targets};
 use crate::python_kernel::PythonKernel;
+use crate::simulate::{self, DescribedBackend};
 use crate::worker;
 
 /// The description of a decorated function, from the decorator's keywords.
@@ -120,21 +121,30 @@ fn dtype_variables(operation_name: &str) -> PyResult<Vec<&'static str>> {
 
 /// Every kernel as a dictionary, in registration order.
 #[pyfunction]
-#[pyo3(signature = (operation_name = None, backend = None))]
+#[pyo3(signature = (operation_name = None, backend = None, device = None, backends = Vec::new()))]
 fn kernels<'py>(
     py: Python<'py>,
     operation_name: Option<&str>,
     backend: Option<&str>,
+    device: Option<&str>,
+    backends: Vec<DescribedBackend>,
 ) -> PyResult<Bound<'py, PyList>> {
-    if let Some(name) = operation_name {
-        operation(name)?;
-    }
-    let registry = engine()?.registry();
+    let operations = operation_name.map(targets).transpose()?;
+    let is_wanted = |name: &str| {
+        operations.as_ref().is_none_or(|wanted| wanted.iter().any(|(info, _)| info.name == name))
+    };
+    let device = device.map(simulate::device).transpose()?;
+    let platform = device.as_ref().map(lz_core::device::DeviceSpec::platform);
+    let registry = match device {
+        None => engine()?.registry(),
+        Some(device) => simulate::engine_on(py, engine()?, device, backends)?.registry(),
+    };
     let all = PyList::empty(py);
     for entry in registry.kernels() {
         let spec = &entry.spec;
-        if operation_name.is_some_and(|name| name != spec.operation)
+        if !is_wanted(&spec.operation)
             || backend.is_some_and(|name| name != spec.backend)
+            || platform.is_some_and(|platform| platform != spec.platform)
         {
             continue;
         }
@@ -157,6 +167,11 @@ fn kernels<'py>(
         one.set_item("jit", spec.jit)?;
         one.set_item("hosted", PythonKernel::of(entry).is_some())?;
         one.set_item("runs_in", &spec.runs_in)?;
+        let disabled = match registry.backend(&spec.backend).map(|backend| &backend.state) {
+            Some(lz_engine::registry::BackendState::Disabled(reason)) => Some(reason.sentence()),
+            _ => None,
+        };
+        one.set_item("disabled", disabled)?;
         all.append(one)?;
     }
     Ok(all)

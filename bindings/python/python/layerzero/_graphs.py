@@ -88,7 +88,7 @@ def _function(operation: str) -> Any:
 
 def _candidates(operation: str, arguments: Mapping[str, Any]) -> list[str]:
     """Kernels that can run a call and are marked as safe for capture, best first."""
-    plan = _native.which(operation, **arguments)
+    plan = _native.which(operation, None, [], **arguments)
     listed = {one["id"] for one in _native.kernels(operation) if one["cuda_graph_safe"] and one["platform"] == "cuda"}
     return [kernel for kernel in (plan["kernel_id"], *plan["fallbacks"]) if kernel in listed]
 

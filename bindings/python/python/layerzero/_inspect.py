@@ -39,9 +39,12 @@ class Plan(NamedTuple):
         return {**self._asdict(), "fallbacks": list(self.fallbacks)}
 
 
-def which(operation: str, /, *args: Any, **keywords: Any) -> Plan:
-    """The kernel selected for a call of `operation` with these arguments, and its fallbacks."""
-    found = _native.which(operation, *args, **keywords)
+def which(operation: str, /, *args: Any, device: str | None = None, **keywords: Any) -> Plan:
+    """The kernel selected for a call of `operation`, or of an alias, with these arguments, and its fallbacks.
+
+    `device` answers for another device: see `explain`.
+    """
+    found = _native.which(operation, device, _other_backends(device), *args, **keywords)
     return Plan(found["kernel_id"], found["score"], found["workspace_bytes"], tuple(found["fallbacks"]))
 
 
@@ -49,9 +52,14 @@ class Explanation(Report):
     """Every candidate for a call with its score or its rejection reasons."""
 
 
-def explain(operation: str, /, *args: Any, **keywords: Any) -> Explanation:
-    """Why a kernel is selected for a call: every candidate with its score, or with all its rejection reasons."""
-    native = _native.explain(operation, *args, **keywords)
+def explain(operation: str, /, *args: Any, device: str | None = None, **keywords: Any) -> Explanation:
+    """Why a kernel is selected for a call: every candidate with its score, or with all its rejection reasons.
+
+    `operation` is an operation or an alias. `device` explains the call as if its tensors were on another device: one
+    of this machine (``"cuda:0"``) or a simulated one (``"h100"``, ``"b200"``, …). Kernels of libraries that are not
+    installed are listed with the reason ``NOT_INSTALLED`` and the command that installs them.
+    """
+    native = _native.explain(operation, device, _other_backends(device), *args, **keywords)
     data: dict[str, Any] = native.to_dict()
     plan = data.get("plan") or {}
     rows = []
@@ -71,15 +79,28 @@ def list_operations() -> list[str]:
     return _native.list_operations()
 
 
-def list_kernels(operation: str | None = None, *, backend: str | None = None) -> list[dict[str, Any]]:
-    """Every kernel as a dictionary; only those of one operation or backend if given."""
-    return _native.kernels(operation, backend)
+def list_kernels(
+    operation: str | None = None, *, backend: str | None = None, device: str | None = None
+) -> list[dict[str, Any]]:
+    """Every kernel as a dictionary; only those of one operation, alias or backend if given.
+
+    `device` lists the kernels for another device, as in `explain`, including those of libraries that are not
+    installed; for them `disabled` is the reason.
+    """
+    return _native.kernels(operation, backend, device, _other_backends(device) if device else [])
+
+
+def _other_backends(device: str | None) -> list[dict[str, Any]]:
+    """Descriptors of backends that are not loaded: of all for another device, otherwise of those that are not installed."""
+    from layerzero import backends
+
+    return backends.described(installed=device is not None)
 
 
 def validate(operation: str, /, *args: Any, **keywords: Any) -> list[_native.Reason]:
     """All reasons why a call would fail, without making it; an empty list if it would not."""
     try:
-        _native.which(operation, *args, **keywords)
+        _native.which(operation, None, [], *args, **keywords)
     except _native.LayerZeroError as error:
         return list(error.reasons)
     return []

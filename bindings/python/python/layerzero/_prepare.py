@@ -121,7 +121,7 @@ def warmup(
     compiled, already, failed = compile_cold(calls, workers, progress)
     done = []
     for operation, arguments in calls:
-        plan = _native.which(operation, **arguments)
+        plan = _native.which(operation, None, [], **arguments)
         getattr(ops, operation.replace(".", "_"))(**arguments)
         shapes = {
             name: {"shape": [int(size) for size in value.shape], "dtype": str(value.dtype)}

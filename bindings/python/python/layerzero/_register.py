@@ -28,7 +28,7 @@ def register_kernel(
     reduced_precision: bool = False,
     writes_into_output: bool | None = None,
 ) -> Callable[[_F], _F]:
-    """Registers a Python function as a kernel of an operation.
+    """Registers a Python function as a kernel of an operation, or of every operation of an alias.
 
     The function is called with the caller's own objects: the inputs by position (`None` for absent ones) and
     every param by keyword with defaults filled in, as typed in `layerzero.protocols`. Its result goes to the
@@ -46,6 +46,11 @@ def register_kernel(
     """
 
     def decorate(function: _F) -> _F:
+        for target, fixed in _native.operation_targets(operation):
+            register(function, target, [_condition(name, value) for name, value in fixed.items()])
+        return function
+
+    def register(function: _F, operation: str, fixed: list[str]) -> None:
         takes_out = _check(operation, function)
         variables = _native.dtype_variables(operation)
         chosen: Mapping[str, Sequence[str]]
@@ -56,6 +61,7 @@ def register_kernel(
         else:
             chosen = dict.fromkeys(variables, dtypes)
         conditions = limits if isinstance(limits, Mapping) else dict.fromkeys(limits, "AXIS_LIMIT")
+        conditions = {**dict.fromkeys(fixed, "PARAM_UNSUPPORTED"), **conditions}
         _native.register_kernel(
             function,
             {
@@ -75,9 +81,15 @@ def register_kernel(
                 "writes_into_output": takes_out if writes_into_output is None else writes_into_output,
             },
         )
-        return function
 
     return decorate
+
+
+def _condition(param: str, value: object) -> str:
+    """The condition that a call has the value that an alias fixes."""
+    if isinstance(value, bool):
+        return param if value else f"not {param}"
+    return f"{param} == {value}"
 
 
 def _check(operation: str, function: Callable[..., Any]) -> bool:

@@ -59,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
         one.set_defaults(command=command)
         return one
 
+    def other_device(one: argparse.ArgumentParser) -> None:
+        group = one.add_mutually_exclusive_group()
+        group.add_argument("--device", help="answer for a device of this machine, such as cuda:0")
+        group.add_argument("--as", dest="device", metavar="PRESET", help="answer for a simulated device, such as h100")
+
     one = add(
         "doctor",
         lambda options: lz.doctor(probe=options.probe),
@@ -75,11 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     one = add("kernels", _kernels, "list kernels")
     one.add_argument("operation", nargs="?")
     one.add_argument("--backend")
+    other_device(one)
     one = add("explain", _explain, "explain which kernel is selected for a call, and why")
     one.add_argument("operation")
     one.add_argument(
         "arguments", nargs="*", metavar="NAME=VALUE", help="a tensor as x=f32[4,64], a param as eps=1e-5"
     )
+    other_device(one)
     one = add("config", _config, "list every setting and its source")
     one.add_argument("--file", help="load this policy file first")
     one = add("bench", _bench, "measure the latency of a call with each kernel that can run it; `gpu` measures many shapes on this machine's GPU")
@@ -92,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--samples", type=int, default=20, help="maximum number of samples per kernel (default: 20)")
+    one.add_argument("--device", help="device of the tensors, such as cuda:0; needs torch (default: the host)")
     one = add("solve", _solve, "select kernels ahead of time and write a dispatch table")
     one.add_argument("operation", nargs="*", help="operations whose workloads are solved; default: all")
     one.add_argument("--output", "-o", default="dispatch.json")
@@ -101,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--output", "-o", default="layerzero.lock")
+    one.add_argument("--device", help="device of the tensors, such as cuda:0; needs torch (default: the host)")
     one = add("compile", _compile, "compile an ONNX model, and save it for lz.load")
     one.add_argument("model", help="an ONNX file, or a compiled model that was saved")
     one.add_argument("--output", "-o", metavar="FILE", help="save the compiled model")
@@ -228,7 +237,7 @@ def _ops(options: argparse.Namespace) -> Report:
 
 
 def _kernels(options: argparse.Namespace) -> Report:
-    kernels = lz.list_kernels(options.operation, backend=options.backend)
+    kernels = lz.list_kernels(options.operation, backend=options.backend, device=options.device)
     rows = [
         (
             kernel["id"],
@@ -237,10 +246,11 @@ def _kernels(options: argparse.Namespace) -> Report:
             kernel["priority"],
             "; ".join(f"{name}: {', '.join(dtypes)}" for name, dtypes in kernel["dtypes"].items()) or None,
             " and ".join(kernel["limits"]) or None,
+            kernel["disabled"],
         )
         for kernel in kernels
     ]
-    columns = ("kernel", "operation", "platform", "priority", "dtypes", "limits")
+    columns = ("kernel", "operation", "platform", "priority", "dtypes", "limits", "disabled")
     return Report((table("kernels", columns, rows),), {"kernels": kernels})
 
 
@@ -258,8 +268,8 @@ _SHORT = {
 }
 
 
-def _arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Parses command-line arguments: `x=f32[4,64]` is a tensor, anything else a param."""
+def _arguments(texts: Sequence[str], device: str | None = None) -> dict[str, Any]:
+    """Parses command-line arguments: `x=f32[4,64]` is a tensor, of torch if a device is given, anything else a param."""
     values: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -268,7 +278,7 @@ def _arguments(texts: Sequence[str]) -> dict[str, Any]:
         match = _TENSOR.match(value)
         if match:
             shape = tuple(int(size) for size in match[2].split(",") if size.strip())
-            values[name] = _zeros(_SHORT.get(match[1], match[1]), shape)
+            values[name] = _zeros(_SHORT.get(match[1], match[1]), shape, device)
             continue
         try:
             values[name] = json.loads(value)
@@ -277,7 +287,11 @@ def _arguments(texts: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _zeros(dtype: str, shape: tuple[int, ...]) -> Any:
+def _zeros(dtype: str, shape: tuple[int, ...], device: str | None) -> Any:
+    if device:
+        import torch
+
+        return torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
     import numpy
 
     try:
@@ -289,7 +303,7 @@ def _zeros(dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def _explain(options: argparse.Namespace) -> Report:
-    return lz.explain(options.operation, **_arguments(options.arguments))
+    return lz.explain(options.operation, device=options.device, **_arguments(options.arguments))
 
 
 def _config(options: argparse.Namespace) -> Report:
@@ -334,7 +348,7 @@ def _bench(options: argparse.Namespace) -> Report:
 
 
 def _tune(options: argparse.Namespace) -> Report:
-    return lz.tune(options.operation, samples=options.samples, **_arguments(options.arguments))
+    return lz.tune(options.operation, samples=options.samples, **_arguments(options.arguments, options.device))
 
 
 def _solve(options: argparse.Namespace) -> Report:
@@ -352,7 +366,7 @@ def _solve(options: argparse.Namespace) -> Report:
 
 
 def _freeze(options: argparse.Namespace) -> Report:
-    text = lz.freeze(options.output, [(options.operation, _arguments(options.arguments))])
+    text = lz.freeze(options.output, [(options.operation, _arguments(options.arguments, options.device))])
     rows = [(line,) for line in text.splitlines()]
     return Report((table(options.output, ("decisions",), rows),), {"path": options.output, "text": text})
 
@@ -417,13 +431,10 @@ def _serve(options: argparse.Namespace) -> Report | None:
     import time
 
     if options.list:
-        columns = ("process", "program", "minutes", "url")
-        found = [
-            {"pid": pid, "program": program, "since": since, "url": url}
-            for pid, program, since, url in _native.serving_processes()
-        ]
-        rows = [(one["pid"], one["program"], round((time.time() - one["since"]) / 60), one["url"]) for one in found]
-        return Report((table("processes", columns, rows),), {"processes": found})
+        found = _native.serving_processes()
+        rows = [(pid, program, round((time.time() - since) / 60), url) for pid, program, since, url in found]
+        data = [dict(zip(("pid", "program", "since", "url"), one, strict=True)) for one in found]
+        return Report((table("processes", ("process", "program", "minutes", "url"), rows),), {"processes": data})
     with lz.serve(options.port, perfdb=options.perfdb, lockfiles=tuple(options.lockfile)) as server:
         print(json.dumps({"url": server.url}) if options.json else f"{server.url}\npress Ctrl-C to stop", flush=True)
         threading.Event().wait()

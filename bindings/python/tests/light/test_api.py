@@ -248,7 +248,7 @@ def test_completion_lists_every_command(capsys):
     [
         ("lz do", {"doctor"}),
         ("lz tune norm.", {"norm.layer", "norm.rms", "norm.rms.add"}),
-        ("lz freeze -", {"-h", "--help", "--json", "--output", "-o"}),
+        ("lz freeze -", {"-h", "--help", "--json", "--output", "-o", "--device"}),
         ("lz perfdb ex", {"export"}),
         ("lz nothing --", set()),
     ],

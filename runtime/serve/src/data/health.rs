@@ -100,7 +100,7 @@ pub fn readiness(source: &Source) -> Readiness {
             ok: disabled.is_empty(),
             detail: or(disabled.join("; "), "all registered backends are available"),
         },
-        Check { name: "circuits", ok: open == 0, detail: format!("{open} circuits refuse calls") },
+        Check { name: "circuits", ok: open == 0, detail: format!("circuits that refuse calls: {open}") },
     ];
     Readiness { ready: checks.iter().all(|check| check.ok), checks }
 }

@@ -96,6 +96,26 @@ def states() -> list[State]:
     return [_STATES[name] for name in sorted(_STATES)]
 
 
+def described(*, installed: bool) -> list[dict[str, Any]]:
+    """Descriptors of built-in backends that are not loaded, for questions about selection: those that are not installed
+    and, with `installed`, those that are."""
+    if os.environ.get("LAYERZERO_BACKENDS") == "none":
+        return []
+    found = []
+    for backend in BACKENDS:
+        known = _STATES.get(backend.name)
+        if known is not None and known.state in ("ok", "problem"):
+            continue
+        is_installed = _version(backend.distribution) is not None and _exists(backend.module)
+        if is_installed and not installed:
+            continue
+        missing = None if is_installed else f"{backend.name} is not installed: pip install {backend.distribution}"
+        for name in backend.descriptors:
+            text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+            found.append({"path": name, "text": text, "reference": backend.reference, "missing": missing})
+    return found
+
+
 def load(*names: str, probe_again: bool = False) -> list[State]:
     """Registers the kernels of installed backends: of those named, or of all, including third-party ones.
 
