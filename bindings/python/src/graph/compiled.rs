@@ -23,6 +23,9 @@ use crate::tensor::{BorrowGuard, BorrowedTensor, Kind, Problem, describe_contigu
 use lz_core::tensor::Device;
 use lz_core::{Reason, ReasonCode};
 
+/// A linear layer: name, shape, bytes before and after, error, and why it was kept.
+type LayerRow<'a> = (&'a str, [i64; 2], [usize; 2], Option<f64>, Option<&'static str>);
+
 /// A graph that runs. Threads may share it.
 #[pyclass(name = "CompiledGraph", module = "layerzero._native", frozen)]
 pub struct CompiledGraph {
@@ -348,7 +351,7 @@ impl CompiledGraph {
 
     /// Linear layers after quantization: name, shape, bytes before and after, error (`None` if the layer was kept), and why it was kept.
     #[getter]
-    fn quantized_layers(&self) -> Vec<(&str, [i64; 2], [usize; 2], Option<f64>, Option<&'static str>)> {
+    fn quantized_layers(&self) -> Vec<LayerRow<'_>> {
         let layers = self.model.quantized_layers().iter();
         layers.map(|layer| (layer.name.as_str(), layer.shape, layer.bytes, layer.error, layer.kept)).collect()
     }
