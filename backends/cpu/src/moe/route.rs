@@ -164,8 +164,8 @@ impl<'m, 'c> Router<'m, 'c> {
             self.largest = f64::from(largest);
         }
         if self.bias.is_some() || (softmax && !self.call.renormalize) {
-            for index in 0..logits.len() {
-                self.numerators[index] = self.numerator(logits[index].to_f32());
+            for (index, logit) in logits.iter().enumerate() {
+                self.numerators[index] = self.numerator(logit.to_f32());
             }
             self.total = if softmax { self.numerators.iter().sum() } else { 1.0 };
         }
@@ -208,8 +208,8 @@ impl<'m, 'c> Router<'m, 'c> {
                     s.largest(unsafe { T::load(s, logits.as_ptr(), FullVector(first)) }) <= worst
                 };
                 if !skip {
-                    for id in first..end {
-                        self.best.offer(descending(f64::from(logits[id].to_f32())), id);
+                    for (offset, logit) in logits[first..end].iter().enumerate() {
+                        self.best.offer(descending(f64::from(logit.to_f32())), first + offset);
                     }
                 }
                 first = end;

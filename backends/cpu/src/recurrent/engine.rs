@@ -400,17 +400,18 @@ unsafe fn update_and_sum<S: Simd>(
                 let (a, k) = (s.splat(*decay.add(i)), s.splat(*k.add(i)));
                 let (by_k, by_q) = (s.splat(*by_k.add(i)), s.splat(*by_q.add(i)));
                 let row = state.add(i * VECTORS * S::LANES);
-                for n in 0..VECTORS {
+                for (n, ((&change, sum_k), sum_q)) in
+                    changes.iter().zip(&mut sums_k).zip(&mut sums_q).enumerate()
+                {
                     let at = row.add(n * S::LANES);
-                    let value = s.fma(k, changes[n], s.mul(a, s.load(at)));
+                    let value = s.fma(k, change, s.mul(a, s.load(at)));
                     s.store(at, value);
-                    sums_k[n] = s.fma(by_k, value, sums_k[n]);
-                    sums_q[n] = s.fma(by_q, value, sums_q[n]);
+                    *sum_k = s.fma(by_k, value, *sum_k);
+                    *sum_q = s.fma(by_q, value, *sum_q);
                 }
             }
-            for n in 0..VECTORS {
-                s.store(sums.add(n * S::LANES), sums_k[n]);
-                s.store(sums.add((VECTORS + n) * S::LANES), sums_q[n]);
+            for (n, &sum) in sums_k.iter().chain(&sums_q).enumerate() {
+                s.store(sums.add(n * S::LANES), sum);
             }
         }
     });

@@ -85,6 +85,7 @@ impl<S: Simd> SamplingPenaltiesKernel for Penalties<S> {
 }
 
 /// Memory for the sorted tokens of a row, for each slot.
+#[derive(Clone, Copy)]
 struct Lists {
     start: *mut i32,
     sizes: [usize; 2],
@@ -96,8 +97,7 @@ unsafe impl Sync for Lists {}
 impl Lists {
     /// # Safety
     /// The workspace has space for this slot, and no other reference to it exists.
-    #[expect(clippy::mut_from_ref, reason = "each slot belongs to one task; see the safety section")]
-    unsafe fn of(&self, slot: usize) -> [&mut [i32]; 2] {
+    unsafe fn of<'m>(self, slot: usize) -> [&'m mut [i32]; 2] {
         let [generated, prompt] = self.sizes;
         if generated + prompt == 0 {
             // An empty workspace need not be aligned.
