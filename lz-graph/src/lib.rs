@@ -16,6 +16,7 @@ pub mod memory;
 mod origin;
 pub mod passes;
 pub mod plan;
+pub mod prepared;
 mod print;
 pub mod session;
 pub mod sizes;
