@@ -228,7 +228,10 @@ pub fn bench_graph(root: &Path, flags: &[&str]) -> Result<()> {
     let arguments = [&["benches/graph.py"], flags].concat();
     command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)?;
     let json: Vec<&str> = flags.iter().copied().filter(|flag| *flag == "--json").collect();
-    command::cargo(root, &[&["run", "--release", "--package", "bench-graph", "--"][..], &json].concat())
+    command::cargo(
+        root,
+        &[&["run", "--release", "--package", "bench-graph", "--"][..], json.as_slice()].concat(),
+    )
 }
 
 /// Tunes the workloads of the schemas, as listed by the CPU benchmark, and compares the selected kernels with the fastest ones.
