@@ -40,7 +40,10 @@ pub use error::Error;
 pub use failure::{Cause, Severity};
 pub use generated::contracts;
 pub use kernel::run::{self, Run};
-pub use kernel::{FusedKernel, FusedPart, HandlePredicate, Kernel, KernelEntry, KernelError, Specialized};
+pub use kernel::{
+    FusedKernel, FusedPart, HandlePredicate, Kernel, KernelEntry, KernelError, Prepare, PreparedInput,
+    Specialized,
+};
 pub use operation::OperationInfo;
 pub use plan::Plan;
 pub use reason::{Reason, ReasonCode};

@@ -13,9 +13,10 @@ use crate::graph::Graph;
 use crate::memory::ALIGNMENT;
 use crate::plan::{Location, Plan, Source, Step, StepArg};
 
-/// Memory for the buffers of a plan, reused by every run of an instance.
+/// Memory for the buffers of plans. A session reuses it for every run, whatever the sizes, so that new sizes touch no new memory
+/// unless they need more.
 #[derive(Debug)]
-struct Arena {
+pub struct Arena {
     data: NonNull<u8>,
     layout: Option<AllocLayout>,
 }
@@ -24,7 +25,8 @@ struct Arena {
 unsafe impl Send for Arena {}
 
 impl Arena {
-    fn new(bytes: usize) -> Option<Arena> {
+    /// Allocates this many bytes; `None` if there is no such layout.
+    pub fn new(bytes: usize) -> Option<Arena> {
         if bytes == 0 {
             // Tensors without elements have an aligned address as well.
             let data = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT))?;
@@ -34,6 +36,11 @@ impl Arena {
         // SAFETY: the size is not 0.
         let Some(data) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
         Some(Arena { data, layout: Some(layout) })
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.layout.map_or(0, |layout| layout.size())
     }
 }
 
@@ -67,17 +74,18 @@ struct Arguments {
     outputs: Vec<OutArg<'static>>,
 }
 
-/// A plan with memory; one thread runs it at a time.
+/// The arguments of a plan's steps; one thread runs it at a time.
 pub struct Instance {
     plan: Arc<Plan>,
     graph: Arc<Graph>,
     arguments: Vec<Arguments>,
     patches: Vec<Patch>,
-    arena: Arena,
+    /// The arena that the arguments refer to; null before the first run.
+    base: *mut u8,
 }
 
-// SAFETY: the arguments refer to the arena, the plan and the constants, which the instance owns or shares; those of inputs and
-// outputs are replaced at the start of every run and not used after it.
+// SAFETY: the arguments refer to the plan and the constants, which the instance shares, and to the arena, inputs and outputs of a
+// run: those are replaced at its start if they differ and not used after it.
 unsafe impl Send for Instance {}
 
 impl std::fmt::Debug for Instance {
@@ -87,19 +95,21 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Allocates the arena of a plan.
-    pub fn new(plan: Arc<Plan>, graph: Arc<Graph>) -> Result<Instance, GraphError> {
-        let Some(arena) = Arena::new(plan.placement.bytes) else {
-            let message = format!("an arena of {} bytes is too large", plan.placement.bytes);
-            return Err(GraphError::input("", message));
-        };
-        let mut instance =
-            Instance { plan: plan.clone(), graph, arguments: Vec::new(), patches: Vec::new(), arena };
+    /// Of a plan.
+    pub fn new(plan: Arc<Plan>, graph: Arc<Graph>) -> Instance {
+        Instance { plan, graph, arguments: Vec::new(), patches: Vec::new(), base: std::ptr::null_mut() }
+    }
+
+    /// Lets the arguments refer to this arena.
+    fn bind(&mut self, base: *mut u8) {
+        self.base = base;
+        self.patches.clear();
+        let plan = self.plan.clone();
+        let mut arguments = Vec::with_capacity(plan.steps.len());
         for (index, step) in plan.steps.iter().enumerate() {
-            let arguments = instance.prepare(index, step);
-            instance.arguments.push(arguments);
+            arguments.push(self.prepare(index, step));
         }
-        Ok(instance)
+        self.arguments = arguments;
     }
 
     /// The plan.
@@ -156,7 +166,7 @@ impl Instance {
             Source::Constant(index) => self.graph.constants.get(index)?.view().as_ptr(),
             Source::Sizes(index) => self.plan.tables.get(index)?.as_ptr().cast(),
             Source::Arena(index) => {
-                self.arena.data.as_ptr().wrapping_add(*self.plan.placement.offsets.get(index)?).cast_const()
+                self.base.wrapping_add(*self.plan.placement.offsets.get(index)?).cast_const()
             }
         };
         Some(base.wrapping_offset(byte_offset(location)))
@@ -164,15 +174,23 @@ impl Instance {
 
     /// Runs every step.
     ///
+    /// # Panics
+    /// When the arena is smaller than the plan's.
+    ///
     /// # Safety
     /// `inputs` and `outputs` have one address per input and output of the graph, each of a dense tensor with the sizes that the
     /// plan was made for, valid during the call; outputs and mutable inputs are not accessed by others meanwhile.
     pub unsafe fn run(
         &mut self,
         engine: &Engine,
+        arena: &mut Arena,
         inputs: &[*mut u8],
         outputs: &[*mut u8],
     ) -> Result<(), GraphError> {
+        assert!(arena.bytes() >= self.plan.placement.bytes, "the arena is too small");
+        if self.base != arena.data.as_ptr() {
+            self.bind(arena.data.as_ptr());
+        }
         for patch in &self.patches {
             let base = match patch.location.source {
                 Source::Input(index) => inputs[index],
@@ -200,7 +218,7 @@ impl Instance {
         for (step, arguments) in self.plan.steps.iter().zip(&mut self.arguments) {
             let Arguments { args, outputs } = arguments;
             let result = engine.run_pinned(&step.pinned, &step.context, &mut |entry, run| {
-                entry.kernel.run(args, outputs, run)
+                entry.kernel.run(args, outputs, &mut run.with_prepared(&step.prepared))
             });
             if let Err(error) = result {
                 retry(engine, step, args, outputs, error)
@@ -233,5 +251,5 @@ fn retry(
 }
 
 fn byte_offset(location: &Location) -> isize {
-    location.view.offset as isize * location.view.layout.dtype.size() as isize
+    location.view.byte_offset()
 }

@@ -19,6 +19,7 @@ pub mod memory;
 mod origin;
 pub mod passes;
 pub mod plan;
+pub mod prepared;
 mod print;
 pub mod quantize;
 pub mod session;

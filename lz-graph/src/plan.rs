@@ -7,13 +7,14 @@ mod select;
 
 use lz_core::context::Context;
 use lz_core::expr::Value;
-use lz_core::{DType, OperationInfo};
+use lz_core::{DType, OperationInfo, PreparedInput};
 use lz_engine::{Engine, Pinned};
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Node, NodeId, NodeKind, View};
 use crate::interpret::param_value;
 use crate::memory::{self, Lifetime, Placement};
+use crate::prepared::PreparedConstants;
 use crate::sizes;
 use crate::strided::Strided;
 
@@ -94,6 +95,8 @@ pub struct Step {
     pub context: Context,
     /// Set if the step only copies.
     pub copy: Option<CopyReason>,
+    /// Per input the constant in the layout of the kernel, where it reads it faster.
+    pub prepared: Vec<Option<PreparedInput>>,
 }
 
 /// A graph for given sizes.
@@ -115,11 +118,23 @@ pub struct Plan {
 
 /// Plans a normalized graph. `alignment` has the alignment of each input's address in bytes.
 pub fn plan(engine: &Engine, graph: &Graph, values: &[i64], alignment: &[usize]) -> Result<Plan, GraphError> {
+    plan_with(engine, graph, values, alignment, &PreparedConstants::default())
+}
+
+/// As [`plan`], with constants that earlier plans prepared.
+pub fn plan_with(
+    engine: &Engine,
+    graph: &Graph,
+    values: &[i64],
+    alignment: &[usize],
+    prepared: &PreparedConstants,
+) -> Result<Plan, GraphError> {
     let mut planner = Planner {
         engine,
         graph,
         values,
         alignment,
+        prepared,
         locations: Vec::with_capacity(graph.nodes.len()),
         steps: Vec::new(),
         buffers: Vec::new(),
@@ -153,6 +168,7 @@ struct Planner<'a> {
     graph: &'a Graph,
     values: &'a [i64],
     alignment: &'a [usize],
+    prepared: &'a PreparedConstants,
     /// Per node its outputs, then, for a call, its inputs that were changed in place.
     locations: Vec<Vec<Option<Location>>>,
     steps: Vec<Step>,
@@ -356,10 +372,11 @@ impl Planner<'_> {
         for (view, destination) in types.into_iter().zip(destinations) {
             outputs.push(view.map(|view| self.allocate(view, destination)));
         }
-        let step = self.select_with_copies(id, call.operation, args, outputs.clone())?;
+        let mut step = self.select_with_copies(id, call.operation, args, outputs.clone())?;
         // Without elements there is nothing to compute.
         let empty = |location: &Location| location.view.layout.elements() == Some(0);
         if outputs.is_empty() || !outputs.iter().flatten().all(empty) {
+            step.prepared = self.prepare(&step)?;
             self.steps.push(step);
         }
         outputs.extend(written);

@@ -10,16 +10,17 @@ use lz_core::{Tensor, TensorMut, TensorView};
 use lz_engine::{Engine, dynamic};
 
 use crate::error::GraphError;
-use crate::execute::Instance;
+use crate::execute::{Arena, Instance};
 use crate::graph::{Graph, Origin};
 use crate::plan::{self, Plan};
+use crate::prepared::PreparedConstants;
 use crate::sizes::{self, InputShape};
 use crate::validate::{self, Finding, Validation};
 
 /// Plans that are kept per session.
 const MAX_PLANS: usize = 64;
 
-/// Instances without work that are kept per plan: threads that ran it at once before.
+/// Instances without work that are kept per plan, and arenas per session: threads that ran at once before.
 const MAX_IDLE: usize = 8;
 
 /// An input of a run.
@@ -94,13 +95,23 @@ pub struct Session {
     plans: Mutex<Plans>,
     validation: Validation,
     on_change: OnChange,
+    prepared: PreparedConstants,
+    /// Arenas that no run uses.
+    arenas: Mutex<Vec<Arena>>,
 }
 
 impl Session {
     /// A session for a normalized graph.
     pub fn new(engine: Engine, graph: Graph) -> Session {
-        let (validation, on_change) = (Validation::None, OnChange::default());
-        Session { engine, graph: Arc::new(graph), plans: Mutex::default(), validation, on_change }
+        Session {
+            engine,
+            graph: Arc::new(graph),
+            plans: Mutex::default(),
+            validation: Validation::None,
+            on_change: OnChange::default(),
+            prepared: PreparedConstants::default(),
+            arenas: Mutex::default(),
+        }
     }
 
     /// The same session with validated plans, and with another reaction to changes of the engine's state.
@@ -129,6 +140,11 @@ impl Session {
     /// The engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Constants in the layouts of the kernels that read them.
+    pub fn prepared(&self) -> &PreparedConstants {
+        &self.prepared
     }
 
     /// The number of plans that are kept.
@@ -274,7 +290,32 @@ impl Session {
             Some((plan, None)) => plan,
             None => self.make_plan(key, generation, stale)?,
         };
-        Instance::new(plan, self.graph.clone())
+        Ok(Instance::new(plan, self.graph.clone()))
+    }
+
+    /// Memory of at least this size: the largest idle arena, or a new one.
+    fn arena(&self, bytes: usize) -> Result<Arena, GraphError> {
+        let idle = self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match idle.filter(|arena| arena.bytes() >= bytes) {
+            Some(arena) => Ok(arena),
+            // The smaller one was released: memory is that of the largest plan, not of all plans.
+            None => Arena::new(bytes)
+                .ok_or_else(|| GraphError::input("", format!("an arena of {bytes} bytes is too large"))),
+        }
+    }
+
+    fn release(&self, arena: Arena) {
+        let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
+        let position = arenas.partition_point(|other| other.bytes() <= arena.bytes());
+        arenas.insert(position, arena);
+        if arenas.len() > MAX_IDLE {
+            arenas.remove(0);
+        }
+    }
+
+    /// The bytes of the arenas that are kept.
+    pub fn arena_bytes(&self) -> usize {
+        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).iter().map(Arena::bytes).sum()
     }
 
     /// Plans and caches the plan, if it differs from a stale one only as the policy allows.
@@ -284,7 +325,9 @@ impl Session {
         generation: u64,
         stale: Option<Arc<Plan>>,
     ) -> Result<Arc<Plan>, GraphError> {
-        let mut plan = Arc::new(plan::plan(&self.engine, &self.graph, &key.values, &key.alignment)?);
+        let (values, alignment) = (&key.values, &key.alignment);
+        let made = plan::plan_with(&self.engine, &self.graph, values, alignment, &self.prepared)?;
+        let mut plan = Arc::new(made);
         if self.validation != Validation::None {
             self.validation.check(&self.plan_findings(&plan))?;
         }
@@ -333,8 +376,10 @@ impl Session {
         outputs: Vec<*mut u8>,
     ) -> Result<(), GraphError> {
         let addresses: Vec<*mut u8> = inputs.iter().map(|input| input.address() as *mut u8).collect();
+        let mut arena = self.arena(instance.plan().placement.bytes)?;
         // SAFETY: every tensor was checked to be dense and of the plan's sizes, and is borrowed until the end of the call.
-        let result = unsafe { instance.run(&self.engine, &addresses, &outputs) };
+        let result = unsafe { instance.run(&self.engine, &mut arena, &addresses, &outputs) };
+        self.release(arena);
         self.give_back(key, instance);
         result
     }
@@ -501,6 +546,22 @@ mod tests {
             }
         });
         assert!(session.cached_plans() <= MAX_PLANS);
+    }
+
+    #[test]
+    fn all_sizes_share_the_memory_of_the_largest() {
+        let session = Session::new(engine(), random_graph(&[(3, 0, 0), (2, 2, 1), (0, 3, 2), (7, 4, 0)]));
+        let data = numbers(160);
+        let run = |rows: usize| {
+            let view = TensorView::from_slice(&data[..rows * 4], &[rows as i64, 4]).unwrap();
+            let result = session.run(vec![RunInput::Read(view), RunInput::Read(view)]).unwrap().remove(0);
+            (result.bytes().to_vec(), session.arena_bytes())
+        };
+        let (small, _) = run(3);
+        let (large, bytes) = run(40);
+        assert!(bytes > 0);
+        // The small plan now runs in the larger arena, at other addresses than before.
+        assert_eq!([run(3), run(40), run(3)], [(small.clone(), bytes), (large, bytes), (small, bytes)]);
     }
 
     #[test]

@@ -19,6 +19,11 @@ impl Strided {
         Some(Strided { layout: Layout::contiguous(shape, dtype).ok()?, offset: 0 })
     }
 
+    /// Offset in bytes.
+    pub fn byte_offset(&self) -> isize {
+        self.offset as isize * self.layout.dtype.size() as isize
+    }
+
     fn with(self, shape: &[i64], strides: &[i64], offset: i64) -> Option<Strided> {
         let layout = Layout { shape: Dims::new(shape)?, strides: Dims::new(strides)?, ..self.layout };
         Some(Strided { layout, offset })

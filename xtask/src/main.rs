@@ -43,6 +43,7 @@ cargo xtask <command>
   bench instructions          instructions per selection, and the change since the last run
   bench scenarios [--json]    latency of the performance scenarios, compared with hand-written code
   bench python [--json]       call overhead from Python, compared with other libraries
+  bench graph [--json]        compiled models, compared with torch, inductor, ONNX Runtime and OpenVINO
   bench cpu [--json]          throughput of the CPU kernels, compared with hardware limits and torch
   bench tuned [--json]        kernels that tuning selects for the workloads, compared with the fastest
   bench cpp [--json]          call overhead from C++, compared with Rust
@@ -85,6 +86,7 @@ fn run() -> Result<()> {
         ["bench", "instructions", flags @ ..] => instructions::run(root, flags)?,
         ["bench", "scenarios", flags @ ..] => bench(root, "lz-scenarios", flags)?,
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
+        ["bench", "graph", flags @ ..] => python::bench_graph(root, flags)?,
         ["bench", "cpu", flags @ ..] => bench_with_peers(root, "bench-cpu", flags)?,
         ["bench", "tuned", flags @ ..] => python::bench_tuned(root, flags)?,
         ["bench", "cpp", flags @ ..] => bench(root, "bench-cpp", flags)?,

@@ -64,6 +64,12 @@ const PEERS: Group = Group {
 const PEERS_WITHOUT_DEPENDENCIES: Group =
     Group { name: "peers-alone", packages: &["--no-deps", "flashinfer-bench>=0.1.2,<0.2"] };
 
+/// Runtimes that the benchmark of compiled models compares with. They read ONNX files.
+const GRAPH_PEERS: Group = Group {
+    name: "graph-peers",
+    packages: &["onnx==1.23.2", "onnxruntime>=1.31,<1.32", "onnxscript>=0.5", "openvino>=2026.4,<2027"],
+};
+
 /// Creates the virtual environment and installs missing packages.
 pub fn ensure_venv(root: &Path) -> Result<PathBuf> {
     let python = root.join(".venv/bin/python");
@@ -216,6 +222,21 @@ pub fn bench(root: &Path, flags: &[&str]) -> Result<()> {
     ensure(root, &PEERS_WITHOUT_DEPENDENCIES)?;
     let arguments = [&["benches/calls.py"], flags].concat();
     command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)
+}
+
+/// Measures compiled models in the release profile, compared with other runtimes.
+pub fn bench_graph(root: &Path, flags: &[&str]) -> Result<()> {
+    let python = install_with(root, &["--release"])?;
+    ensure(root, &TORCH)?;
+    ensure(root, &MODELS)?;
+    ensure(root, &GRAPH_PEERS)?;
+    let arguments = [&["benches/graph.py"], flags].concat();
+    command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)?;
+    let json: Vec<&str> = flags.iter().copied().filter(|flag| *flag == "--json").collect();
+    command::cargo(
+        root,
+        &[&["run", "--release", "--package", "bench-graph", "--"][..], json.as_slice()].concat(),
+    )
 }
 
 /// Tunes the workloads of the schemas, as listed by the CPU benchmark, and compares the selected kernels with the fastest ones.

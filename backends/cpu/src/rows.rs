@@ -239,6 +239,12 @@ impl<'a, T: Element> Rows<'a, T> {
         self.offsets.width
     }
 
+    /// The first row and the distance between rows in elements, if it is the same between all rows.
+    pub(crate) fn uniform(&self) -> Option<(*const T, usize)> {
+        let stride = usize::try_from(self.offsets.stride).ok()?;
+        self.offsets.strided.is_none().then_some((self.data, stride))
+    }
+
     /// One row.
     #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> &'a [T] {

@@ -1,6 +1,7 @@
 //! Kernels: their specs and how they are run.
 
 mod compile;
+mod prepare;
 pub mod run;
 mod stream;
 
@@ -15,6 +16,7 @@ use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 
 pub use compile::{Compile, CompileRequest, Compiled};
+pub use prepare::{Prepare, PreparedInput};
 use run::Run;
 
 /// The type-erased interface of a kernel. Generated code implements it for typed kernels.
@@ -159,6 +161,8 @@ pub struct KernelEntry {
     pub fused: Option<Arc<dyn FusedKernel>>,
     /// Accepts or rejects handles.
     pub judge: Option<Arc<dyn HandlePredicate>>,
+    /// Rearranges constant inputs ahead of calls.
+    pub prepare: Option<Arc<dyn Prepare>>,
     /// Its operation, if known; otherwise the registry looks it up by the spec's name.
     pub operation: Option<&'static OperationInfo>,
 }
@@ -167,7 +171,7 @@ impl KernelEntry {
     /// Combines a spec and an implementation.
     pub fn new(spec: crate::spec::KernelSpec, kernel: impl Kernel) -> KernelEntry {
         let (spec, kernel) = (Arc::new(spec), Arc::new(kernel));
-        KernelEntry { spec, kernel, compile: None, fused: None, judge: None, operation: None }
+        KernelEntry { spec, kernel, compile: None, fused: None, judge: None, prepare: None, operation: None }
     }
 
     /// Sets its operation, so that it need not be registered before.
@@ -195,6 +199,13 @@ impl KernelEntry {
     #[must_use]
     pub fn judged_by(mut self, judge: impl HandlePredicate) -> KernelEntry {
         self.judge = Some(Arc::new(judge));
+        self
+    }
+
+    /// Sets how constant inputs are rearranged ahead of calls.
+    #[must_use]
+    pub fn prepared_by(mut self, prepare: impl Prepare) -> KernelEntry {
+        self.prepare = Some(Arc::new(prepare));
         self
     }
 

@@ -1,6 +1,6 @@
 //! What a running kernel may use: workspace, the stream, conversions.
 
-use crate::kernel::KernelError;
+use crate::kernel::{KernelError, PreparedInput};
 use crate::plan::Transforms;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Tensor;
@@ -15,6 +15,8 @@ pub struct Run<'a> {
     declared: u64,
     /// Conversions of the kernel's adapter for this call, from the plan.
     pub transforms: Transforms,
+    /// Per input what was prepared ahead of the call.
+    prepared: &'a [Option<PreparedInput>],
 }
 
 /// Workspace memory that is reused between the calls of a thread.
@@ -33,7 +35,20 @@ impl<'a> Run<'a> {
     /// For a call of a kernel that declared this much workspace.
     #[inline]
     pub fn new(scratch: &'a mut Scratch, declared: u64) -> Run<'a> {
-        Run { scratch, declared, transforms: Transforms::NONE }
+        Run { scratch, declared, transforms: Transforms::NONE, prepared: &[] }
+    }
+
+    /// The same run with inputs that were prepared ahead of it, in the layout of the kernel that runs.
+    #[inline]
+    pub fn with_prepared<'b>(&'b mut self, prepared: &'b [Option<PreparedInput>]) -> Run<'b> {
+        Run { scratch: self.scratch, declared: self.declared, transforms: self.transforms, prepared }
+    }
+
+    /// A prepared input; `None` if this input was not prepared, or as another type.
+    #[inline]
+    pub fn prepared<T: 'static>(&self, input: usize) -> Option<&'a T> {
+        let prepared: &'a [Option<PreparedInput>] = self.prepared;
+        prepared.get(input)?.as_ref()?.downcast_ref()
     }
 
     /// The caller's stream as a driver handle (see [`on_stream`]); 0 on the host and by default. Must be read on the thread that called

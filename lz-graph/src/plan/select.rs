@@ -2,7 +2,7 @@
 
 use lz_core::args::{Arg, OutArg};
 use lz_core::check::{self, OutputSpec};
-use lz_core::{OperationInfo, TensorMut, TensorView};
+use lz_core::{OperationInfo, PreparedInput, TensorMut, TensorView};
 
 use super::{CopyReason, Location, Planner, Source, Step, StepArg};
 use crate::error::GraphError;
@@ -108,7 +108,34 @@ impl Planner<'_> {
                 *arg = StepArg::Param(Some(*value));
             }
         }
-        Ok(Step { node: id, operation, args, outputs, pinned, context, copy: None })
+        Ok(Step { node: id, operation, args, outputs, pinned, context, copy: None, prepared: Vec::new() })
+    }
+
+    /// The constants of a step in the layout of its kernel.
+    pub(super) fn prepare(&self, step: &Step) -> Result<Vec<Option<PreparedInput>>, GraphError> {
+        let Some(prepare) = &step.pinned.entry().prepare else { return Ok(Vec::new()) };
+        let inputs = prepare.inputs(&self.arguments(&step.args));
+        let constant = |input: usize| match step.args.get(input) {
+            Some(StepArg::Read(Location { source: Source::Constant(index), view })) => {
+                Some((&self.graph.constants[*index], view))
+            }
+            _ => None,
+        };
+        // A kernel reads either all of them prepared or none.
+        if inputs.is_empty() || !inputs.iter().all(|input| constant(*input).is_some()) {
+            return Ok(Vec::new());
+        }
+        let mut prepared = vec![None; inputs.iter().max().map_or(0, |last| last + 1)];
+        for &input in inputs {
+            let Some((constant, part)) = constant(input) else { continue };
+            let data = constant.view().as_ptr().wrapping_offset(part.byte_offset());
+            // SAFETY: the part is inside the constant, which outlives the view.
+            let view = unsafe { TensorView::from_raw(data, part.layout) };
+            let made = self.prepared.get(constant, &view, &**prepare);
+            let made = made.map_err(|error| self.invalid(self.graph.node(step.node), error))?;
+            prepared[input] = Some(made);
+        }
+        Ok(prepared)
     }
 
     fn arguments(&self, args: &[StepArg]) -> Vec<Arg<'static>> {

@@ -29,7 +29,7 @@ const SKINNY_MC: usize = 24;
 pub(crate) const NC: usize = 96;
 
 /// Products with fewer multiply-adds run on the caller's thread.
-const MIN_PARALLEL_MACS: usize = 1 << 19;
+pub(super) const MIN_PARALLEL_MACS: usize = 1 << 19;
 
 /// Prefetch distance for B panels, in steps of K: they come from L2.
 const AHEAD: usize = 8;
@@ -99,7 +99,7 @@ pub(crate) fn max_packed_bytes(rows: usize, depth: usize) -> u64 {
 
 /// Splits K into KC blocks, as equal as whole vectors and packed integer words allow; one empty block if K is
 /// 0.
-fn kc_blocks(depth: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn kc_blocks(depth: usize) -> impl Iterator<Item = Range<usize>> {
     let length = depth.div_ceil(depth.div_ceil(KC).max(1)).next_multiple_of(16).max(1);
     (0..depth.max(1)).step_by(length).map(move |start| start..depth.min(start + length))
 }

@@ -2,7 +2,8 @@
 //!
 //! `C[m][n] += A[m][k] * B[k][n]`. A is read one scalar at a time and broadcast (so its strides are
 //! arbitrary), B one vector at a time. `blocked` is the blocked GEMM (MC/KC/NC, packed panels), `amx` the
-//! same for bf16 on AMX tiles, `dots` the skinny GEMM. Nothing here depends on attention, layers or element
+//! same for bf16 on AMX tiles, `panels` the GEMM with weights that are packed ahead of the call, `dots` the skinny
+//! GEMM. Nothing here depends on attention, layers or element
 //! types other than f32.
 
 #[cfg(target_arch = "x86_64")]
@@ -10,6 +11,7 @@ pub(crate) mod amx;
 pub(crate) mod blocked;
 pub(crate) mod dots;
 pub(crate) mod pack;
+pub(crate) mod panels;
 mod tasks;
 
 use crate::simd::{Simd, prefetch};

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use lz_core::{KernelError, Run, TensorMut};
+use lz_core::{DType, KernelError, Run, TensorMut};
 use lz_ops::reference::activation;
 use lz_ops::{MlpFusedActivation, MlpFusedCall, MlpFusedKernel, MlpFusedOut};
 
@@ -12,9 +12,11 @@ use super::activation::{Activation, WithActivation};
 use super::fused_amx;
 use super::grain;
 use super::linear::Layer;
+use super::weights::PackWeights;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, dots, gather, recompute_non_finite};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots, gather, recompute_non_finite};
 use crate::gemm::pack::transpose_rows;
+use crate::gemm::panels::{PackedPanels, Product, TileEpilogue};
 use crate::isa::require;
 use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
@@ -46,6 +48,11 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
         #[cfg(target_arch = "x86_64")]
         if let Some(tiles) = fused_amx::detect_amx::<S>(call) {
             return fused_amx::run(tiles, call, activation, &mut out, run);
+        }
+        if let Some(weights) = packed_weights::<S>(call, run)
+            && run_packed(s, call, &mut out, run, weights)?
+        {
+            return Ok(());
         }
         let axes = &call.axes;
         let elements = axes.rows as usize * axes.intermediate as usize;
@@ -81,10 +88,73 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
                 activation: Activation::None,
             };
             layer.run(packed);
-            recompute_non_finite_rows(&x, [&gate, &up, &layer.weight], activation, &layer.y);
+            let is_finite = |y: &[T]| y.iter().all(|y| y.to_f32().is_finite());
+            recompute_non_finite_rows(&x, [&gate, &up, &layer.weight], activation, &layer.y, is_finite);
             Ok(())
         })
     }
+}
+
+impl<S: Simd> Fused<S> {
+    /// The registry entry: constant weights are packed ahead of calls.
+    pub(crate) fn packing(self) -> lz_core::KernelEntry {
+        self.entry().prepared_by(PackWeights::<S>::new(&[1, 2, 3]))
+    }
+}
+
+/// The packed gate, up and down weights, if all of them were packed ahead of this call.
+fn packed_weights<'a, S: Simd>(call: &MlpFusedCall<'_>, run: &Run<'a>) -> Option<[&'a PackedPanels; 3]> {
+    let axes = &call.axes;
+    let (depth, hidden, columns) =
+        (axes.in_features as usize, axes.intermediate as usize, axes.out_features as usize);
+    let weight = |input: usize, columns: usize, depth: usize| {
+        run.prepared::<PackedPanels>(input).filter(|packed| packed.fits::<S>(columns, depth))
+    };
+    let weights = [weight(1, hidden, depth)?, weight(2, hidden, depth)?, weight(3, columns, hidden)?];
+    (axes.rows > 0 && call.dtype_t == Some(DType::F32)).then_some(weights)
+}
+
+/// Runs the block with packed weights; `false` if the rows of the input are not equally far apart.
+fn run_packed<S: Simd>(
+    s: S,
+    call: &MlpFusedCall<'_>,
+    out: &mut MlpFusedOut<'_>,
+    run: &mut Run<'_>,
+    [gate_panels, up_panels, down_panels]: [&PackedPanels; 3],
+) -> Result<bool, KernelError> {
+    let (rows, intermediate) = (call.axes.rows, call.axes.intermediate);
+    let x = Rows::new(&call.x)?;
+    let Some((a, stride)) = x.uniform() else { return Ok(false) };
+    let elements = rows as usize * intermediate as usize;
+    let workspace = run.workspace((elements * size_of::<f32>()) as u64)?;
+    if workspace.is_empty() {
+        return Ok(false);
+    }
+    // SAFETY: the workspace is aligned for f32, has this many bytes, and any bits are a valid f32.
+    let hidden: &mut [f32] =
+        unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast(), elements) };
+    let shape = [rows, intermediate];
+    let activation = activation_of(call.activation);
+    let mut hidden_tensor = TensorMut::from_slice(&mut *hidden, &shape).map_err(KernelError::because)?;
+    let (gate, up) = (Rows::new(&call.gate_weight)?, Rows::new(&call.up_weight)?);
+    let gated = Gated::<S, f32> { s, x, gate, up, hidden: RowsMut::new(&mut hidden_tensor)?, activation };
+    let product = Product { s, a, stride, rows: x.count(), b: [gate_panels, up_panels] };
+    // SAFETY: rows of the input have the width of the weights (validated), and the packed weights have their sizes.
+    unsafe { product.run(&gated) };
+    let view = lz_core::TensorView::from_slice(&*hidden, &shape).map_err(KernelError::because)?;
+    let layer = Layer::<S, f32, f32> {
+        s,
+        x: Rows::new(&view)?,
+        weight: Rows::new(&call.down_weight)?,
+        bias: None,
+        y: RowsMut::new(&mut out.output)?,
+        activation: Activation::None,
+    };
+    let done = layer.run_packed(down_panels);
+    debug_assert!(done, "the intermediate result is dense");
+    let weights = [&gate, &up, &layer.weight];
+    recompute_non_finite_rows(&x, weights, activation, &layer.y, |y| all_finite(s, y));
+    Ok(true)
 }
 
 /// Workspace for packed A of both GEMMs (one after the other), and for the intermediate result.
@@ -117,11 +187,12 @@ pub(super) fn recompute_non_finite_rows<T: Float>(
     weights: [&Rows<'_, T>; 3],
     activation: Activation,
     output: &RowsMut<'_, T>,
+    is_finite: impl Fn(&[T]) -> bool,
 ) {
     for row in 0..x.count() {
         // SAFETY: all tasks finished, so no other reference to the row exists.
         let y = unsafe { output.row(row) };
-        if y.iter().any(|y| !y.to_f32().is_finite()) {
+        if !is_finite(y) {
             write_row_f64(x.row(row), weights, activation, y);
         }
     }
@@ -243,6 +314,54 @@ impl<S: Simd> WithActivation for Epilogue<'_, S> {
                     <f32 as Float>::store(s, to.as_mut_ptr(), span, value);
                 }
             });
+        });
+    }
+}
+
+impl<S: Simd> TileEpilogue<2> for Gated<'_, S, f32> {
+    unsafe fn write(&self, rows: Range<usize>, columns: Range<usize>, tiles: [*mut f32; 2], step: usize) {
+        // SAFETY: the caller guarantees the tiles.
+        let [gates, ups] =
+            tiles.map(|tile| unsafe { std::slice::from_raw_parts_mut(tile, rows.len() * step) });
+        if !all_finite(self.s, gates) || !all_finite(self.s, ups) {
+            let sums = gates.chunks_exact_mut(step).zip(ups.chunks_exact_mut(step));
+            for (row, (gates, ups)) in rows.zip(sums) {
+                Gated::write(self, row, columns.clone(), gates, ups);
+            }
+            return;
+        }
+        self.activation.with(TileRows { gated: self, rows, columns, gates, ups, step });
+    }
+}
+
+/// Epilogue of a tile of finite sums.
+struct TileRows<'w, 'a, S> {
+    gated: &'w Gated<'a, S, f32>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    gates: &'w [f32],
+    ups: &'w [f32],
+    step: usize,
+}
+
+impl<S: Simd> WithActivation for TileRows<'_, '_, S> {
+    #[inline(never)]
+    fn run(self, activation: impl Pointwise<1>) {
+        let (s, count) = (self.gated.s, self.columns.len());
+        s.vectorize(|| {
+            for (index, row) in self.rows.enumerate() {
+                let (gates, ups) = (&self.gates[index * self.step..], &self.ups[index * self.step..]);
+                // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
+                let to = unsafe { self.gated.hidden.part(row, self.columns.clone()) };
+                vectors!(S, count, |span| {
+                    // SAFETY: gates, ups and outputs have this many elements.
+                    unsafe {
+                        let gate = activation.apply(s, [<f32 as Float>::load(s, gates.as_ptr(), span)]);
+                        let value = s.mul(gate, <f32 as Float>::load(s, ups.as_ptr(), span));
+                        <f32 as Float>::store(s, to.as_mut_ptr(), span, value);
+                    }
+                });
+            }
         });
     }
 }

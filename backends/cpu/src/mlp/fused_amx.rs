@@ -82,7 +82,8 @@ pub(super) fn run(
     // SAFETY: the workspace holds both parts of every value, written by the first GEMM; rows of the weight
     // have the same width.
     unsafe { gemm(s, &operands, packed, &epilogue) };
-    recompute_non_finite_rows(&x, [&gate, &up, &down], activation, &y);
+    let is_finite = |y: &[bf16]| y.iter().all(|y| y.to_f32().is_finite());
+    recompute_non_finite_rows(&x, [&gate, &up, &down], activation, &y, is_finite);
     Ok(())
 }
 

@@ -8,9 +8,11 @@ use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 
 use super::activation::{Activation, WithActivation};
 use super::grain;
+use super::weights::PackWeights;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, dots, gather, recompute_non_finite};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots, gather, recompute_non_finite};
 use crate::gemm::pack::transpose_rows;
+use crate::gemm::panels::{PackedPanels, Product, TileEpilogue};
 use crate::isa::require;
 use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
@@ -39,6 +41,11 @@ impl<S: Simd> MlpLinearKernel for Linear<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let (rows, depth) = (call.axes.rows as usize, call.axes.in_features as usize);
+        if let Some(packed) = run.prepared::<PackedPanels>(WEIGHT)
+            && packed_layer(s, call, &mut out, packed)?
+        {
+            return Ok(());
+        }
         let workspace = run.workspace(if rows <= MAX_SKINNY_ROWS { 0 } else { packed_bytes(rows, depth) })?;
         with_float!(call.dtype_t, T => {
             let layer = Layer::<S, T, T> {
@@ -53,6 +60,39 @@ impl<S: Simd> MlpLinearKernel for Linear<S> {
             Ok(())
         })
     }
+}
+
+/// Index of the weight among the inputs.
+const WEIGHT: usize = 1;
+
+impl<S: Simd> Linear<S> {
+    /// The registry entry: constant weights are packed ahead of calls.
+    pub(crate) fn packing(self) -> lz_core::KernelEntry {
+        self.entry().prepared_by(PackWeights::<S>::new(&[WEIGHT]))
+    }
+}
+
+/// Runs the layer with a packed weight; `false` if it does not fit the call.
+fn packed_layer<S: Simd>(
+    s: S,
+    call: &MlpLinearCall<'_>,
+    out: &mut MlpLinearOut<'_>,
+    packed: &PackedPanels,
+) -> Result<bool, KernelError> {
+    let (rows, depth) = (call.axes.rows as usize, call.axes.in_features as usize);
+    let fits = rows > 0 && packed.fits::<S>(call.axes.out_features as usize, depth);
+    if call.dtype_t != Some(DType::F32) || !fits {
+        return Ok(false);
+    }
+    let layer = Layer::<S, f32, f32> {
+        s,
+        x: Rows::new(&call.x)?,
+        weight: Rows::new(&call.weight)?,
+        bias: call.bias.as_ref().map(Rows::new).transpose()?,
+        y: RowsMut::new(&mut out.output)?,
+        activation: activation_of(call.activation),
+    };
+    Ok(layer.run_packed(packed))
 }
 
 /// The activation of a call.
@@ -145,6 +185,65 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
         // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
         self.activation.with(Epilogue { s: self.s, sums, bias, to });
+    }
+}
+
+impl<S: Simd> Layer<'_, S, f32, f32> {
+    /// Runs the layer with its weight packed; `false` if the rows of the input are not equally far apart.
+    pub(super) fn run_packed(&self, packed: &PackedPanels) -> bool {
+        let Some((a, stride)) = self.x.uniform() else { return false };
+        let product = Product { s: self.s, a, stride, rows: self.x.count(), b: [packed] };
+        // SAFETY: rows of the input have the width of the weight (validated), and the packed weight has its size.
+        unsafe { product.run(self) };
+        true
+    }
+}
+
+impl<S: Simd> TileEpilogue<1> for Layer<'_, S, f32, f32> {
+    unsafe fn write(&self, rows: Range<usize>, columns: Range<usize>, [tile]: [*mut f32; 1], step: usize) {
+        // SAFETY: the caller guarantees the tile.
+        let sums = unsafe { std::slice::from_raw_parts_mut(tile, rows.len() * step) };
+        if !all_finite(self.s, sums) {
+            for (row, sums) in rows.zip(sums.chunks_exact_mut(step)) {
+                Layer::write(self, row, columns.clone(), sums);
+            }
+            return;
+        }
+        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
+        self.activation.with(TileRows { layer: self, rows, columns, sums, step, bias });
+    }
+}
+
+/// Epilogue of a tile of finite sums: bias, activation.
+struct TileRows<'w, 'a, S> {
+    layer: &'w Layer<'a, S, f32, f32>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    sums: &'w [f32],
+    step: usize,
+    bias: Option<&'w [f32]>,
+}
+
+impl<S: Simd> WithActivation for TileRows<'_, '_, S> {
+    #[inline(never)]
+    fn run(self, activation: impl Pointwise<1>) {
+        let (s, count) = (self.layer.s, self.columns.len());
+        s.vectorize(|| {
+            for (row, sums) in self.rows.zip(self.sums.chunks_exact(self.step)) {
+                // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
+                let to = unsafe { self.layer.y.part(row, self.columns.clone()) };
+                vectors!(S, count, |span| {
+                    // SAFETY: sums, bias and outputs have this many elements.
+                    unsafe {
+                        let mut value = <f32 as Float>::load(s, sums.as_ptr(), span);
+                        if let Some(bias) = self.bias {
+                            value = s.add(value, <f32 as Float>::load(s, bias.as_ptr(), span));
+                        }
+                        <f32 as Float>::store(s, to.as_mut_ptr(), span, activation.apply(s, [value]));
+                    }
+                });
+            }
+        });
     }
 }
 

@@ -1,5 +1,5 @@
 //! Linear layers and gated MLPs. Few rows stream the weights once (skinny GEMM), many rows use the blocked
-//! GEMM. `packed_words` is the layout of integer weights.
+//! GEMM. `weights` packs f32 weights ahead of calls, `packed_words` is the layout of integer weights.
 
 mod activation;
 mod fused;
@@ -13,6 +13,7 @@ mod packed_words;
 mod tests;
 mod unpacked;
 mod weight_only;
+mod weights;
 
 pub(crate) use activation::{Identity, WithActivation};
 pub(crate) use fused::Fused;

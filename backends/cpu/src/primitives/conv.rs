@@ -8,15 +8,19 @@ use lz_primitives::call::{Call, mismatch, output};
 use lz_primitives::functions::ConvActivation;
 use lz_primitives::reference::window::Window;
 
+use super::conv_direct::{PackedKernels, Phases};
 use super::matmul::{Matrix, pack};
 use super::window::{self, Plane};
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
 use crate::gemm::dots::recompute_non_finite;
 use crate::simd::{Float, Simd, vectors, with_float};
 
-/// Workspace: packed weights, or packed windows if they are fewer.
-pub(super) const WORKSPACE: &str = "min(1056, ceil_div(max(out_channels, 1), 96) * 96) \
-    * ceil_div(max(group_channels * kernel_h * kernel_w, 1), 32) * 128";
+/// Workspace: packed weights, or packed windows if they are fewer; the padded image and an offset per element of a kernel, if the
+/// weights were packed ahead of the call.
+pub(super) const WORKSPACE: &str = "max(min(1056, ceil_div(max(out_channels, 1), 96) * 96) \
+    * ceil_div(max(group_channels * kernel_h * kernel_w, 1), 32) * 128, \
+    4 * (group_channels * (height + pad_top + pad_bottom + stride_h) * (width + pad_left + pad_right + stride_w) \
+    + 64 + group_channels * kernel_h * kernel_w))";
 
 /// `primitive.conv2d`.
 pub(super) fn conv2d<S: Simd>(
@@ -37,7 +41,11 @@ pub(super) fn conv2d<S: Simd>(
     if problem.channels == 1 && problem.group_outputs == 1 {
         return window::depthwise(s, x, weight, bias, &to, &problem);
     }
-    let workspace = run.workspace(problem.workspace_bytes())?;
+    let packed = run.prepared::<PackedKernels>(1).filter(|packed| packed.fits::<S>(&problem, groups));
+    let workspace = run.workspace(match packed {
+        Some(_) => Phases::new(&problem).workspace_bytes(&problem),
+        None => problem.workspace_bytes(),
+    })?;
     with_float!(Some(x.dtype()), T => {
         let stride = |view: &TensorView<'_>, axis: usize| view.strides()[axis] as isize;
         for image in 0..problem.batch {
@@ -67,7 +75,10 @@ pub(super) fn conv2d<S: Simd>(
                     to: to.as_ptr().cast::<T>().cast_mut().wrapping_offset(offset(&to, image, first)),
                     to_steps: [stride(&to, 1), stride(&to, 2), stride(&to, 3)],
                 };
-                conv.run(workspace);
+                match packed {
+                    Some(packed) => conv.run_direct(packed, workspace),
+                    None => conv.run(workspace),
+                }
             }
         }
         Ok(())
@@ -144,8 +155,14 @@ impl Problem {
         self.out[0] * self.out[1]
     }
 
-    fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.channels * self.kernel[0] * self.kernel[1]
+    }
+
+    /// Whether an element of the kernel meets rows (or columns) with this remainder modulo the stride.
+    pub fn meets(&self, axis: usize, remainder: usize) -> bool {
+        let (stride, dilation) = (self.window.stride[axis] as usize, self.window.dilation[axis] as usize);
+        (0..self.kernel[axis]).any(|element| element * dilation % stride == remainder)
     }
 
     /// Few windows of many channels are the packed operand, because packing the weights would cost more.
@@ -160,19 +177,19 @@ impl Problem {
 }
 
 /// One image and group.
-struct Conv<'p, S, T> {
-    s: S,
-    problem: &'p Problem,
-    x: *const T,
+pub(super) struct Conv<'p, S, T> {
+    pub s: S,
+    pub problem: &'p Problem,
+    pub x: *const T,
     /// Strides of channels, rows and columns.
-    x_steps: [isize; 3],
+    pub x_steps: [isize; 3],
     /// One row per output channel, dense if `dense_kernel`.
     weight: Matrix<T>,
     /// Strides of channels, rows and columns of a kernel.
     kernel_steps: [isize; 3],
     bias: Option<(*const T, isize)>,
     to: *mut T,
-    to_steps: [isize; 3],
+    pub to_steps: [isize; 3],
 }
 
 // SAFETY: tasks write disjoint outputs, and only read the others.
@@ -286,19 +303,29 @@ impl<S: Simd, T: Float> Conv<'_, S, T> {
         unsafe { fill(to.wrapping_add(filled), wide - filled) };
     }
 
+    /// The bias of a channel.
+    #[inline(always)]
+    pub fn bias_of(&self, channel: usize) -> f32 {
+        // SAFETY: the bias has an element per output channel.
+        self.bias.map_or(0.0, |(start, step)| unsafe {
+            (*start.wrapping_offset(step * channel as isize)).to_f32()
+        })
+    }
+
     /// Adds the bias of a channel, applies the activation and rounds.
     #[inline(always)]
-    fn finish(&self, channel: usize, sum: f32) -> T {
-        // SAFETY: the bias has an element per output channel.
-        let bias = self.bias.map_or(0.0, |(start, step)| unsafe {
-            (*start.wrapping_offset(step * channel as isize)).to_f32()
-        });
-        let value = sum + bias;
+    pub fn finish(&self, channel: usize, sum: f32) -> T {
+        let value = sum + self.bias_of(channel);
         T::from_f32(if self.problem.relu && value < 0.0 { 0.0 } else { value })
     }
 
-    fn target(&self, channel: usize, pixel: usize) -> *mut T {
-        let (row, column) = (pixel / self.problem.out[1], pixel % self.problem.out[1]);
+    pub fn target(&self, channel: usize, pixel: usize) -> *mut T {
+        self.target_at(channel, pixel / self.problem.out[1], pixel % self.problem.out[1])
+    }
+
+    /// An output pixel of a channel.
+    #[inline(always)]
+    pub fn target_at(&self, channel: usize, row: usize, column: usize) -> *mut T {
         self.to.wrapping_offset(
             self.to_steps[0] * channel as isize
                 + self.to_steps[1] * row as isize
@@ -308,7 +335,7 @@ impl<S: Simd, T: Float> Conv<'_, S, T> {
 
     /// One output in f64, without bias.
     #[cold]
-    fn exact(&self, channel: usize, pixel: usize) -> f64 {
+    pub fn exact(&self, channel: usize, pixel: usize) -> f64 {
         let [kernel_h, kernel_w] = self.problem.kernel;
         let mut buffer = [Segment::default(); NC];
         let segments = self.segments(pixel, 1, &mut buffer);
@@ -392,7 +419,7 @@ struct Segment {
 }
 
 #[inline(always)]
-unsafe fn fill(to: *mut f32, count: usize) {
+pub(super) unsafe fn fill(to: *mut f32, count: usize) {
     for index in 0..count {
         // SAFETY: the caller guarantees the destination.
         unsafe { *to.add(index) = 0.0 };
@@ -400,7 +427,7 @@ unsafe fn fill(to: *mut f32, count: usize) {
 }
 
 #[inline(always)]
-unsafe fn copy<S: Simd, T: Float>(s: S, from: *const T, step: isize, to: *mut f32, count: usize) {
+pub(super) unsafe fn copy<S: Simd, T: Float>(s: S, from: *const T, step: isize, to: *mut f32, count: usize) {
     if step == 1 {
         s.vectorize(|| {
             vectors!(S, count, |span| {
@@ -442,10 +469,7 @@ impl<S: Simd, T: Float> GemmOperands for Conv<'_, S, T> {
             return;
         }
         let (s, to) = (self.s, self.target(row, 0).wrapping_add(columns.start));
-        // SAFETY: the bias has an element per output channel.
-        let bias = self
-            .bias
-            .map_or(0.0, |(start, step)| unsafe { (*start.wrapping_offset(step * row as isize)).to_f32() });
+        let bias = self.bias_of(row);
         let relu = self.problem.relu;
         s.vectorize(|| {
             let bias = s.splat(bias);

@@ -3,6 +3,7 @@
 
 mod block;
 mod conv;
+mod conv_direct;
 mod copy;
 mod elementwise;
 mod integers;
@@ -62,9 +63,11 @@ macro_rules! plain {
     };
 }
 
-/// Entries of kernels for every instruction set of this target, each with changes to its spec.
+/// Entries of kernels for every instruction set of this target, each with changes to its spec and what prepares its constants.
 macro_rules! vectorized {
-    ($($operation:ident => $module:ident::$run:ident $(, |$spec:ident| $change:expr)?;)*) => {{
+    ($(
+        $operation:ident => $module:ident::$run:ident $(, |$spec:ident| $change:expr)? $(, prepare $from:ident::$prepare:ident)?;
+    )*) => {{
         let mut entries: Vec<KernelEntry> = Vec::new();
         $({
             #[allow(unused_mut, reason = "most specs are not changed")]
@@ -77,8 +80,10 @@ macro_rules! vectorized {
             {
                 use crate::simd::{Avx2, Avx512};
                 let wide = KernelEntry::new(spec.clone(), Native::<Avx512> { run: $module::$run::<Avx512> });
+                $(let wide = wide.prepared_by($from::$prepare::<Avx512>(std::marker::PhantomData));)?
                 entries.push(variant::<Avx512>(wide.of(*lz_primitives::$operation)));
                 let wide = KernelEntry::new(spec.clone(), Native::<Avx2> { run: $module::$run::<Avx2> });
+                $(let wide = wide.prepared_by($from::$prepare::<Avx2>(std::marker::PhantomData));)?
                 entries.push(variant::<Avx2>(wide.of(*lz_primitives::$operation)));
             }
             let entry = KernelEntry::new(spec, Native::<Scalar> { run: $module::$run::<Scalar> });
@@ -101,7 +106,7 @@ pub(crate) fn kernels() -> Vec<KernelEntry> {
         CONV2D => conv::conv2d, |spec| {
             spec.dtypes = narrow();
             spec.workspace = Some(conv::WORKSPACE.to_owned());
-        };
+        }, prepare conv_direct::PackKernels;
         COPY => copy::copy;
         MATMUL => matmul::matmul, |spec| spec.workspace = Some(matmul::WORKSPACE.to_owned());
         POOL2D => window::pool2d, |spec| spec.dtypes = narrow();

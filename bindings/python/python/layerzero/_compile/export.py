@@ -23,9 +23,15 @@ class Signature:
         self._out_spec = program.call_spec.out_spec
         self._inputs = inputs
         self._results = results
+        # Models of tensors only, without keywords, skip the walk over nested arguments, which costs as much as a small model.
+        self._plain = _is_flat(self._in_spec) and inputs == list(range(self._in_spec.num_leaves))
+        self._single = self._out_spec.is_leaf() and results == [("tensor", 0)]
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors that the graph takes. Arguments that are no tensors must be those of the samples."""
+        if self._plain and not kwargs and len(args) == len(self._inputs):
+            if all(isinstance(arg, torch.Tensor) for arg in args):
+                return [arg.detach() if arg.requires_grad else arg for arg in args]
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._in_spec:
             from torch.export._tree_utils import reorder_kwargs
@@ -38,12 +44,22 @@ class Signature:
         for index, tensor in zip(self._inputs, tensors):
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"argument {index} is {type(tensor).__name__}, expected a tensor")
-        return [tensor.detach() for tensor in tensors]
+        return [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
 
     def unflatten(self, outputs: list[torch.Tensor]) -> Any:
         """The model's results. Constants that the model returns were recorded when it was compiled."""
+        if self._single:
+            return outputs[0]
         leaves = [outputs[value] if kind == "tensor" else value for kind, value in self._results]
         return pytree.tree_unflatten(leaves, self._out_spec)
+
+
+def _is_flat(spec: Any) -> bool:
+    """Whether positional arguments that contain no others are the only ones."""
+    if spec.num_children != 2:
+        return False
+    args, kwargs = spec.child(0), spec.child(1)
+    return args.type is tuple and kwargs.num_leaves == 0 and all(child.is_leaf() for child in args.children())
 
 
 def import_program(

@@ -1,0 +1,268 @@
+//! GEMM with B packed ahead of the call and A read in place: for weights, which do not change between calls.
+//!
+//! Sums have the same order as those of `blocked`, so results are the same bits with and without packed
+//! weights. Each task computes some rows of one panel of columns.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use lz_core::{DType, KernelError, Tensor};
+
+use super::blocked::{MIN_PARALLEL_MACS, kc_blocks, nr};
+use super::pack::transpose_rows;
+use super::tasks::for_each;
+use super::{OperandA, OperandB, micro_kernel_prefetch};
+use crate::rows::{Rows, for_each_range};
+use crate::simd::{Simd, prefetch};
+
+/// Maximum NR.
+const MAX_NR: usize = 48;
+
+/// Rows whose partial sums a task keeps on its stack between KC blocks.
+const MAX_ROWS: usize = 264;
+
+/// Minimum number of tasks of a product; rows are split if there are fewer panels.
+const MIN_TASKS: usize = 16;
+
+/// Minimum rows of a task that was split.
+const MIN_SPLIT_ROWS: usize = 16;
+
+/// Prefetch distance for B panels, in steps of K: they come from L2.
+const AHEAD: usize = 8;
+
+/// A weight of f32 rows, packed: panel after panel of NR rows, and within a panel step after step of K.
+#[derive(Debug)]
+pub(crate) struct PackedPanels {
+    data: Tensor,
+    columns: usize,
+    depth: usize,
+    wide: usize,
+}
+
+impl PackedPanels {
+    /// Packs all rows of a weight.
+    pub(crate) fn new<S: Simd>(s: S, weight: &Rows<'_, f32>) -> Result<PackedPanels, KernelError> {
+        let (columns, depth, wide) = (weight.count(), weight.width(), nr::<S>());
+        let panels = columns.div_ceil(wide);
+        let elements = (panels * wide * depth) as i64;
+        let mut data = Tensor::zeros(&[elements], DType::F32).map_err(KernelError::because)?;
+        let start = Start(data.bytes_mut().as_mut_ptr().cast::<f32>());
+        for_each_range(panels, 2 * wide * depth * size_of::<f32>(), |panels| {
+            for panel in panels {
+                let first = panel * wide;
+                let row = |index: usize| (first + index < columns).then(|| weight.row(first + index));
+                // SAFETY: every panel has `wide * depth` elements, and only this task writes this one.
+                unsafe { transpose_rows(s, wide, wide, 0..depth, row, start.at(first * depth)) };
+            }
+        });
+        Ok(PackedPanels { data, columns, depth, wide })
+    }
+
+    /// Whether it is the packed form, for `S`, of a weight of this size.
+    pub(crate) fn fits<S: Simd>(&self, columns: usize, depth: usize) -> bool {
+        (self.columns, self.depth, self.wide) == (columns, depth, nr::<S>())
+    }
+
+    fn panel(&self, index: usize) -> *const f32 {
+        self.data.bytes().as_ptr().cast::<f32>().wrapping_add(index * self.wide * self.depth)
+    }
+}
+
+/// The start of packed memory, for several tasks.
+struct Start(*mut f32);
+
+// SAFETY: tasks write disjoint elements.
+unsafe impl Sync for Start {}
+
+impl Start {
+    fn at(&self, offset: usize) -> *mut f32 {
+        self.0.wrapping_add(offset)
+    }
+}
+
+/// Consumes finished sums of `P` products of the same A.
+pub(crate) trait TileEpilogue<const P: usize>: Sync {
+    /// Row `m` of product `p` begins at `tiles[p] + m * step`.
+    ///
+    /// # Safety
+    /// `rows.len() * step` elements are readable and writable at each tile. Called once per tile.
+    unsafe fn write(&self, rows: Range<usize>, columns: Range<usize>, tiles: [*mut f32; P], step: usize);
+}
+
+/// Products of one A with `P` weights of the same size.
+pub(crate) struct Product<'a, S, const P: usize> {
+    pub s: S,
+    /// Row `m` of A begins at `a + m * stride`.
+    pub a: *const f32,
+    pub stride: usize,
+    pub rows: usize,
+    pub b: [&'a PackedPanels; P],
+}
+
+// SAFETY: tasks only read the operands.
+unsafe impl<S: Sync, const P: usize> Sync for Product<'_, S, P> {}
+
+#[repr(align(64))]
+struct Buffer<const P: usize, const COUNT: usize>(MaybeUninit<[[f32; COUNT]; P]>);
+
+impl<const P: usize, const COUNT: usize> Buffer<P, COUNT> {
+    #[inline(always)]
+    fn new() -> Buffer<P, COUNT> {
+        Buffer(MaybeUninit::uninit())
+    }
+    #[inline(always)]
+    fn start(&mut self, part: usize) -> *mut f32 {
+        self.0.as_mut_ptr().cast::<f32>().wrapping_add(part * COUNT)
+    }
+}
+
+/// Rows of a full micro-tile.
+const fn mr<S: Simd>() -> usize {
+    if S::LANES >= 16 { 8 } else { 6 }
+}
+
+/// Maximum MR.
+const MAX_MR: usize = 8;
+
+impl<S: Simd, const P: usize> Product<'_, S, P> {
+    /// Computes all tiles.
+    ///
+    /// # Safety
+    /// A has `rows` rows of `depth` elements, and all weights have the same size, packed for `S`.
+    pub(crate) unsafe fn run(&self, epilogue: &dyn TileEpilogue<P>) {
+        let (columns, depth) = (self.b[0].columns, self.b[0].depth);
+        let panels = columns.div_ceil(nr::<S>());
+        let splits = MIN_TASKS.div_ceil(panels.max(1)).min(self.rows / MIN_SPLIT_ROWS).max(1);
+        let split_rows = self.rows.div_ceil(splits).next_multiple_of(mr::<S>());
+        let parallel = self.rows * columns * depth * P >= MIN_PARALLEL_MACS;
+        for_each(parallel, panels * splits, |task| {
+            let (panel, start) = (task / splits, task % splits * split_rows);
+            let end = self.rows.min(start + split_rows);
+            for first in (start..end).step_by(MAX_ROWS) {
+                // SAFETY: the caller guarantees the operands.
+                unsafe { self.panel(panel, first..end.min(first + MAX_ROWS), epilogue) };
+            }
+        });
+    }
+
+    /// Some rows, at most [`MAX_ROWS`], of one panel.
+    unsafe fn panel(&self, panel: usize, rows: Range<usize>, epilogue: &dyn TileEpilogue<P>) {
+        let (columns, depth, wide) = (self.b[0].columns, self.b[0].depth, nr::<S>());
+        let columns = panel * wide..columns.min((panel + 1) * wide);
+        let vectors = columns.len().div_ceil(S::LANES);
+        let mut sums = Buffer::<P, { MAX_ROWS * MAX_NR }>::new();
+        let mut finished = Buffer::<P, { MAX_MR * MAX_NR }>::new();
+        for part in kc_blocks(depth) {
+            let last = part.end == depth;
+            let mut row = rows.start;
+            while row < rows.end {
+                let count = tile_rows::<S>(rows.end - row);
+                let mut tiles = [std::ptr::null_mut(); P];
+                for (index, tile) in tiles.iter_mut().enumerate() {
+                    let partial = sums.start(index).wrapping_add((row - rows.start) * wide);
+                    let to = if last { finished.start(index) } else { partial };
+                    let at = MicroTile {
+                        a: self.a.wrapping_add(row * self.stride + part.start),
+                        stride: self.stride,
+                        b: self.b[index].panel(panel).wrapping_add(part.start * wide),
+                        depth: part.len(),
+                        from: (part.start > 0).then_some(partial.cast_const()),
+                        to,
+                    };
+                    // SAFETY: the caller guarantees the operands; the buffers have a row of NR sums per row.
+                    unsafe { at.multiply(self.s, count, vectors) };
+                    *tile = to;
+                }
+                if last {
+                    // SAFETY: the tiles have `count` rows of NR sums.
+                    unsafe { epilogue.write(row..row + count, columns.clone(), tiles, wide) };
+                }
+                row += count;
+            }
+        }
+    }
+}
+
+/// Rows of the next micro-tile.
+fn tile_rows<S: Simd>(left: usize) -> usize {
+    match left {
+        1 => 1,
+        2 | 3 => 2,
+        left if left < mr::<S>() => 4,
+        _ => mr::<S>(),
+    }
+}
+
+/// One micro-tile: rows of A, a panel of B, and the sums of the previous KC blocks.
+#[derive(Clone, Copy)]
+struct MicroTile {
+    a: *const f32,
+    stride: usize,
+    b: *const f32,
+    depth: usize,
+    from: Option<*const f32>,
+    to: *mut f32,
+}
+
+impl MicroTile {
+    /// # Safety
+    /// The operands and the sums are valid for `rows` (as [`tile_rows`] returns) and `vectors`.
+    unsafe fn multiply<S: Simd>(self, s: S, rows: usize, vectors: usize) {
+        // SAFETY: the caller guarantees operands and sums.
+        unsafe {
+            match rows {
+                1 => self.columns::<S, 1>(s, vectors),
+                2 => self.columns::<S, 2>(s, vectors),
+                4 => self.columns::<S, 4>(s, vectors),
+                6 => self.columns::<S, 6>(s, vectors),
+                _ => self.columns::<S, 8>(s, vectors),
+            }
+        }
+    }
+
+    unsafe fn columns<S: Simd, const MR: usize>(self, s: S, vectors: usize) {
+        // SAFETY: the caller guarantees operands and sums.
+        unsafe {
+            match vectors {
+                1 => self.tile::<S, MR, 1>(s),
+                2 => self.tile::<S, MR, 2>(s),
+                _ => self.tile::<S, MR, 3>(s),
+            }
+        }
+    }
+
+    /// Not inlined: one function per tile size keeps each body small enough to be inlined into
+    /// `Simd::vectorize`, where the target features are enabled.
+    #[inline(never)]
+    unsafe fn tile<S: Simd, const MR: usize, const NV: usize>(self, s: S) {
+        s.vectorize(|| {
+            // SAFETY: the caller guarantees operands and sums.
+            unsafe {
+                let offset = |m: usize, n: usize| m * nr::<S>() + n * S::LANES;
+                if let Some(from) = self.from {
+                    for m in 0..MR {
+                        for n in 0..NV {
+                            prefetch(from.wrapping_add(offset(m, n)));
+                        }
+                    }
+                }
+                let a = OperandA { at: self.a, row: self.stride, step: 1 };
+                let b = OperandB { at: self.b, step: nr::<S>() };
+                let zero = [[s.splat(0.0); NV]; MR];
+                let mut sums = micro_kernel_prefetch::<S, MR, NV, AHEAD>(s, zero, a, b, self.depth);
+                if let Some(from) = self.from {
+                    for (m, sums) in sums.iter_mut().enumerate() {
+                        for (n, sum) in sums.iter_mut().enumerate() {
+                            *sum = s.add(*sum, s.load(from.add(offset(m, n))));
+                        }
+                    }
+                }
+                for (m, sums) in sums.iter().enumerate() {
+                    for (n, &sum) in sums.iter().enumerate() {
+                        s.store(self.to.add(offset(m, n)), sum);
+                    }
+                }
+            }
+        });
+    }
+}
