@@ -11,6 +11,8 @@ pub mod engine;
 pub mod generated;
 pub mod health;
 pub mod inspect;
+pub mod logs;
 mod operation;
 pub mod output;
 pub mod perfdb;
+pub mod telemetry;
