@@ -28,6 +28,7 @@ pub mod reason;
 mod reason_codes;
 pub mod scope_stack;
 pub mod spec;
+pub mod synthetic;
 pub mod tensor;
 
 pub use lz_schema::DType;

@@ -16,6 +16,7 @@ pub mod explain;
 pub mod freeze;
 pub mod health;
 pub mod jit;
+pub mod log;
 pub mod mode;
 pub mod planner;
 pub mod policy;

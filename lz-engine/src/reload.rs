@@ -139,7 +139,7 @@ fn read(
     let mut policy = match PolicyText::read(path) {
         Ok(policy) => policy,
         Err(error) => {
-            tracing::warn!(path = shown, %error, "policy file cannot be read; the previous policy stays in force");
+            tracing::warn!(target: "lz::config", path = shown, %error, "policy file cannot be read; the previous policy stays in force");
             return Outcome::Unreadable(error.to_string());
         }
     };
@@ -151,12 +151,12 @@ fn read(
         Ok(document) => {
             stack.load(document);
             *seen = Some(policy.text);
-            tracing::info!(path = shown, "policy reloaded");
+            tracing::info!(target: "lz::config", path = shown, "policy reloaded");
             Outcome::Applied
         }
         Err(error) => {
             tracing::warn!(
-                path = shown,
+                target: "lz::config", path = shown,
                 "policy file is invalid; the previous policy stays in force\n{error}"
             );
             Outcome::Refused(error.to_string())

@@ -55,8 +55,6 @@ impl Algorithm {
 /// Configuration of draft and target; `speculative_decoding` in a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpeculativeConfig {
-    /// Whether speculative decoding is enabled.
-    pub enabled: bool,
     /// The drafting algorithm.
     pub algorithm: Algorithm,
     /// The draft model's tensor-parallel size.
@@ -76,7 +74,6 @@ pub struct SpeculativeConfig {
 impl Default for SpeculativeConfig {
     fn default() -> Self {
         SpeculativeConfig {
-            enabled: false,
             algorithm: Algorithm::Generic,
             draft_tp_size: 1,
             max_draft_tp_size: 1,
@@ -105,7 +102,6 @@ impl SpeculativeConfig {
             config.algorithm = Algorithm::from_name(&name).unwrap_or(config.algorithm);
         }
         SpeculativeConfig {
-            enabled: on("enabled", config.enabled),
             draft_tp_size: number("draft_tp_size", config.draft_tp_size),
             max_draft_tp_size: number("max_draft_tp_size", config.max_draft_tp_size),
             tokens: number("num_speculative_tokens", config.tokens),

@@ -476,6 +476,69 @@ void plugins() {
     }
 }
 
+void logs() {
+    std::vector<lz::LogRecord> records;
+    lz::set_log_callback([&](const lz::LogRecord &record) { records.push_back(record); });
+    lz::set_log_levels("off,select=debug");
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    (void)lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}});
+    CHECK(records.size() == 1);
+    CHECK(records.at(0).area == "select" && records.at(0).level == lz::LogLevel::Debug);
+    CHECK(records.at(0).message == "new decision" && records.at(0).fields.at(0).second == "norm.rms");
+    // A setting that turns on log lines also turns on their level.
+    lz::set_log_levels("off");
+    records.clear();
+    engine.configure("log_selections", true);
+    (void)lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}});
+    CHECK(records.size() == 1 && records.at(0).message == "selected");
+    engine.configure("log_selections", false);
+    lz::set_log_levels("");
+    records.clear();
+    const std::string config = "logged-plugins.yaml";
+    std::ofstream(config) << "plugins:\n  load: [/no/such/plugin.so]\n  directories: [/usr/lib]\n";
+    std::filesystem::permissions(config, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    const lz::Engine opened = lz::Engine::open(config);
+    std::filesystem::remove(config);
+    CHECK(opened.load_problems().size() == 1);
+    CHECK(opened.load_problems().at(0).name == "/no/such/plugin.so");
+    CHECK(!opened.load_problems().at(0).reasons.empty());
+    CHECK(records.size() == 1 && records.at(0).area == "audit" && records.at(0).level == lz::LogLevel::Warn);
+    try {
+        lz::set_log_levels("selct=info");
+        CHECK(!"an unknown area must be rejected");
+    } catch (const lz::ConfigurationError &error) {
+        CHECK(std::string(error.what()).find("did you mean `select`") != std::string::npos);
+    }
+    lz::set_log_callback({});
+}
+
+void metrics() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    const std::string trace = "recorded.json";
+    engine.start_recording();
+    for (int round = 0; round < 3; ++round) {
+        (void)lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}});
+    }
+    engine.stop_recording(trace);
+    const lz::Metrics found = engine.metrics();
+    CHECK(found.selections == 3 && found.executions == 3 && found.cache_misses == 1);
+    CHECK(found.calls.size() == 1 && found.calls.at(0).operation == "norm.rms" && found.calls.at(0).count == 3);
+    CHECK(found.json.find("\"kernel_latency\"") != std::string::npos);
+    CHECK(engine.metrics_text().find("lz_selection_total 3") != std::string::npos);
+    std::ifstream file(trace);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    CHECK(text.find("\"norm.rms→" + found.calls.at(0).kernel + "\"") != std::string::npos);
+    CHECK(text.find("select norm.rms") != std::string::npos);
+    std::filesystem::remove(trace);
+    try {
+        engine.stop_recording(trace);
+        CHECK(!"there is no recording");
+    } catch (const lz::ConfigurationError &) {
+    }
+}
+
 void threads() {
     const lz::Engine engine;
     std::vector<std::thread> running;
@@ -514,6 +577,8 @@ int main() {
     measuring();
     own_kernels();
     plugins();
+    logs();
+    metrics();
     threads();
     std::filesystem::remove_all(home);
     std::printf("%s\n", failures == 0 ? "smoke test passed" : "smoke test failed");

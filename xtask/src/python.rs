@@ -18,7 +18,16 @@ struct Group {
 /// Packages to build the package and run its tests without torch.
 const LIGHT: Group = Group {
     name: "packages",
-    packages: &["maturin>=1.16,<2", "numpy>=2", "ml_dtypes>=0.5", "pytest>=8", "mypy>=1.15", "typos==1.51.1"],
+    packages: &[
+        "maturin>=1.16,<2",
+        "numpy>=2",
+        "ml_dtypes>=0.5",
+        "pytest>=8",
+        "mypy>=1.15",
+        "typos==1.51.1",
+        "opentelemetry-sdk>=1.30,<2",
+        "opentelemetry-exporter-otlp-proto-http>=1.30,<2",
+    ],
 };
 
 /// Separate because torch is gigabytes in size: only steps that need torch install it.

@@ -22,48 +22,68 @@ pub fn version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()
 }
 
+/// Registers the built-in kernels; returns the backends whose kernels were rejected.
+fn register_built_in(engine: &lz_engine::Engine) -> Vec<(String, Error)> {
+    let backends = [
+        ("reference", lz_ops::reference_kernels::kernels()),
+        ("cpu", lz_cpu::kernels()),
+        ("primitives", lz_primitives::reference_kernels()),
+        ("cpu primitives", lz_cpu::primitive_kernels()),
+        ("tokenize", lz_tokenize::kernels()),
+    ];
+    let register = |(name, kernels): (&str, _)| Some((name.to_owned(), engine.register(kernels).err()?));
+    backends.into_iter().filter_map(register).collect()
+}
+
 /// Creates an engine with all built-in kernels.
 pub fn engine_new() -> Box<Engine> {
+    lz_engine::log::install();
     let inner = lz_engine::Engine::new();
-    // Tests check that the built-in kernels register. `kernels` lists those that did.
-    inner.register(lz_ops::reference_kernels::kernels()).ok();
-    inner.register(lz_cpu::kernels()).ok();
-    inner.register(lz_primitives::reference_kernels()).ok();
-    inner.register(lz_cpu::primitive_kernels()).ok();
-    inner.register(lz_tokenize::kernels()).ok();
-    Box::new(Engine { inner })
+    let problems = Arc::new(register_built_in(&inner));
+    Box::new(Engine { inner, problems })
 }
 
 /// Replaces an engine by one configured by a policy file, the environment and stored measurements. An empty `config` means the
 /// file named by the environment, or `layerzero.yaml` if it exists.
 pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
+    lz_engine::log::install();
     guarded(|| {
         let builder = lz_engine::Engine::builder().from_environment().operations(lz_ops::OPERATIONS);
         let builder = builder.operations(lz_primitives::all().iter().copied());
+        let builder = builder.warn(lz_engine::log::warn_about_settings);
         let builder = if config.is_empty() { builder } else { builder.config(config) };
         let opened = builder.open()?;
-        opened.register(lz_ops::reference_kernels::kernels())?;
-        opened.register(lz_cpu::kernels())?;
-        opened.register(lz_primitives::reference_kernels())?;
-        opened.register(lz_cpu::primitive_kernels())?;
-        opened.register(lz_tokenize::kernels())?;
+        lz_engine::tune::BackgroundTuner::install(&opened);
+        let mut problems = register_built_in(&opened);
         // SAFETY: the configuration lists the plugins to load and restricts which may be loaded.
         for (path, outcome) in unsafe { lz_worker::plugins::load_all(&opened) } {
-            if let Err(error) = outcome {
-                eprintln!("layerzero: plugins.load: {} was not loaded: {error}", path.display());
-            }
+            // The audit log has a line about it.
+            problems.extend(outcome.err().map(|error| (path.display().to_string(), error)));
         }
-        engine.inner = opened;
+        *engine = Engine { inner: opened, problems: Arc::new(problems) };
         Ok(())
     })
 }
 
 /// Creates an engine with only the reference kernels.
 pub fn engine_reference() -> Box<Engine> {
+    lz_engine::log::install();
     let inner = lz_engine::Engine::new();
-    // As above.
-    inner.register(lz_ops::reference_kernels::kernels()).ok();
-    Box::new(Engine { inner })
+    let rejected = inner.register(lz_ops::reference_kernels::kernels()).err();
+    let problems = Arc::new(rejected.map(|error| ("reference".to_owned(), error)).into_iter().collect());
+    Box::new(Engine { inner, problems })
+}
+
+/// The backends and plugins that did not load, and why.
+pub fn engine_problems(engine: &Engine) -> Vec<data::LoadProblem> {
+    let problems = engine.problems.iter();
+    problems
+        .map(|(name, error)| data::LoadProblem {
+            name: name.clone(),
+            message: error.to_string(),
+            reasons: error.reasons().into_iter().map(crate::call::reason).collect(),
+        })
+        .collect()
 }
 
 /// Returns another handle of the same engine.

@@ -44,7 +44,9 @@ fn fail(error: Error) -> *mut Failure {
 /// An error that names an operation and one reason.
 #[cold]
 pub fn refuse(operation: &OperationInfo, reason: Reason) -> Error {
-    Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
+    let reasons = vec![reason];
+    lz_core::check::count_errors(&reasons);
+    Error::Validation { operation: operation.name.to_string(), reasons }
 }
 
 /// Converts the result of borrowing arguments; an argument that cannot be borrowed is an error of the caller.

@@ -13,6 +13,8 @@ use crate::data;
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) inner: lz_engine::Engine,
+    /// The backends and plugins that did not load, each with its error.
+    pub(crate) problems: Arc<Vec<(String, Error)>>,
 }
 
 /// A policy overlay for this thread's calls, which is removed on drop; initially empty.
@@ -24,7 +26,7 @@ pub struct Scope {
 /// The C++ object that owns the kernels; released when the last kernel is dropped.
 #[derive(Debug)]
 pub struct Owner {
-    data: *mut c_void,
+    pub(crate) data: *mut c_void,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 

@@ -27,6 +27,7 @@ type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
 type CaptureInfo =
     unsafe extern "C" fn(*mut c_void, *mut c_int, *mut u64, *mut c_void, *mut c_void, *mut c_void) -> c_int;
 type Wait = unsafe extern "C" fn(*mut c_void) -> c_int;
+type CopyToHost = unsafe extern "C" fn(*mut c_void, u64, usize) -> c_int;
 type MemoryInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
 
 struct Driver {
@@ -35,6 +36,7 @@ struct Driver {
     capture_info: Option<CaptureInfo>,
     wait: Wait,
     memory_info: MemoryInfo,
+    copy_to_host: CopyToHost,
     // Owns the functions; stays loaded as long as the process lives.
     _library: Library,
 }
@@ -52,7 +54,15 @@ fn driver() -> Option<&'static Driver> {
                 let capture_info = capture_info.map(|function| *function);
                 let wait = *library.get::<Wait>(b"cuStreamSynchronize\0").ok()?;
                 let memory_info = *library.get::<MemoryInfo>(b"cuMemGetInfo_v2\0").ok()?;
-                Some(Driver { is_capturing, capture_info, wait, memory_info, _library: library })
+                let copy_to_host = *library.get::<CopyToHost>(b"cuMemcpyDtoH_v2\0").ok()?;
+                Some(Driver {
+                    is_capturing,
+                    capture_info,
+                    wait,
+                    memory_info,
+                    copy_to_host,
+                    _library: library,
+                })
             }
         })
         .as_ref()
@@ -123,13 +133,32 @@ impl StreamSynchronizer {
 
 impl Synchronize for StreamSynchronizer {
     fn synchronize(&self, stream: usize) -> Result<(), KernelError> {
-        let Some(driver) = driver() else { return Ok(()) };
+        // A stream cannot be synchronized while it is captured.
+        let Some(driver) = driver().filter(|_| capture(stream).is_none()) else { return Ok(()) };
         // SAFETY: as above.
         match unsafe { (driver.wait)(stream as *mut c_void) } {
             0 => Ok(()),
             code => Err(KernelError::failed(format!("cuStreamSynchronize failed with CUDA error {code}"))),
         }
     }
+}
+
+/// Copies device memory to the host, for the checks of `debug`. Not during a capture, which it would invalidate.
+fn read_device_memory(address: usize, into: &mut [u8]) -> bool {
+    let stream = lz_core::run::stream_of_thread();
+    let Some(driver) = driver().filter(|_| capture(stream).is_none()) else { return false };
+    // Work of the caller may still be writing the tensor.
+    if StreamSynchronizer.synchronize(stream).is_err() {
+        return false;
+    }
+    // SAFETY: the caller's tensor reaches this memory; a wrong address is an error of the driver.
+    unsafe { (driver.copy_to_host)(into.as_mut_ptr().cast(), address as u64, into.len()) == 0 }
+}
+
+/// Connects the engine with the driver: `debug` synchronizes streams and reads index tensors.
+pub fn connect(engine: &lz_engine::Engine) {
+    engine.set_synchronize(Some(StreamSynchronizer::shared()));
+    lz_core::check::values::set_device_reader(read_device_memory);
 }
 
 /// Reports how much device memory Python kernels can still get: the driver's free memory plus what torch's

@@ -19,6 +19,15 @@ static ENGINE: OnceLock<Result<Engine, Error>> = OnceLock::new();
 /// Warnings collected when the engine was opened: unknown environment variables, refused plugins.
 static PROBLEMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Connects a new engine with the modules that use this one.
+static CONNECT: OnceLock<fn(&Engine)> = OnceLock::new();
+
+/// Sets what is done with the engine when it opens.
+pub fn connect_on_open(connect: fn(&Engine)) {
+    // A second interpreter sets the same function.
+    let _ = CONNECT.set(connect);
+}
+
 fn problems() -> MutexGuard<'static, Vec<String>> {
     PROBLEMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -45,8 +54,13 @@ fn open_engine() -> PyResult<&'static Engine> {
         let mut fresh = false;
         let opened = ENGINE.get_or_init_py_attached(py, || {
             fresh = true;
+            // Without `logging`, records go to stderr.
+            let _ = py.import("layerzero._logging").and_then(|logging| logging.call_method0("install"));
             open(py)
         });
+        if fresh {
+            py.import("layerzero._logging")?.call_method0("start")?;
+        }
         // A worker's host has already warned about the same problems.
         if fresh && !lz_worker::settings::is_worker() {
             let problems = problems().clone();
@@ -78,6 +92,13 @@ fn open(py: Python<'_>) -> Result<Engine, Error> {
         .operations(lz_primitives::all().iter().copied())
         .torch(&torch);
     let engine = builder.from_environment().warn(|warning| problems().push(warning.to_owned())).open()?;
+    if let Some(connect) = CONNECT.get() {
+        connect(&engine);
+    }
+    // A worker measures nothing: its host does.
+    if !lz_worker::settings::is_worker() {
+        lz_engine::tune::BackgroundTuner::install(&engine);
+    }
     // Tests check that the built-in backends register; should one fail, the others remain usable.
     for (backend, kernels) in [
         ("reference", lz_ops::reference_kernels::kernels()),
@@ -148,6 +169,7 @@ fn state() -> PyResult<String> {
     problems.extend(
         perfdb_problem(engine).filter(|problem| !problems.iter().any(|known| known.contains(problem))),
     );
+    problems.extend(engine.unknown_names().iter().map(ToString::to_string));
     let devices = serde_json::to_value(&found.devices).map_err(|error| {
         pyo3::exceptions::PyValueError::new_err(format!("devices cannot be written as JSON: {error}"))
     })?;

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use lz_core::{Error, Reason};
+use lz_core::{Error, Reason, ReasonCode};
 
 /// One reason.
 #[pyclass(name = "Reason", module = "layerzero", frozen, get_all)]
@@ -37,6 +37,14 @@ impl From<&Reason> for PyReason {
             message: reason.sentence(),
         }
     }
+}
+
+/// A reason for errors that are raised in Python.
+#[pyfunction]
+fn reason(code: &str, message: &str) -> PyResult<PyReason> {
+    let code = ReasonCode::parse(code)
+        .ok_or_else(|| PyValueError::new_err(format!("`{code}` is no reason code")))?;
+    Ok(PyReason::from(&Reason::new(code).message(message)))
 }
 
 struct Exceptions {
@@ -107,6 +115,7 @@ fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
 /// Adds the exception classes and `Reason`.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    module.add_function(wrap_pyfunction!(reason, module)?)?;
     let all = exceptions(py)?;
     module.add("LayerZeroError", &all.base)?;
     module.add("ValidationError", &all.validation)?;
@@ -162,7 +171,9 @@ pub fn is_no_kernel(py: Python<'_>, error: &PyErr) -> bool {
 /// A `ValidationError` for an argument, raised before the engine sees the call.
 #[cold]
 pub fn validation_error(py: Python<'_>, operation: &str, reason: Reason) -> PyErr {
-    raise(py, &Error::Validation { operation: operation.to_owned(), reasons: vec![reason] })
+    let reasons = vec![reason];
+    lz_core::check::count_errors(&reasons);
+    raise(py, &Error::Validation { operation: operation.to_owned(), reasons })
 }
 
 /// The error for a failure before the engine sees the call.

@@ -19,6 +19,7 @@ mod health;
 mod inspect;
 mod interrupt;
 mod jit;
+mod logs;
 mod operation;
 mod output;
 mod plan;
@@ -33,6 +34,7 @@ mod selection;
 mod serve;
 mod simulate;
 mod split;
+mod telemetry;
 mod tensor;
 mod text;
 mod tokenizers;
@@ -59,6 +61,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("BUILT_IN_BACKENDS", lz_core::built_in::BUILT_IN_BACKENDS.to_vec())?;
     error::add(module)?;
+    engine::connect_on_open(|engine| {
+        cuda::connect(engine);
+        engine.set_annotate(Some(telemetry::TorchRanges::shared()));
+    });
     engine::add(module)?;
     inspect::add(module)?;
     register::add(module)?;
@@ -77,6 +83,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     plan::add(module)?;
     worker::add(module)?;
     jit::add(module)?;
+    logs::add(module)?;
+    telemetry::add(module)?;
     cuda::add(module)?;
     graph::add(module)?;
     serve::add(module)?;

@@ -152,4 +152,8 @@ impl Kernel for PythonKernel {
             "a Python kernel needs the caller's Python objects, and this call did not come from Python";
         Err(KernelError::declined(message))
     }
+
+    fn needs_caller(&self) -> bool {
+        true
+    }
 }

@@ -271,13 +271,13 @@ macro_rules! written_apart {
     };
 }
 
-/// The values of an input obey a rule. Data of a device cannot be read here: not even the bounds are computed for it.
+/// The values of an input obey a rule. Data of a device is read only for `debug`: otherwise not even the bounds are computed.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! value_rule {
     ($self:ident, $input:ident: $rule:ident($($bound:expr),*)) => {
         if let Some(view) = $crate::call::Input::given(&$self.$input)
-            && view.device().is_host()
+            && $crate::call::values::is_checked(view)
             && !$crate::call::values::$rule(view $(, $bound)*)
         {
             return None;

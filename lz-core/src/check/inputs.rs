@@ -3,6 +3,7 @@
 use lz_schema::expr::Value;
 use lz_schema::model::{Contiguous, DTypeRef, DeviceRule, Dim, Input, Kind, ValueRule};
 
+use super::device_values::on_host;
 use super::{Checker, Origin, values};
 use crate::args::Arg;
 use crate::reason::{Reason, ReasonCode};
@@ -390,43 +391,37 @@ impl<'c> Checker<'c, '_> {
         }
     }
 
-    /// Checks that read data. Only host memory can be read here; a device backend checks its own in debug mode.
+    /// Checks that read data. Device memory is read only for `debug`.
     pub(super) fn check_values(&mut self) {
         let operation = self.operation;
         for (index, input) in operation.inputs.iter().enumerate() {
             let (Some(rule), Some(view)) = (&input.values, self.args[index].tensor()) else { continue };
-            if !view.device().is_host() {
+            if !values::is_checked(&view) {
                 continue;
             }
             let what = format!("the values of {}", input.name);
-            let mut int = |expression| match self.evaluate(expression, &what) {
-                Some(Value::Int(value)) => Some(value),
-                _ => None,
-            };
-            let problem = match rule {
-                ValueRule::IndexInto(end) => int(end).and_then(|end| values::index_problem(&view, end)),
-                ValueRule::Between(low, high) => {
-                    match (self.evaluate(low, &what), self.evaluate(high, &what)) {
-                        (Some(Value::Int(low)), Some(Value::Int(high))) => {
-                            values::range_problem(&view, low, high)
-                        }
-                        (Some(Value::Float(low)), Some(Value::Float(high))) => {
-                            values::range_problem(&view, low, high)
-                        }
-                        _ => None,
-                    }
-                }
-                ValueRule::IndptrOf(total) => {
-                    int(total).and_then(|total| values::indptr_problem(&view, total))
-                }
-                ValueRule::PartitionOf(total) => {
-                    int(total).and_then(|total| values::partition_problem(&view, total))
-                }
-            };
+            let problem = on_host(&view, |view| self.value_problem(rule, view, &what)).flatten();
             if let Some(reason) = problem {
                 let sentence = format!("{}{}", input.name, reason.sentence());
                 self.problems.push(reason.argument(&input.name).message(sentence));
             }
+        }
+    }
+
+    fn value_problem(&mut self, rule: &ValueRule, view: &TensorView<'_>, what: &str) -> Option<Reason> {
+        let mut int = |expression| match self.evaluate(expression, what) {
+            Some(Value::Int(value)) => Some(value),
+            _ => None,
+        };
+        match rule {
+            ValueRule::IndexInto(end) => values::index_problem(view, int(end)?),
+            ValueRule::Between(low, high) => match (self.evaluate(low, what)?, self.evaluate(high, what)?) {
+                (Value::Int(low), Value::Int(high)) => values::range_problem(view, low, high),
+                (Value::Float(low), Value::Float(high)) => values::range_problem(view, low, high),
+                _ => None,
+            },
+            ValueRule::IndptrOf(total) => values::indptr_problem(view, int(total)?),
+            ValueRule::PartitionOf(total) => values::partition_problem(view, int(total)?),
         }
     }
 

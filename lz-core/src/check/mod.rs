@@ -4,12 +4,15 @@
 //! (built from [`fast`] and [`values`]) and calls this one on failure; run-time operations always use this one. A property test
 //! checks that the two agree.
 
+mod device_values;
 pub mod fast;
 mod inputs;
 mod outputs;
 mod params;
 mod produced;
 pub mod values;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lz_schema::DType;
 use lz_schema::expr::{Program, Typed, Value};
@@ -78,6 +81,7 @@ fn check(
     if problems.is_empty() {
         Ok(bound)
     } else {
+        count_errors(&problems);
         Err(Error::Validation { operation: operation.name.clone(), reasons: problems })
     }
 }
@@ -90,6 +94,25 @@ pub fn check_planned_call(
     outputs: Option<&[OutArg<'_>]>,
 ) -> Result<Bound, Error> {
     check(operation, args, outputs, false)
+}
+
+/// Validation errors of this process by code, in the order of [`ReasonCode::ALL`]: validation precedes any engine.
+static ERRORS: [AtomicU64; ReasonCode::ALL.len()] = [const { AtomicU64::new(0) }; ReasonCode::ALL.len()];
+
+/// Counts the reasons of a rejected call.
+#[cold]
+pub fn count_errors(reasons: &[Reason]) {
+    for reason in reasons {
+        if let Some(counter) = ERRORS.get(reason.code as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How often calls of this process were rejected, by code; codes that never occurred are left out.
+pub fn error_counts() -> impl Iterator<Item = (ReasonCode, u64)> {
+    let counts = ERRORS.iter().map(|counter| counter.load(Ordering::Relaxed));
+    ReasonCode::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0)
 }
 
 /// Infers all outputs of a valid call.
@@ -273,7 +296,7 @@ impl<'c, 'a> Checker<'c, 'a> {
 
 impl Bound {
     /// The alternative that this call's enum param selects.
-    fn pick<'t, T>(&self, operation: &Operation, cases: &'t Cases<T>) -> Option<&'t T> {
+    pub(crate) fn pick<'t, T>(&self, operation: &Operation, cases: &'t Cases<T>) -> Option<&'t T> {
         match cases {
             Cases::One(only) => Some(only),
             Cases::By(param, alternatives) => match self.values.get(operation.axes.len() + param) {
@@ -283,7 +306,7 @@ impl Bound {
         }
     }
 
-    fn dtype(&self, reference: DTypeRef) -> Option<DType> {
+    pub(crate) fn dtype(&self, reference: DTypeRef) -> Option<DType> {
         match reference {
             DTypeRef::Fixed(dtype) => Some(dtype),
             DTypeRef::Variable(variable) => self.types.get(variable).copied().flatten(),
@@ -291,7 +314,7 @@ impl Bound {
     }
 
     /// The sizes of a shape in this call; `Err` names the expression that cannot be computed.
-    fn sizes(&self, dims: &[Dim]) -> Result<Dims, Reason> {
+    pub(crate) fn sizes(&self, dims: &[Dim]) -> Result<Dims, Reason> {
         let mut sizes = Dims::empty();
         let mut full = true;
         for dim in dims {

@@ -1,7 +1,9 @@
-//! Checks that read data: index, range, indptr and partition tensors, on the host.
+//! Checks that read data: index, range, indptr and partition tensors, in host memory, and for `debug` in device memory.
 //!
 //! The `*_ok` functions are the fast checks of generated code; the `*_problem` functions report where and what.
 
+use super::device_values::on_host;
+pub use super::device_values::{DeviceReader, check_device_values, is_checked, set_device_reader};
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::{Dims, Indices, TensorView};
 
@@ -36,7 +38,7 @@ fn all(view: &TensorView<'_>, right: impl Fn(i64) -> bool) -> bool {
 /// `0 <= v < end` for all.
 #[inline]
 pub fn index_ok(view: &TensorView<'_>, end: i64) -> bool {
-    !view.device().is_host() || all(view, |value| value >= 0 && value < end)
+    on_host(view, |view| all(view, |value| value >= 0 && value < end)).unwrap_or(true)
 }
 
 /// Where an index is out of range.
@@ -89,7 +91,7 @@ impl Bound for f64 {
 /// `low <= v <= high` for all; a NaN is in no range.
 #[inline]
 pub fn range_ok<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> bool {
-    !view.device().is_host() || B::all(view, |value| (low..=high).contains(&value))
+    on_host(view, |view| B::all(view, |value| (low..=high).contains(&value))).unwrap_or(true)
 }
 
 /// Where a value is out of range.
@@ -109,7 +111,7 @@ pub fn range_problem<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> Option
 /// Starts at 0, is non-decreasing, ends at `total`.
 #[inline]
 pub fn indptr_ok(view: &TensorView<'_>, total: i64) -> bool {
-    !view.device().is_host() || indptr_problem(view, total).is_none()
+    on_host(view, |view| indptr_problem(view, total).is_none()).unwrap_or(true)
 }
 
 /// Where an indptr is wrong.
@@ -152,7 +154,7 @@ pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
 /// Non-negative; sums along the last dimension to `total`.
 #[inline]
 pub fn partition_ok(view: &TensorView<'_>, total: i64) -> bool {
-    !view.device().is_host() || partition_problem(view, total).is_none()
+    on_host(view, |view| partition_problem(view, total).is_none()).unwrap_or(true)
 }
 
 /// Where a partition is wrong.

@@ -31,6 +31,11 @@ pub trait Kernel: Send + Sync + 'static {
         outputs: &mut [OutArg<'_>],
         run: &mut Run<'_>,
     ) -> Result<(), KernelError>;
+
+    /// Whether it needs objects of the caller, so that `run` always declines.
+    fn needs_caller(&self) -> bool {
+        false
+    }
 }
 
 /// A kernel of an operation as a kernel of the operation's specializations: `Specialized(kernel).into_entry(spec)`.

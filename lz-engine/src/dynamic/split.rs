@@ -169,7 +169,7 @@ impl Splits {
         self.count.fetch_add(1, Ordering::Relaxed);
         let first = self.logged.insert((operation.slot(), kernel.to_owned()));
         if first {
-            tracing::warn!(operation = %operation.name, kernel, %split, "call is too large for every kernel and is split");
+            tracing::warn!(target: "lz::select", operation = %operation.name, kernel, %split, "call is too large for every kernel and is split");
         }
         first
     }

@@ -122,7 +122,6 @@ impl EngineBuilder {
         let environment =
             env::read(self.variables, &vocabulary).map_err(|report| wrong("the environment", &report))?;
         for warning in &environment.warnings {
-            tracing::warn!("{}", warning.message);
             (self.warn)(&warning.message);
         }
         let named = self.config.or_else(|| environment.config.as_ref().map(PathBuf::from));
@@ -135,6 +134,7 @@ impl EngineBuilder {
             None => Document::built_in(),
         };
         check_profile(&environment, &document)?;
+        document.warnings.iter().for_each(|warning| (self.warn)(warning));
         let engine = Engine::with_health(Arc::new(Health::new(HealthConfig::default(), self.clock)));
         engine.register_operations(self.operations)?;
         // Settings are applied in layers; only the last of these calls opens files.

@@ -14,11 +14,12 @@ use crate::selection::call::Call;
 use crate::selection::exact_cache::CachedDecision;
 use crate::selection::guard;
 use crate::selection::operation_table::OperationTable;
+use crate::selection::score;
 use crate::selection::snapshot::Snapshot;
 use crate::selection::thread::{self, Thread};
-use crate::selection::thread_cache::ThreadState;
+use crate::selection::thread_cache::{ThreadCacheSet, ThreadState};
 use crate::selection::thread_scope;
-use crate::telemetry::ObserveOptions;
+use crate::telemetry::{ObserveOptions, ThreadCounters};
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError, Severity};
@@ -143,7 +144,8 @@ impl Shared {
         if state.generation != self.published.number() || state.hits >= state.hit_budget {
             return None;
         }
-        let ThreadState { snapshot: Some(snapshot), thread_cache, tally, hits, .. } = state else {
+        let ThreadState { snapshot: Some(snapshot), thread_cache, tally, hits, hit_budget, .. } = state
+        else {
             return None;
         };
         let change = thread_scope::of_thread();
@@ -161,25 +163,29 @@ impl Shared {
         let mut set = thread_cache.of(slot);
         if let Some(entry) = set.as_deref_mut().and_then(|set| set.find(number, generation, change, context))
         {
-            *hits += 1;
+            entry.budget = entry.budget.checked_sub(1)?;
             return Some(entry.decision);
         }
-        let (decision, depends_only_on_call) =
-            match snapshot.decisions.exact.find(number, head, context.words()) {
-                Some(decision) => (decision, true),
-                None => lookup_decision(snapshot, snapshot.table(operation)?, number, context, mode)?,
-            };
+        let found = snapshot.decisions.exact.find(number, head, context.words());
+        let is_exact = found.is_some();
+        let (decision, depends_only_on_call) = match found {
+            Some(decision) => (decision, true),
+            None => lookup_decision(snapshot, snapshot.table(operation)?, number, context, mode)?,
+        };
         if has_recent_failures && snapshot.needs_permit(decision.kernel) {
             return None;
         }
-        tally.selections += 1;
-        tally.executions += 1;
-        if tally.is_due() {
-            tally.flush(*hits, &snapshot.observation.telemetry);
-        }
+        *hits += 1;
+        let is_flush_due = ThreadCounters::is_due_after_hit(*hits);
+        tally.exact_hits += u32::from(is_exact);
+        tally.called(decision.kernel);
         // A hit in the thread cache does not consult health, so operations with recent failures are not inserted.
         if depends_only_on_call && !has_recent_failures && set.is_none_or(|set| set.should_insert(number)) {
-            thread_cache.insert(snapshot, snapshot.table(operation)?, (number, context, change), decision);
+            let (table, call) = (snapshot.table(operation)?, (number, context, change));
+            thread_cache.insert(snapshot, table, call, decision, (tally, *hit_budget));
+        }
+        if is_flush_due {
+            state.flush_totals();
         }
         Some(decision)
     }
@@ -210,10 +216,8 @@ impl Shared {
     ) -> Result<(), Error> {
         let state = taken.get();
         state.refresh(&self.published);
-        if state.hits >= state.hit_budget {
-            state.flush();
-            state.hits = 0;
-            state.tally.restart();
+        if state.is_exhausted(operation.slot()) {
+            state.renew_budgets(operation.slot());
             self.expire();
             state.refresh(&self.published);
         }
@@ -224,16 +228,14 @@ impl Shared {
         {
             state.refresh(&self.published);
         }
+        state.count_slow_selection();
         let failed_run = {
-            let ThreadState { snapshot: Some(snapshot), thread_cache, scratch, tally, hits, .. } = state
+            let ThreadState { snapshot: Some(snapshot), thread_cache, scratch, tally, hit_budget, .. } =
+                state
             else {
                 return Err(no_kernels(operation));
             };
             let telemetry = &snapshot.observation.telemetry;
-            tally.selections += 1;
-            if tally.is_due() {
-                tally.flush(*hits, telemetry);
-            }
             if !snapshot.devices.are_real() {
                 return Err(simulated_device_error(operation));
             }
@@ -243,6 +245,7 @@ impl Shared {
             let snapshot = scoped.as_deref().unwrap_or(snapshot);
             let Some(table) = snapshot.table(operation) else { return Err(no_kernels(operation)) };
             let selected = telemetry.select(
+                &snapshot.observation,
                 snapshot.observe,
                 operation,
                 || self.find(snapshot, table, context, mode),
@@ -251,11 +254,12 @@ impl Shared {
                     kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
                 },
             )?;
-            tally.executions += 1;
             let Choice { kernel: index, workspace, transforms } = selected.choice();
             let Some(kernel) = snapshot.registry.compiled(index) else {
                 return Err(no_kernels(operation));
             };
+            tally.slow_executions += 1;
+            tally.called(index);
             let bytes = workspace.bytes(kernel, context);
             let (slot, has_recent_failures) =
                 (operation.slot(), snapshot.has_recent_failures(operation.slot()));
@@ -264,9 +268,13 @@ impl Shared {
                 && snapshot.depends_only_on_call(entry)
             {
                 let number = cache::number(cache::head(slot, mode), cache::hash_words(context.cell_words()));
-                if thread_cache.of(slot).is_none_or(|set| set.should_insert(number)) {
+                let is_new = |set: &mut ThreadCacheSet| {
+                    !set.contains(number, snapshot.generation) && set.should_insert(number)
+                };
+                if thread_cache.of(slot).is_none_or(is_new) {
                     let decision = CachedDecision { workspace: bytes, kernel: index, transforms };
-                    thread_cache.insert(snapshot, table, (number, context, change), decision);
+                    let budget = (tally, *hit_budget);
+                    thread_cache.insert(snapshot, table, (number, context, change), decision, budget);
                 }
             }
             let outcome = if has_recent_failures {
@@ -274,7 +282,8 @@ impl Shared {
                 call.allow_open_circuit = matches!(selected, Selected::LastResort(_, LastResort::Open));
                 run_admitted(&call, kernel, bytes, transforms, scratch, run_one)
             } else {
-                run_observed(snapshot, kernel, bytes, transforms, scratch, run_one)
+                let call = || Call::new(snapshot, table, context, mode);
+                run_observed(snapshot, call, kernel, bytes, transforms, scratch, run_one)
             };
             match outcome {
                 None => {
@@ -408,7 +417,7 @@ impl Shared {
                 continue;
             }
             tried.push(id.clone());
-            metrics.executions.fetch_add(1, Ordering::Relaxed);
+            metrics.executed(kernel.spec());
             let bytes = crate::selection::filter::workspace(kernel, &call.values).unwrap_or(0);
             match run_admitted(&call, kernel, bytes, ranked.transforms, &mut state.scratch, run_one) {
                 None => {
@@ -592,8 +601,9 @@ where
 }
 
 /// Like [`run_guarded`], with the observation (spans, logs, timing) that is configured.
-fn run_observed(
+fn run_observed<'c>(
     snapshot: &Snapshot,
+    call: impl FnOnce() -> Call<'c>,
     kernel: &CompiledKernel,
     workspace: u64,
     transforms: Transforms,
@@ -606,11 +616,35 @@ fn run_observed(
     }
     let observation = &snapshot.observation;
     let run = || run().map_or(Ok(()), |error| Err(*error));
-    observation
-        .telemetry
-        .run(observation, snapshot.observe, kernel.info, &kernel.spec().id, run)
-        .err()
-        .and_then(failed)
+    match observation.telemetry.run(observation, snapshot.observe, kernel.info, kernel.spec(), run) {
+        Ok(time) => {
+            if let (Some(time), Some(_)) = (time, &snapshot.evidence) {
+                add_regret(&call(), kernel, time);
+            }
+            None
+        }
+        Err(error) => failed(error),
+    }
+}
+
+/// Adds the time that a timed call lost against the fastest measured kernel that could have run it. Timed calls stand for
+/// all calls.
+#[cold]
+fn add_regret(call: &Call<'_>, kernel: &CompiledKernel, time: std::time::Duration) {
+    let measured = score::measured(call);
+    let usable = decide::eligible(call);
+    let median = |one: &decide::Ranked| measured.get(usize::from(one.position))?.map(|one| one.median_ns);
+    let fastest = usable.iter().filter_map(|one| Some((median(one)?, one.position)));
+    let Some((fastest, position)) = fastest.min_by(|(a, _), (b, _)| a.total_cmp(b)) else { return };
+    let best = call.table.candidates.get(usize::from(position));
+    let is_best = best
+        .and_then(|candidate| call.snapshot.registry.compiled(candidate.kernel))
+        .is_some_and(|best| best.spec().id == kernel.spec().id);
+    if !is_best {
+        let lost = (time.as_nanos() as f64 - fastest).max(0.0);
+        let weight = f64::from(call.snapshot.observe.time_every.max(1));
+        call.snapshot.observation.telemetry.metrics.lost(&kernel.info.name, lost * weight);
+    }
 }
 
 #[cold]
@@ -648,7 +682,8 @@ pub(super) fn run_admitted(
             return Some(Box::new(KernelError::because(reason).before_writing()));
         }
     };
-    let outcome = run_observed(call.snapshot, kernel, workspace, transforms, scratch, run_one);
+    let again = || Call::new(call.snapshot, call.table, call.context, call.mode);
+    let outcome = run_observed(call.snapshot, again, kernel, workspace, transforms, scratch, run_one);
     match (&outcome, permit) {
         (None, Some(permit)) => permit.succeeded(),
         (Some(error), Some(permit)) => permit.failed(Failure::of(error, &failure_text(error))),

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::selection::call::Call;
@@ -32,34 +32,69 @@ pub(crate) trait DecisionObserver: Send + Sync {
     fn decided(&self, call: &Call<'_>, position: u16);
 }
 
-/// The observer of an engine, if it has one.
+/// The observers of an engine: one that records decisions, and one that tunes in the background while that is enabled.
 #[derive(Default)]
 pub(super) struct Observer {
-    on: AtomicBool,
-    who: RwLock<Option<Arc<dyn DecisionObserver>>>,
+    /// Bits of the observers that are notified.
+    on: AtomicU8,
+    recorder: RwLock<Option<Arc<dyn DecisionObserver>>>,
+    tuner: RwLock<Option<Arc<dyn DecisionObserver>>>,
 }
 
+const RECORDER: u8 = 1;
+const TUNER: u8 = 2;
+
 impl Observer {
-    pub fn set(&self, who: Option<Arc<dyn DecisionObserver>>) {
-        self.on.store(who.is_some(), Ordering::Relaxed);
-        *self.who.write().unwrap_or_else(PoisonError::into_inner) = who;
+    pub fn set_recorder(&self, recorder: Option<Arc<dyn DecisionObserver>>) {
+        self.notify_if(RECORDER, recorder.is_some());
+        *self.recorder.write().unwrap_or_else(PoisonError::into_inner) = recorder;
     }
 
-    /// Tells the observer of a decision.
+    pub fn set_tuner(&self, tuner: Arc<dyn DecisionObserver>) {
+        *self.tuner.write().unwrap_or_else(PoisonError::into_inner) = Some(tuner);
+    }
+
+    pub fn enable_tuner(&self, enabled: bool) {
+        self.notify_if(TUNER, enabled);
+    }
+
+    fn notify_if(&self, bit: u8, notify: bool) {
+        if notify {
+            self.on.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.on.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Logs a new decision and notifies the observer of it.
     #[inline]
     pub fn decided(&self, call: &Call<'_>, position: u16) {
-        if self.on.load(Ordering::Relaxed) {
-            self.notify(call, position);
+        if tracing::event_enabled!(target: "lz::select", tracing::Level::DEBUG) {
+            log(call, position);
+        }
+        let on = self.on.load(Ordering::Relaxed);
+        if on != 0 {
+            self.notify(call, position, on);
         }
     }
 
     #[cold]
-    fn notify(&self, call: &Call<'_>, position: u16) {
-        let who = self.who.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(who) = who {
-            who.decided(call, position);
+    fn notify(&self, call: &Call<'_>, position: u16, on: u8) {
+        for (bit, observer) in [(RECORDER, &self.recorder), (TUNER, &self.tuner)] {
+            let observer = observer.read().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(observer) = observer.filter(|_| on & bit != 0) {
+                observer.decided(call, position);
+            }
         }
     }
+}
+
+#[cold]
+fn log(call: &Call<'_>, position: u16) {
+    let candidate = call.table.candidates.get(usize::from(position));
+    let kernel = candidate.and_then(|one| call.snapshot.registry.compiled(one.kernel));
+    let kernel = kernel.map_or("", |kernel| kernel.spec().id.as_str());
+    tracing::debug!(target: "lz::select", operation = %call.table.info.name, kernel, "new decision");
 }
 
 impl fmt::Debug for Observer {

@@ -8,7 +8,7 @@ use crate::health::{Failure, Subject};
 use crate::selection::call::Call;
 use crate::selection::decide;
 use crate::selection::filter;
-use crate::selection::score::PerfTerms;
+use crate::selection::score::{self, PerfTerms};
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
 use lz_core::error::Error;
@@ -90,6 +90,17 @@ impl Engine {
         }
         runners.able.sort_by(|a, b| a.entry().spec.id.cmp(&b.entry().spec.id));
         Ok(runners)
+    }
+
+    /// Whether several kernels can run the call and not all of them are measured.
+    pub(crate) fn has_unmeasured(&self, operation: &'static OperationInfo, context: &Context) -> bool {
+        let (snapshot, mode) = self.shared.thread_snapshot();
+        let Some(table) = snapshot.table(operation) else { return false };
+        let call = Call::new(&snapshot, table, context, mode);
+        let (measured, eligible) = (score::measured(&call), decide::eligible(&call));
+        let is_unmeasured =
+            |one: &decide::Ranked| measured.get(usize::from(one.position)).is_none_or(Option::is_none);
+        eligible.len() > 1 && eligible.iter().any(is_unmeasured)
     }
 
     /// Resets the circuit of a kernel for this bucket after a successful measurement.

@@ -31,7 +31,7 @@ use lz_core::run::Run;
 
 use crate::bucket::Bucket;
 use crate::evidence::{Evidence, MemoryProbe};
-use crate::health::{Health, InstalledCounts};
+use crate::health::{Change, Health, InstalledCounts};
 use crate::policy::Policy;
 use crate::policy::stack::PolicyStack;
 use crate::registry::{BackendState, Registry};
@@ -128,8 +128,12 @@ impl Engine {
             observer: Observer::default(),
         });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
-        health.on_change(move |_, _| {
+        health.on_change(move |change, _| {
             if let Some(shared) = weak.upgrade() {
+                if let Change::Circuit { scope, name, to, .. } = change {
+                    let telemetry = &shared.published.load().observation.telemetry;
+                    telemetry.metrics.circuit_changed(scope.name(), name, to.name());
+                }
                 shared.change(|parts| Ok(Some(parts))).ok();
                 shared.persist_health();
             }
@@ -165,6 +169,9 @@ impl Engine {
         self.shared.change_registry(|registry| registry.with_kernels(entries))?;
         self.shared.update_population();
         self.shared.load_persisted();
+        if let Some(settings) = self.shared.operator.get() {
+            self.shared.warn_about_names(&settings.effective());
+        }
         Ok(())
     }
 
@@ -321,9 +328,19 @@ impl Engine {
         self.shared.extensions.get()
     }
 
-    /// Sets the observer of new decisions.
-    pub(crate) fn observe_decisions(&self, observer: Option<Arc<dyn DecisionObserver>>) {
-        self.shared.observer.set(observer);
+    /// Sets the recorder of new decisions.
+    pub(crate) fn observe_decisions(&self, recorder: Option<Arc<dyn DecisionObserver>>) {
+        self.shared.observer.set_recorder(recorder);
+    }
+
+    /// Sets the observer that is notified of new decisions while `perfdb.auto_tune` is on.
+    pub(crate) fn set_background_tuner(&self, tuner: Arc<dyn DecisionObserver>) {
+        self.shared.observer.set_tuner(tuner);
+    }
+
+    /// Whether this is the only reference to the engine.
+    pub(crate) fn is_last_reference(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
     }
 
     /// The current snapshot.

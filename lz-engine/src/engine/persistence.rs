@@ -266,6 +266,11 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let snapshot = self.published.load();
+        // An engine with a simulated device has the id of the engine that it was made from.
+        if snapshot.devices.are_real() {
+            crate::log::require(snapshot.observation.engine, crate::log::Levels::OFF);
+        }
         if let Some(persistence) = self.persistence.get() {
             let _ = persistence.save(&self.published.load().health);
         }

@@ -148,7 +148,7 @@ impl Engine {
             return self.run_examined(pinned, context, change, run_one);
         }
         let (kernel, transforms) = (&pinned.kernel, pinned.transforms);
-        state.tally.executions = state.tally.executions.saturating_add(1);
+        state.tally.slow_executions = state.tally.slow_executions.saturating_add(1);
         match dispatch::run_guarded(kernel, pinned.workspace, transforms, &mut state.scratch, run_one) {
             None => Ok(()),
             Some(error) => Err(self.failed_pinned(pinned, context, &error)),
@@ -194,7 +194,7 @@ impl Engine {
             pinned.seen.store(snapshot.generation, Ordering::Relaxed);
         }
         let metrics = &snapshot.observation.telemetry.metrics;
-        metrics.executions.fetch_add(1, Ordering::Relaxed);
+        metrics.executed(kernel.spec());
         let bytes = filter::workspace(kernel, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &kernel.facts, || Some(&**kernel));
         let mut scratch = lz_core::run::Scratch::default();

@@ -1,7 +1,6 @@
 //! Runs a call with the kernel of a plan, without selection.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Engine;
 use super::dispatch::{self, RunOne};
@@ -45,7 +44,7 @@ impl Engine {
             return Ok(false);
         }
         let metrics = &snapshot.observation.telemetry.metrics;
-        metrics.executions.fetch_add(1, Ordering::Relaxed);
+        metrics.executed(compiled.spec());
         let bytes = filter::workspace(compiled, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &compiled.facts, || Some(compiled));
         let mut scratch = Scratch::default();

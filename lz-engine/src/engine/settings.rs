@@ -11,10 +11,12 @@ use lz_schema::policy::SettingValue;
 
 use super::{Engine, Shared};
 use crate::health::HealthConfig;
+use crate::log::{self, Levels, Severity};
 use crate::policy::file::{Document, PolicyText, Vocabulary, wrong};
 use crate::policy::layer::{Layer, NotASetting, SettingInput};
 use crate::policy::overlay::Overlay;
 use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
+use crate::policy::unknown::{UnknownName, unknown_names};
 use crate::policy::{WithSource, generations};
 use crate::selection::devices;
 use crate::selection::snapshot::SnapshotParts;
@@ -40,10 +42,11 @@ impl Engine {
                 if let Some(shared) = shared.upgrade() {
                     match generations::table(layer) {
                         Some(Ok(table)) => devices::set_generation_table(table),
-                        Some(Err(error)) => tracing::warn!(%error, "gpu_generations is invalid and ignored"),
+                        Some(Err(error)) => tracing::warn!(target: "lz::config", %error, "gpu_generations is invalid and ignored"),
                         None => {}
                     }
                     shared.apply(layer);
+                    shared.warn_about_names(layer);
                     shared.published.load().health.configure(health_of(layer, base));
                     shared.configure_persistence(layer);
                 }
@@ -59,7 +62,9 @@ impl Engine {
     /// Loads a policy file. An invalid file changes nothing, and the error is the whole diagnostic.
     pub fn load_config(&self, path: &Path) -> Result<(), Error> {
         let text = PolicyText::read(path).map_err(|error| unreadable(path, &error))?;
-        self.settings().load(text.document(&self.vocabulary())?);
+        let document = text.document(&self.vocabulary())?;
+        document.warnings.iter().for_each(|warning| log::warn_once(warning));
+        self.settings().load(document);
         Ok(())
     }
 
@@ -130,6 +135,12 @@ impl Engine {
         self.scope(Overlay::new().disabled())
     }
 
+    /// The kernels and backends that the policy names and that match nothing registered. Kernels of backends that are not
+    /// installed are left out.
+    pub fn unknown_names(&self) -> Vec<UnknownName> {
+        unknown_names(&self.settings().effective(), &self.registry())
+    }
+
     /// All settings with their sources, as this thread sees them.
     pub fn config(&self) -> Vec<ConfigEntry> {
         entries(&self.effective())
@@ -148,10 +159,23 @@ impl Engine {
 }
 
 impl Shared {
+    /// Warns once about each name of the policy that matches nothing and resembles something registered. Others may belong
+    /// to a backend that is loaded later.
+    pub(super) fn warn_about_names(&self, layer: &Layer) {
+        let snapshot = self.published.load();
+        if snapshot.registry.kernels().next().is_some() {
+            let names = unknown_names(layer, &snapshot.registry).into_iter();
+            names.filter(|name| name.near.is_some()).for_each(|name| log::warn_once(&name.to_string()));
+        }
+    }
+
     /// Applies settings: the policy, and what is observed.
     fn apply(&self, layer: &Layer) {
         let policy = layer.policy();
         let observe = observe_options_of(layer);
+        lz_core::check::values::check_device_values(observe.synchronize);
+        log::require(self.published.load().observation.engine, log_levels_of(layer));
+        self.observer.enable_tuner(is_on(layer, "perfdb.auto_tune") && is_on(layer, "perfdb.enabled"));
         let change = |parts: SnapshotParts| {
             if *parts.policy == policy && parts.observation.by_settings == observe {
                 return Ok(None);
@@ -189,16 +213,36 @@ fn health_of(layer: &Layer, base: HealthConfig) -> HealthConfig {
     HealthConfig { kernel, ..base }
 }
 
+fn is_on(layer: &Layer, key: &str) -> bool {
+    matches!(layer.value(key).map(|sourced| sourced.value), Some(SettingValue::Bool(true)))
+}
+
+/// The log levels that the settings require: the lines that a setting turns on are also printed.
+fn log_levels_of(layer: &Layer) -> Levels {
+    if is_on(layer, "verbose") {
+        Levels::all(Severity::Info)
+    } else if is_on(layer, "log_selections") {
+        Levels::OFF.with("select", Severity::Info)
+    } else {
+        Levels::OFF
+    }
+}
+
 fn observe_options_of(layer: &Layer) -> ObserveOptions {
-    let on =
-        |key: &str| matches!(layer.value(key).map(|sourced| sourced.value), Some(SettingValue::Bool(true)));
+    let on = |key: &str| is_on(layer, key);
     let verbose = on("verbose");
+    let sample_every = match layer.value("telemetry.sample_every").map(|sourced| sourced.value) {
+        Some(SettingValue::Int(every)) => u32::try_from(every).unwrap_or(u32::MAX),
+        _ => 0,
+    };
     ObserveOptions {
         spans: verbose,
         log: verbose || on("log_selections"),
         verbose,
         synchronize: on("debug"),
-        time_every: u32::from(on("enable_profiling")),
+        time_every: if on("enable_profiling") { 1 } else { sample_every },
+        record: false,
+        annotate: on("telemetry.torch_ranges"),
     }
 }
 

@@ -192,9 +192,9 @@ impl Degradation {
         self.level.store(to as u8, Ordering::Release);
         self.entered[to as usize].fetch_add(1, Ordering::Relaxed);
         if to > from {
-            tracing::warn!(%from, %to, score, "engine degraded");
+            tracing::warn!(target: "lz::health", %from, %to, score, "engine degraded");
         } else {
-            tracing::info!(%from, %to, score, "engine recovered");
+            tracing::info!(target: "lz::health", %from, %to, score, "engine recovered");
         }
         LevelChange { from, to, score }
     }

@@ -430,7 +430,7 @@ impl Health {
 
     /// Records an internal fault of the engine: a panic in selection, a snapshot that could not be built.
     pub fn record_engine_fault(&self, what: &str) {
-        tracing::error!(what, "internal engine fault");
+        tracing::error!(target: "lz::health", what, "internal engine fault");
         self.apply(self.lock(), |_, state, now, _| {
             const MAX_FAULTS: usize = 64;
             state.counters.engine_faults += 1;
@@ -663,15 +663,17 @@ fn health_inputs(state: &State) -> HealthInputs {
 fn log(change: &Change) {
     match change {
         Change::Circuit { scope: RefusalScope::Device, name, to: HealthState::Open, last_error, .. } => {
-            tracing::error!(device = %name, error = %last_error, "device context lost: no kernel can run on it in this process");
+            tracing::error!(target: "lz::health", device = %name, error = %last_error, "device context lost: no kernel can run on it in this process");
         }
         Change::Circuit { scope, name, to: HealthState::Open, last_error, .. } => {
-            tracing::warn!(?scope, %name, error = %last_error, "circuit opened");
+            tracing::warn!(target: "lz::health", ?scope, %name, error = %last_error, "circuit opened");
         }
         Change::Circuit { scope, name, to, .. } => {
-            tracing::info!(?scope, %name, state = %to, "circuit changed")
+            tracing::info!(target: "lz::health", ?scope, %name, state = %to, "circuit changed")
         }
-        Change::Weight { name } => tracing::debug!(kernel = %name, "reliability penalty changed"),
+        Change::Weight { name } => {
+            tracing::debug!(target: "lz::health", kernel = %name, "reliability penalty changed")
+        }
         // `Degradation` logs its own changes.
         Change::Level(_) => {}
     }

@@ -90,7 +90,7 @@ impl JitQueue {
             Some(path) => {
                 let (manifest, warning) = Manifest::load(path, model, config.manifest_stale);
                 if let Some(warning) = warning {
-                    tracing::warn!(warning, "shape manifest is ignored");
+                    tracing::warn!(target: "lz::jit", warning, "shape manifest is ignored");
                 }
                 manifest
             }
@@ -116,7 +116,7 @@ impl JitQueue {
             match builder.spawn(move || inner.work()) {
                 Ok(worker) => workers.push(worker),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot start a background compiler thread")
+                    tracing::warn!(target: "lz::jit", %error, "cannot start a background compiler thread")
                 }
             }
         }
@@ -217,7 +217,7 @@ impl JitRequests for Inner {
                 let reason = Reason::new(ReasonCode::CompileQueueFull)
                     .required(format!("at most {} waiting", self.config.queue.max(1)))
                     .found(format!("one more, so that {} was dropped", oldest.key.0));
-                tracing::debug!(kernel = oldest.key.0, %reason, "compile queue is full; request dropped");
+                tracing::debug!(target: "lz::jit", kernel = oldest.key.0, %reason, "compile queue is full; request dropped");
                 state.last_dropped = Some(reason);
             }
         }
@@ -299,16 +299,16 @@ impl Inner {
                 note(&mut state, ManifestState::Compiled);
                 state.failures.remove(&request.key);
                 state.known.remove(&request.key);
-                tracing::debug!(kernel, "compiled in the background");
+                tracing::debug!(target: "lz::jit", kernel, "compiled in the background");
             }
             Outcome::Impossible(reason) => {
                 self.impossible.fetch_add(1, Ordering::Relaxed);
                 // It stays in `known`, so that it is not requested again.
                 note(&mut state, ManifestState::Failed(reason.sentence()));
-                tracing::warn!(kernel, %reason, "kernel cannot be compiled in the background");
+                tracing::warn!(target: "lz::jit", kernel, %reason, "kernel cannot be compiled in the background");
             }
             Outcome::Resting(reason) => {
-                tracing::debug!(kernel, %reason, "compilation is in backoff");
+                tracing::debug!(target: "lz::jit", kernel, %reason, "compilation is in backoff");
                 request.not_before = Some(Instant::now() + self.config.backoff);
                 state.waiting.push_back(request);
             }
@@ -318,7 +318,7 @@ impl Inner {
                 let failures = state.failures.entry(request.key.clone()).or_default();
                 *failures += 1;
                 let rest = self.config.backoff_after(*failures);
-                tracing::warn!(kernel, %reason, failures = *failures, "compilation failed; retrying later");
+                tracing::warn!(target: "lz::jit", kernel, %reason, failures = *failures, "compilation failed; retrying later");
                 request.not_before = Some(Instant::now() + rest);
                 state.waiting.push_back(request);
             }
@@ -341,7 +341,7 @@ impl Inner {
             state.manifest.clone()
         };
         if let Err(error) = manifest.save(path) {
-            tracing::warn!(path = %path.display(), %error, "cannot write shape manifest");
+            tracing::warn!(target: "lz::jit", path = %path.display(), %error, "cannot write shape manifest");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The environment as a layer: `LAYERZERO_DISABLED`, `_LOCK_*`, `_PREFER`, `_AVOID`, `_VERBOSE`, `_DETERMINISTIC`, `_DEBUG`,
-//! `_CONFIG`, `_PROFILE`, `_BACKEND_ISOLATION`. Variables that others read (`_THREADS`, `_TOKENIZERS`, `_BACKENDS`,
+//! `_CONFIG`, `_PROFILE`, `_BACKEND_ISOLATION`. Variables that others read (`_LOG`, `_THREADS`, `_TOKENIZERS`, `_BACKENDS`,
 //! `_PRIVATE_INTERFACES`) are checked.
 //!
 //! Variables are passed in, so that tests do not depend on the process environment.
@@ -25,7 +25,8 @@ const SWITCHES: [(&str, &str, bool); 4] = [
     ("LAYERZERO_DEBUG", "debug", true),
 ];
 
-const OTHER_VARIABLES: [&str; 10] = [
+const OTHER_VARIABLES: [&str; 11] = [
+    LOG,
     THREADS,
     TOKENIZERS,
     BACKENDS,
@@ -39,6 +40,8 @@ const OTHER_VARIABLES: [&str; 10] = [
 ];
 
 const ISOLATION: &str = "LAYERZERO_BACKEND_ISOLATION";
+/// Read by the log: levels.
+const LOG: &str = crate::log::VARIABLE;
 /// Read by the thread pool: number of threads.
 const THREADS: &str = "LAYERZERO_THREADS";
 /// Read by Python: whether fast tokenizers of transformers are replaced.
@@ -149,6 +152,11 @@ impl Reader<'_> {
                 self.environment.layer.settings.insert("profile", WithSource::new(value, name));
             }
             ISOLATION => self.isolation(value, span),
+            LOG => {
+                if let Err(problem) = value.parse::<crate::log::Levels>() {
+                    self.bad_value(name, &format!("levels such as `info,select=debug`: {problem}"), span);
+                }
+            }
             THREADS if value.trim().parse::<usize>().is_ok_and(|threads| threads > 0) => {}
             THREADS => self.bad_value(name, "a whole number from 1", span),
             TOKENIZERS | PRIVATE_INTERFACES if matches!(value.trim(), "0" | "1") => {}

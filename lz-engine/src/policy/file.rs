@@ -78,6 +78,8 @@ pub struct Document {
     pub layer: Layer,
     /// Its profiles and the built-in ones.
     pub profiles: BTreeMap<String, Layer>,
+    /// What has no effect, and why.
+    pub warnings: Vec<String>,
 }
 
 /// The operations that a policy may name. If empty, names of operations are not checked.
@@ -103,9 +105,10 @@ impl Document {
         let mut document = Document::built_in();
         let mut sink = Sink::new(Arc::new(Source::new(path, text)));
         if let Some(file) = language::read(&mut sink) {
-            document.layer = layer(&file, None, vocabulary, &mut sink);
+            document.layer = layer(&file, None, vocabulary, &mut sink, &mut document.warnings);
             for (name, profile) in &file.profiles {
-                let profile = layer(profile, Some(&name.value), vocabulary, &mut sink);
+                let profile =
+                    layer(profile, Some(&name.value), vocabulary, &mut sink, &mut document.warnings);
                 document.profiles.insert(name.value.clone(), profile);
             }
             document.named_profile(&file, &mut sink);
@@ -119,7 +122,8 @@ impl Document {
         let mut sink = Sink::new(Arc::new(Source::new("built-in", BUILT_IN)));
         if let Some(file) = language::read(&mut sink) {
             for (name, profile) in &file.profiles {
-                let profile = layer(profile, Some(&name.value), &Vocabulary::default(), &mut sink);
+                let (none, mut warnings) = (Vocabulary::default(), Vec::new());
+                let profile = layer(profile, Some(&name.value), &none, &mut sink, &mut warnings);
                 document.profiles.insert(name.value.clone(), profile);
             }
         }
@@ -146,8 +150,18 @@ impl Document {
     }
 }
 
-fn layer(file: &PolicyFile, profile: Option<&str>, vocabulary: &Vocabulary, sink: &mut Sink) -> Layer {
+fn layer(
+    file: &PolicyFile,
+    profile: Option<&str>,
+    vocabulary: &Vocabulary,
+    sink: &mut Sink,
+    warnings: &mut Vec<String>,
+) -> Layer {
     let mut layer = Layer::new();
+    for (key, why) in &file.ignored {
+        let source = provenance(sink, key.span, profile);
+        warnings.push(format!("`{}` ({source}) has no effect: {why}", key.value));
+    }
     for given in &file.settings {
         let source = provenance(sink, given.span, profile);
         layer.settings.insert(given.setting.key, WithSource { value: given.value.clone(), source });
@@ -177,6 +191,17 @@ fn layer(file: &PolicyFile, profile: Option<&str>, vocabulary: &Vocabulary, sink
     }
     for rule in &file.rules {
         let source = provenance(sink, rule.span, profile);
+        if let Some(operation) = rule.operation.as_ref().filter(|_| rule.is_lenient)
+            && !rules::is_known_operation(&operation.value, vocabulary)
+        {
+            let near = sink.nearest(operation.value.trim_end_matches('*'), vocabulary.catalogue().names());
+            let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            let name = operation.value.trim_end_matches('*');
+            warnings.push(format!(
+                "`kernels` ({source}) names the unknown operation `{name}` and is ignored there{tail}"
+            ));
+            continue;
+        }
         layer.rules.extend(rules::rule(rule, source, vocabulary, sink));
     }
     layer

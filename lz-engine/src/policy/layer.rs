@@ -85,6 +85,10 @@ impl Layer {
             return Ok(());
         }
         let Some(setting) = Setting::find(key) else {
+            if let Some(why) = lz_schema::policy::without_effect(key) {
+                crate::log::warn_once(&format!("`{key}` ({source}) has no effect: {why}"));
+                return Ok(());
+            }
             let near = lz_schema::diagnostics::nearest(key, keys());
             let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
             return Err(not(key, format!("unknown setting `{key}`{tail}")));

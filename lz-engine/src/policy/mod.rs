@@ -12,6 +12,7 @@ pub mod pattern;
 mod rules;
 mod snapshot;
 pub mod stack;
+pub mod unknown;
 
 use std::fmt;
 use std::time::Duration;

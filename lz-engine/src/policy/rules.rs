@@ -156,6 +156,11 @@ fn check_filter(filter: &Expression, sink: &mut Sink) {
     }
 }
 
+/// Whether an operation or alias matches; without operations every name counts as known.
+pub(super) fn is_known_operation(name: &str, vocabulary: &Vocabulary) -> bool {
+    vocabulary.operations.is_empty() || !matching_operations(&Pattern::new(name), vocabulary).is_empty()
+}
+
 /// Checks that an operation or alias matches.
 pub(super) fn check_operation(name: &Spanned<String>, vocabulary: &Vocabulary, sink: &mut Sink) {
     if vocabulary.operations.is_empty() {

@@ -68,7 +68,7 @@ pub(crate) fn set_generation_table(table: GenerationTable) {
     let shown = table.rows().len();
     if GENERATIONS.set(table).is_err() {
         tracing::debug!(
-            rows = shown,
+            target: "lz::device", rows = shown,
             "devices are already detected; gpu_generations takes effect in the next process"
         );
     }

@@ -123,7 +123,7 @@ pub(crate) struct Snapshot {
     failures: Option<Box<RecentFailures>>,
     /// Whether decisions are cached.
     pub caching_enabled: bool,
-    /// Whether the cache is enabled, devices are real and calls are not observed. True for nearly all calls.
+    /// Whether the cache is enabled, devices are real and not every call is observed. True for nearly all calls.
     pub fast_path_enabled: bool,
     /// The base mode of calls, before the thread's mode override.
     pub mode: Mode,
@@ -189,9 +189,7 @@ impl Snapshot {
             observe: observation.options(),
             scoped: ScopedSnapshots::after(before, &policy),
             caching_enabled,
-            fast_path_enabled: caching_enabled
-                && devices.are_real()
-                && observation.options() == ObserveOptions::default(),
+            fast_path_enabled: caching_enabled && devices.are_real() && !observation.options().every_call(),
             level: health.level(),
             failures,
             created_at: Instant::now(),
@@ -288,7 +286,9 @@ impl Snapshot {
 
     /// Whether calls of an operation need no circuit-breaker permit, are not observed and run on real devices.
     pub fn has_fast_path(&self, operation: &OperationInfo) -> bool {
-        self.fast_path_enabled && !self.has_recent_failures(operation.slot())
+        self.fast_path_enabled
+            && self.observe == ObserveOptions::default()
+            && !self.has_recent_failures(operation.slot())
     }
 
     /// Whether any kernel has failed recently.

@@ -30,7 +30,7 @@ const HITS_BETWEEN_CLOCK_READS: u32 = 1 << 16;
 pub(crate) struct ThreadState {
     /// The generation of `world`.
     pub generation: u64,
-    /// Hits since the last clock read, and the limit.
+    /// Hits in the shared caches since the last clock read, and the limit of hits, which is also that of each entry.
     pub hits: u32,
     pub hit_budget: u32,
     /// Whether the thread's exit hook is installed.
@@ -59,14 +59,66 @@ impl ThreadState {
         let snapshot = published.load();
         self.generation = snapshot.generation;
         self.hit_budget = snapshot.observe.hit_budget(HITS_BETWEEN_CLOCK_READS);
+        self.restart();
         self.snapshot = Some(snapshot);
     }
 
-    /// Flushes this thread's counters to telemetry.
+    fn restart(&mut self) {
+        self.hits = 0;
+        self.tally.restart();
+    }
+
+    /// Flushes this thread's counters to telemetry, including the hits of the thread cache: those since the last flush belong
+    /// to the held snapshot.
     pub fn flush(&mut self) {
+        self.thread_cache.collect_hits(&mut self.tally);
+        self.flush_tally();
+    }
+
+    /// Flushes the counters without the hits of the thread cache.
+    fn flush_tally(&mut self) {
+        self.flush_totals();
         if let Some(snapshot) = &self.snapshot {
-            self.tally.flush(self.hits, &snapshot.observation.telemetry);
+            self.tally.flush_kernels(|kernel, calls| {
+                if let Some(kernel) = snapshot.registry.compiled(kernel) {
+                    snapshot.observation.telemetry.metrics.called(kernel.spec(), calls);
+                }
+            });
         }
+    }
+
+    /// Flushes the totals only, as a cache hit does: it must not allocate.
+    #[cold]
+    #[inline(never)]
+    pub fn flush_totals(&mut self) {
+        if let Some(snapshot) = &self.snapshot {
+            self.tally.flush_totals(self.hits, &snapshot.observation.telemetry);
+        }
+    }
+
+    /// Counts a selection on the slow path.
+    pub fn count_slow_selection(&mut self) {
+        self.tally.slow_selections += 1;
+        if self.tally.is_due() {
+            self.flush_tally();
+        }
+    }
+
+    /// Whether a clock read is due for calls of an operation: a budget is used up.
+    pub fn is_exhausted(&mut self, slot: u32) -> bool {
+        self.hits >= self.hit_budget || self.thread_cache.of(slot).is_some_and(|set| set.is_exhausted())
+    }
+
+    /// Renews the budgets of an operation's entries and of the shared caches.
+    pub fn renew_budgets(&mut self, slot: u32) {
+        if let Some(set) = self.thread_cache.of(slot) {
+            for entry in &mut set.entries {
+                entry.collect_hits(&mut self.tally);
+                (entry.budget, entry.collected) = (self.hit_budget, self.hit_budget);
+            }
+        }
+        self.flush_tally();
+        self.restart();
     }
 
     /// The latest entry, if it is this call's and no clock read is due. Entries are only inserted for calls that need no permit
@@ -80,11 +132,11 @@ impl ThreadState {
         context: &Context,
     ) -> Option<(&ThreadCacheEntry, &CompiledKernel, &mut Scratch)> {
         // Hits are counted for the engine of the held snapshot.
-        if self.generation != generation || self.hits >= self.hit_budget {
+        if self.generation != generation {
             return None;
         }
         let entry = self.thread_cache.of(slot)?.latest(generation, change, context)?;
-        self.hits += 1;
+        entry.budget = entry.budget.checked_sub(1)?;
         Some((entry, entry.kernel.as_deref()?, &mut self.scratch))
     }
 }
@@ -124,8 +176,13 @@ impl ThreadCacheSet {
 
     /// The entry hit last, if it is this call's.
     #[inline(always)]
-    fn latest(&self, generation: u64, change: ModeOverride, context: &Context) -> Option<&ThreadCacheEntry> {
-        let entry = &self.entries[self.latest % ENTRIES];
+    fn latest(
+        &mut self,
+        generation: u64,
+        change: ModeOverride,
+        context: &Context,
+    ) -> Option<&mut ThreadCacheEntry> {
+        let entry = &mut self.entries[self.latest % ENTRIES];
         entry.matches(generation, change, context).then_some(entry)
     }
 
@@ -137,11 +194,21 @@ impl ThreadCacheSet {
         generation: u64,
         change: ModeOverride,
         context: &Context,
-    ) -> Option<&ThreadCacheEntry> {
+    ) -> Option<&mut ThreadCacheEntry> {
         let found = self.calls.iter().position(|known| *known == call)?;
-        let entry = self.entries.get(found).filter(|entry| entry.matches(generation, change, context))?;
+        let entry = self.entries.get_mut(found).filter(|entry| entry.matches(generation, change, context))?;
         self.latest = found;
         Some(entry)
+    }
+
+    /// Whether a call is in the cache: one that was sent to the slow path only to be timed or to read a clock.
+    pub fn contains(&self, call: u64, generation: u64) -> bool {
+        let mut known = self.calls.iter().zip(&self.entries);
+        known.any(|(known, entry)| *known == call && entry.generation == generation)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.entries.iter().any(|entry| entry.generation != 0 && entry.budget == 0)
     }
 
     /// Whether a call that missed is to be inserted.
@@ -157,6 +224,9 @@ impl ThreadCacheSet {
 pub(crate) struct ThreadCacheEntry {
     /// Of the snapshot; 0 for an empty entry.
     generation: u64,
+    /// Hits until the next clock read, and its value when hits were last collected: the difference is the number of hits.
+    pub budget: u32,
+    collected: u32,
     change: ModeOverride,
     extent: Extent,
     /// Whether scalar params are part of the key.
@@ -170,6 +240,8 @@ pub(crate) struct ThreadCacheEntry {
 impl ThreadCacheEntry {
     const EMPTY: ThreadCacheEntry = ThreadCacheEntry {
         generation: 0,
+        budget: 0,
+        collected: 0,
         change: ModeOverride::NONE,
         extent: Extent::NONE,
         keyed_on_scalars: true,
@@ -199,6 +271,16 @@ impl ThreadCache {
         self.0.get_mut(slot as usize)?.as_deref_mut()
     }
 
+    fn entries(&mut self) -> impl Iterator<Item = &mut ThreadCacheEntry> {
+        self.0.iter_mut().flatten().flat_map(|set| &mut set.entries)
+    }
+
+    /// Moves the hits of all entries to the counters of the thread.
+    #[cold]
+    fn collect_hits(&mut self, tally: &mut ThreadCounters) {
+        self.entries().for_each(|entry| entry.collect_hits(tally));
+    }
+
     /// Inserts a decision that depends on nothing but the call and the snapshot.
     #[inline(never)]
     pub fn insert(
@@ -207,6 +289,7 @@ impl ThreadCache {
         table: &OperationTable,
         (call, context, change): (u64, &Context, ModeOverride),
         decision: CachedDecision,
+        (tally, budget): (&mut ThreadCounters, u32),
     ) {
         let slot = table.info.slot() as usize;
         if self.0.len() <= slot {
@@ -217,11 +300,22 @@ impl ThreadCache {
         let next = set.next % ENTRIES;
         (set.next, set.misses, set.latest) = (next + 1, 0, next);
         set.calls[next] = call;
-        set.entries[next].fill(snapshot, table, (context, change), decision);
+        let entry = &mut set.entries[next];
+        entry.collect_hits(tally);
+        (entry.budget, entry.collected) = (budget, budget);
+        entry.fill(snapshot, table, (context, change), decision);
     }
 }
 
 impl ThreadCacheEntry {
+    fn collect_hits(&mut self, tally: &mut ThreadCounters) {
+        let hits = self.collected.saturating_sub(self.budget);
+        if hits > 0 {
+            tally.collect(self.decision.kernel, hits);
+            self.collected = self.budget;
+        }
+    }
+
     fn fill(
         &mut self,
         snapshot: &Snapshot,

@@ -1,14 +1,18 @@
 //! Counters and latency histograms: atomics inside, plain data for readers. Nothing here depends on the engine.
 
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::multiple::RefMulti;
+use dashmap::mapref::one::RefMut;
 use serde::Serialize;
 
 use lz_core::failure::Cause;
+use lz_core::spec::KernelSpec;
 
 /// Upper bounds of the histogram buckets, in nanoseconds; the last bucket is unbounded.
 pub const BOUNDS_NS: [u64; 22] = [
@@ -78,21 +82,74 @@ pub struct HistogramSnapshot {
     pub cells: Vec<u64>,
 }
 
+/// Counters that are created on first use, by their labels: the shards of a map take memory in every engine.
+#[derive(Debug)]
+pub(crate) struct Labelled<K: Eq + std::hash::Hash, V>(OnceLock<DashMap<K, V>>);
+
+impl<K: Eq + std::hash::Hash, V> Default for Labelled<K, V> {
+    fn default() -> Self {
+        Labelled(OnceLock::new())
+    }
+}
+
+impl<K: Eq + std::hash::Hash + Ord + Clone, V: Default> Labelled<K, V> {
+    /// Updates the value of these labels.
+    pub fn update<R>(&self, labels: K, update: impl FnOnce(&mut V) -> R) -> R {
+        update(&mut self.0.get_or_init(DashMap::new).entry(labels).or_default())
+    }
+
+    /// The value of these labels, if there is one.
+    pub fn get_mut<Q: Eq + std::hash::Hash + ?Sized>(&self, labels: &Q) -> Option<RefMut<'_, K, V>>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get()?.get_mut(labels)
+    }
+
+    /// All values, sorted by their labels.
+    pub fn all<T>(&self, read: impl Fn(&V) -> T) -> Vec<(K, T)> {
+        let of = |entry: RefMulti<'_, K, V>| (entry.key().clone(), read(entry.value()));
+        let mut all: Vec<(K, T)> = self.0.get().into_iter().flatten().map(of).collect();
+        all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        all
+    }
+}
+
+/// Operation and kernel.
+pub(crate) type KernelLabels = (String, String);
+
+/// What is counted for one kernel of one operation.
+#[derive(Debug, Default)]
+pub(crate) struct KernelMetrics {
+    backend: String,
+    calls: u64,
+    /// Created by the first timed call.
+    latency: Option<Box<Histogram>>,
+}
+
 /// The counters and histograms of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub selections: AtomicU64,
     pub thread_cache_hits: AtomicU64,
+    pub exact_cache_hits: AtomicU64,
     pub misses: AtomicU64,
     pub refusals: AtomicU64,
     pub executions: AtomicU64,
+    pub worker_restarts: AtomicU64,
     /// By cause, in the order of [`Cause::ALL`].
     failures: [AtomicU64; Cause::ALL.len()],
     pub selection: Histogram,
     pub execution: Histogram,
     pub exchange: Histogram,
-    /// By operation and by the kernel that failed. Created by the first fallback: its shards take memory in every engine.
-    fallbacks: OnceLock<DashMap<(String, String), u64>>,
+    /// By operation and by the kernel that failed.
+    fallbacks: Labelled<KernelLabels, u64>,
+    /// By operation and kernel. Nested, so that a known kernel is found without allocating.
+    kernels: Labelled<String, BTreeMap<String, KernelMetrics>>,
+    /// By scope, name and new state.
+    transitions: Labelled<(&'static str, String, &'static str), u64>,
+    /// Estimated lost nanoseconds by operation.
+    regret: Labelled<String, f64>,
 }
 
 impl Metrics {
@@ -112,22 +169,160 @@ impl Metrics {
 
     /// Counts a fallback; returns whether it is the first of its operation and kernel.
     pub fn fallback(&self, operation: &str, from: &str) -> bool {
-        let fallbacks = self.fallbacks.get_or_init(DashMap::new);
-        let mut count = fallbacks.entry((operation.to_owned(), from.to_owned())).or_insert(0);
-        *count += 1;
-        *count == 1
+        self.fallbacks.update((operation.to_owned(), from.to_owned()), |count| {
+            *count += 1;
+            *count == 1
+        })
     }
 
     /// Sorted by operation and kernel.
     pub fn fallbacks(&self) -> Vec<FallbackCount> {
-        let of = |entry: RefMulti<'_, (String, String), u64>| {
-            let (operation, kernel) = entry.key().clone();
-            FallbackCount { operation, kernel, count: *entry.value() }
-        };
-        let mut fallbacks: Vec<FallbackCount> = self.fallbacks.get().into_iter().flatten().map(of).collect();
-        fallbacks.sort_unstable_by(|a, b| (&a.operation, &a.kernel).cmp(&(&b.operation, &b.kernel)));
-        fallbacks
+        let of = |((operation, kernel), count)| FallbackCount { operation, kernel, count };
+        self.fallbacks.all(|count| *count).into_iter().map(of).collect()
     }
+
+    fn kernel(&self, spec: &KernelSpec, update: impl FnOnce(&mut KernelMetrics)) {
+        if let Some(mut kernels) = self.kernels.get_mut(&spec.operation)
+            && let Some(metrics) = kernels.get_mut(&spec.id)
+        {
+            return update(metrics);
+        }
+        self.kernels.update(spec.operation.clone(), |kernels| {
+            let new = || KernelMetrics { backend: spec.backend.clone(), ..KernelMetrics::default() };
+            update(kernels.entry(spec.id.clone()).or_insert_with(new));
+        });
+    }
+
+    /// Counts calls that a kernel ran.
+    pub fn called(&self, spec: &KernelSpec, calls: u64) {
+        self.kernel(spec, |metrics| metrics.calls += calls);
+    }
+
+    /// Counts one run that did not go through the counters of a thread.
+    pub fn executed(&self, spec: &KernelSpec) {
+        self.executions.fetch_add(1, Ordering::Relaxed);
+        self.called(spec, 1);
+    }
+
+    /// Records the latency of one run of a kernel.
+    pub fn ran(&self, spec: &KernelSpec, time: Duration) {
+        self.execution.observe(time);
+        self.kernel(spec, |metrics| metrics.latency.get_or_insert_default().observe(time));
+    }
+
+    /// Calls and latencies by kernel.
+    pub fn kernels(&self) -> (Vec<CallCount>, Vec<KernelLatency>) {
+        let read = |kernel: &String, metrics: &KernelMetrics| {
+            let latency = metrics.latency.as_ref().map(|latency| latency.snapshot());
+            (kernel.clone(), metrics.backend.clone(), metrics.calls, latency)
+        };
+        let read_all = |kernels: &BTreeMap<String, KernelMetrics>| {
+            kernels.iter().map(|(kernel, metrics)| read(kernel, metrics)).collect::<Vec<_>>()
+        };
+        let (mut calls, mut latencies) = (Vec::new(), Vec::new());
+        for (operation, kernels) in self.kernels.all(read_all) {
+            for (kernel, backend, count, latency) in kernels {
+                latencies.extend(latency.map(|latency| KernelLatency {
+                    operation: operation.clone(),
+                    kernel: kernel.clone(),
+                    backend: backend.clone(),
+                    latency,
+                }));
+                calls.push(CallCount { operation: operation.clone(), kernel, backend, count });
+            }
+        }
+        (calls, latencies)
+    }
+
+    /// Counts a new state of a circuit.
+    pub fn circuit_changed(&self, scope: &'static str, name: &str, to: &'static str) {
+        self.transitions.update((scope, name.to_owned(), to), |count| *count += 1);
+    }
+
+    /// Circuit transitions, sorted.
+    pub fn transitions(&self) -> Vec<CircuitTransition> {
+        let of = |((scope, name, to), count)| CircuitTransition { scope, name, to, count };
+        self.transitions.all(|count| *count).into_iter().map(of).collect()
+    }
+
+    /// Adds time that calls of an operation lost against the fastest measured kernel.
+    pub fn lost(&self, operation: &str, ns: f64) {
+        self.regret.update(operation.to_owned(), |total| *total += ns);
+    }
+
+    /// Estimated regret by operation.
+    pub fn regret(&self) -> Vec<OperationRegret> {
+        let of = |(operation, ns)| OperationRegret { operation, seconds: ns / 1e9 };
+        self.regret.all(|ns| *ns).into_iter().map(of).collect()
+    }
+}
+
+/// Number of calls that a kernel ran. Calls of plan handles are not included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CallCount {
+    /// The operation.
+    pub operation: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Its backend.
+    pub backend: String,
+    /// The count.
+    pub count: u64,
+}
+
+/// Latency of a kernel, sampled.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KernelLatency {
+    /// The operation.
+    pub operation: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Its backend.
+    pub backend: String,
+    /// The latency.
+    pub latency: HistogramSnapshot,
+}
+
+/// How often a circuit changed to a state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CircuitTransition {
+    /// `kernel`, `backend` or `device`.
+    pub scope: &'static str,
+    /// Its name.
+    pub name: String,
+    /// The new state: `closed`, `open` or `half_open`.
+    pub to: &'static str,
+    /// The count.
+    pub count: u64,
+}
+
+/// Number of calls that were rejected before selection, by the code of a reason. Process-wide: no engine is involved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ValidationErrors {
+    /// The reason code.
+    pub code: &'static str,
+    /// The count.
+    pub count: u64,
+}
+
+/// Estimated time that calls of an operation lost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OperationRegret {
+    /// The operation.
+    pub operation: String,
+    /// The sum over all calls, extrapolated from the timed ones.
+    pub seconds: f64,
+}
+
+/// Cache hits by level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct HitsByLevel {
+    /// In the cache of the calling thread.
+    pub thread: u64,
+    /// In the shared cache of whole calls.
+    pub exact: u64,
+    /// In the shared cache of decisions.
+    pub decision: u64,
 }
 
 /// Number of fallbacks from a kernel.
@@ -171,6 +366,8 @@ pub struct MetricsSnapshot {
     pub cache_hits: u64,
     /// Cache hits in the thread cache.
     pub remembered_hits: u64,
+    /// Cache hits by level.
+    pub cache_hits_by_level: HitsByLevel,
     /// Selections that made a new decision.
     pub cache_misses: u64,
     /// Selections without an eligible kernel.
@@ -181,14 +378,26 @@ pub struct MetricsSnapshot {
     pub failures: u64,
     /// Failed kernel runs by cause.
     pub failures_by_cause: FailureCounts,
+    /// Calls by operation, kernel and backend.
+    pub calls: Vec<CallCount>,
+    /// Calls rejected before selection, by reason code.
+    pub validation_errors: Vec<ValidationErrors>,
     /// Fallbacks by operation and failed kernel.
     pub fallbacks: Vec<FallbackCount>,
     /// Circuits that opened.
     pub circuit_openings: u64,
+    /// Changes of circuits by scope, name and new state.
+    pub circuit_transitions: Vec<CircuitTransition>,
+    /// Restarts of worker processes.
+    pub worker_restarts: u64,
+    /// Estimated time lost against the fastest measured kernel, by operation; from timed calls.
+    pub estimated_regret: Vec<OperationRegret>,
     /// Latency of selection, sampled.
     pub selection_latency: HistogramSnapshot,
     /// Latency of kernel runs, sampled. On a device this is the launch, unless calls are synchronized.
     pub execution_latency: HistogramSnapshot,
+    /// Latency of kernel runs by operation, kernel and backend, sampled.
+    pub kernel_latency: Vec<KernelLatency>,
     /// Latency of round trips to worker processes.
     pub ipc_latency: HistogramSnapshot,
     /// Kernels whose backend is available.

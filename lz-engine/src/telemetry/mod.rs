@@ -1,27 +1,33 @@
 //! Telemetry: counters, latencies, spans and logs of selection and dispatch.
 //!
-//! A thread-cache hit does not touch anything here: it increments a counter of the thread, which is flushed on the slow path. Spans,
+//! A thread-cache hit does not touch anything here: it decrements the budget of its entry, from which hits are collected on the slow path. Spans,
 //! logs, per-call timing and synchronization require the slow path, so enabling them disables the fast path. Nothing here affects
 //! decisions.
 
 mod metrics;
 mod prometheus;
 mod rate_limit;
+mod record;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use metrics::Metrics;
-pub use metrics::{BOUNDS_NS, FailureCounts, FallbackCount, Histogram, HistogramSnapshot, MetricsSnapshot};
+pub use metrics::{
+    BOUNDS_NS, CallCount, CircuitTransition, FailureCounts, FallbackCount, Histogram, HistogramSnapshot,
+    HitsByLevel, KernelLatency, MetricsSnapshot, OperationRegret, ValidationErrors,
+};
 pub use prometheus::render as prometheus_text;
 pub use rate_limit::RateLimiter;
+pub use record::Recorder;
 
 use crate::health::{Clock, SystemClock};
 use lz_core::error::Error;
 use lz_core::kernel::KernelError;
 use lz_core::operation::OperationInfo;
+use lz_core::spec::KernelSpec;
 
 /// Rate and burst of the selection log, in lines per second and lines.
 const LOG_LINES_PER_SECOND: u32 = 10;
@@ -40,6 +46,10 @@ pub struct ObserveOptions {
     pub synchronize: bool,
     /// Times one call in this many; 0 for none.
     pub time_every: u32,
+    /// Adds every selection and run to the recording in progress.
+    pub record: bool,
+    /// Annotates each run for a profiler of the program, see [`Annotate`].
+    pub annotate: bool,
 }
 
 impl ObserveOptions {
@@ -54,12 +64,14 @@ impl ObserveOptions {
             verbose: self.verbose || other.verbose,
             synchronize: self.synchronize || other.synchronize,
             time_every: if every == u32::MAX { 0 } else { every },
+            record: self.record || other.record,
+            annotate: self.annotate || other.annotate,
         }
     }
 
     /// Whether the fast path is disabled.
     pub(crate) fn every_call(self) -> bool {
-        self.spans || self.log || self.synchronize || self.time_every == 1
+        self.spans || self.log || self.synchronize || self.record || self.annotate || self.time_every == 1
     }
 
     /// Number of consecutive fast-path hits after which a call must take the slow path.
@@ -74,6 +86,12 @@ pub trait Synchronize: Send + Sync {
     fn synchronize(&self, stream: usize) -> Result<(), KernelError>;
 }
 
+/// A profiler of the program, which shows each run as a range.
+pub trait Annotate: Send + Sync {
+    /// Calls `run` once, inside a range with this name.
+    fn annotate(&self, name: &str, run: &mut dyn FnMut());
+}
+
 /// The observation of one engine.
 #[derive(Clone)]
 pub(crate) struct Observation {
@@ -84,6 +102,9 @@ pub(crate) struct Observation {
     pub by_settings: ObserveOptions,
     pub by_calls: ObserveOptions,
     pub synchronize: Option<Arc<dyn Synchronize>>,
+    pub annotate: Option<Arc<dyn Annotate>>,
+    /// The recording in progress.
+    pub recorder: Option<Arc<Recorder>>,
 }
 
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(1);
@@ -96,13 +117,20 @@ impl Default for Observation {
             by_settings: ObserveOptions::default(),
             by_calls: ObserveOptions::default(),
             synchronize: None,
+            annotate: None,
+            recorder: None,
         }
     }
 }
 
 impl Observation {
     pub fn options(&self) -> ObserveOptions {
-        self.by_settings.and(self.by_calls)
+        let options = self.by_settings.and(self.by_calls);
+        ObserveOptions {
+            record: self.recorder.is_some(),
+            annotate: options.annotate && self.annotate.is_some(),
+            ..options
+        }
     }
 }
 
@@ -141,16 +169,25 @@ impl Telemetry {
         self.metrics.exchange.observe(time);
     }
 
+    /// Counts the restart of a worker process.
+    pub fn worker_restarted(&self) {
+        self.metrics.worker_restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Runs a selection under observation.
     pub(crate) fn select<T>(
         &self,
+        observation: &Observation,
         options: ObserveOptions,
         operation: &OperationInfo,
         select: impl FnOnce() -> Result<T, Error>,
-        kernel: impl FnOnce(&T) -> String,
+        kernel: impl Fn(&T) -> String,
     ) -> Result<T, Error> {
         let timed = (options.time_every > 0).then(|| self.clock.elapsed());
-        let span = options.spans.then(|| tracing::debug_span!("lz.select", operation = %operation.name));
+        let recorded = observation.recorder.as_ref().map(|recorder| (recorder, Instant::now()));
+        let span = options
+            .spans
+            .then(|| tracing::debug_span!(target: "lz::select", "lz.select", operation = %operation.name));
         let outcome = match span {
             Some(span) => span.in_scope(select),
             None => select(),
@@ -158,11 +195,19 @@ impl Telemetry {
         if let Some(start) = timed {
             self.metrics.selection.observe(self.clock.elapsed().saturating_sub(start));
         }
+        if let Some((recorder, start)) = recorded {
+            let result = match &outcome {
+                Ok(found) => ("kernel", kernel(found)),
+                Err(error) => ("error", error.to_string()),
+            };
+            let arguments = vec![("operation", operation.name.to_string()), result];
+            recorder.add("select", format!("select {}", operation.name), start, arguments);
+        }
         match &outcome {
             Ok(found) if options.log => {
                 if let Some(suppressed) = self.selections.admit(self.clock.elapsed()) {
                     let kernel = kernel(found);
-                    tracing::info!(operation = %operation.name, kernel, suppressed, "selected");
+                    tracing::info!(target: "lz::select", operation = %operation.name, kernel, suppressed, "selected");
                 }
             }
             Err(_) => {
@@ -173,71 +218,153 @@ impl Telemetry {
         outcome
     }
 
-    /// Runs a kernel under observation.
+    /// Runs a kernel under observation; returns its latency if it was timed.
     pub(crate) fn run(
         &self,
         observation: &Observation,
         options: ObserveOptions,
         operation: &OperationInfo,
-        kernel: &str,
+        spec: &KernelSpec,
         run: impl FnOnce() -> Result<(), KernelError>,
-    ) -> Result<(), KernelError> {
+    ) -> Result<Option<Duration>, KernelError> {
         let timed = (options.time_every > 0).then(|| self.clock.elapsed());
-        let run = || {
+        let recorded = observation.recorder.as_ref().map(|recorder| (recorder, Instant::now()));
+        let synchronized = || {
             run()?;
             match &observation.synchronize {
                 Some(device) if options.synchronize => device.synchronize(lz_core::run::stream_of_thread()),
                 _ => Ok(()),
             }
         };
-        let span =
-            options.spans.then(|| tracing::debug_span!("lz.dispatch", operation = %operation.name, kernel));
-        let outcome = match span {
-            Some(span) => span.in_scope(run),
-            None => run(),
+        let spanned = || {
+            let span = options.spans.then(|| {
+                tracing::debug_span!(target: "lz::select", "lz.dispatch", operation = %operation.name, kernel = spec.id, backend = spec.backend)
+            });
+            match span {
+                Some(span) => span.in_scope(synchronized),
+                None => synchronized(),
+            }
         };
-        if let Some(start) = timed {
-            self.metrics.execution.observe(self.clock.elapsed().saturating_sub(start));
+        let outcome = match &observation.annotate {
+            Some(profiler) if options.annotate => annotated(&**profiler, operation, spec, spanned),
+            _ => spanned(),
+        };
+        let time = timed.map(|start| self.clock.elapsed().saturating_sub(start));
+        if let Some(time) = time {
+            self.metrics.ran(spec, time);
         }
-        outcome
+        if let Some((recorder, start)) = recorded {
+            let mut arguments = vec![
+                ("operation", operation.name.to_string()),
+                ("kernel", spec.id.clone()),
+                ("backend", spec.backend.clone()),
+            ];
+            arguments.extend(outcome.as_ref().err().map(|error| ("error", error.reason.to_string())));
+            recorder.add("dispatch", format!("{}→{}", operation.name, spec.id), start, arguments);
+        }
+        outcome.map(|()| time)
     }
+}
+
+/// Runs a kernel inside a range of a profiler.
+fn annotated(
+    profiler: &dyn Annotate,
+    operation: &OperationInfo,
+    spec: &KernelSpec,
+    run: impl FnOnce() -> Result<(), KernelError>,
+) -> Result<(), KernelError> {
+    let (mut run, mut outcome) = (Some(run), Ok(()));
+    profiler.annotate(&format!("lz:{}→{}", operation.name, spec.id), &mut || {
+        if let Some(run) = run.take() {
+            outcome = run();
+        }
+    });
+    // A profiler that fails does not prevent the run.
+    if let Some(run) = run { run() } else { outcome }
 }
 
 /// The unflushed counters of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadCounters {
-    /// Fast-path hits that have been flushed.
+    /// Hits in the shared caches that have been flushed; the thread state counts them.
     flushed: u32,
-    pub selections: u32,
-    pub executions: u32,
+    pub exact_hits: u32,
+    /// Hits in the thread cache that were collected from its entries.
+    thread_hits: u32,
+    /// Selections on the slow path, and runs that followed them or used a plan handle.
+    pub slow_selections: u32,
+    pub slow_executions: u32,
+    /// Calls by kernel, by its index in the registry of the held snapshot.
+    kernels: Vec<u32>,
 }
 
-/// Slow-path selections after which a thread flushes.
+/// Selections of the slow path, and hits in the shared caches, after which a thread flushes. A power of two.
 const FLUSH_AFTER: u32 = 64;
 
 impl ThreadCounters {
-    /// Whether a flush is due.
-    #[inline]
-    pub fn is_due(&self) -> bool {
-        self.selections >= FLUSH_AFTER
+    /// Whether a flush is due after a hit in the shared caches.
+    #[inline(always)]
+    pub fn is_due_after_hit(hits: u32) -> bool {
+        hits % FLUSH_AFTER == 0
     }
 
-    /// Flushes and resets the counters. `hits` is the number of fast-path hits since it was last reset to 0.
-    pub fn flush(&mut self, hits: u32, telemetry: &Telemetry) {
-        let new_hits = u64::from(hits.wrapping_sub(self.flushed));
+    /// Whether a flush is due after a selection on the slow path.
+    pub fn is_due(&self) -> bool {
+        self.slow_selections >= FLUSH_AFTER
+    }
+
+    /// Counts a call of a kernel.
+    #[inline(always)]
+    pub fn called(&mut self, kernel: u32) {
+        match self.kernels.get_mut(kernel as usize) {
+            Some(count) => *count += 1,
+            None => self.add(kernel, 1),
+        }
+    }
+
+    /// Adds the hits of a thread-cache entry.
+    pub fn collect(&mut self, kernel: u32, hits: u32) {
+        self.thread_hits += hits;
+        self.add(kernel, hits);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add(&mut self, kernel: u32, calls: u32) {
+        let length = self.kernels.len().max(kernel as usize + 1);
+        self.kernels.resize(length, 0);
+        if let Some(count) = self.kernels.get_mut(kernel as usize) {
+            *count += calls;
+        }
+    }
+
+    /// Flushes the totals; `hits` are those in the shared caches. Does not allocate.
+    pub fn flush_totals(&mut self, hits: u32, telemetry: &Telemetry) {
         let metrics = &telemetry.metrics;
-        let add = |counter: &AtomicU64, count: u64| {
+        let add = |counter: &AtomicU64, count: u32| {
             if count > 0 {
-                counter.fetch_add(count, Ordering::Relaxed);
+                counter.fetch_add(u64::from(count), Ordering::Relaxed);
             }
         };
-        add(&metrics.thread_cache_hits, new_hits);
-        add(&metrics.selections, new_hits + u64::from(self.selections));
-        add(&metrics.executions, new_hits + u64::from(self.executions));
-        *self = ThreadCounters { flushed: hits, ..ThreadCounters::default() };
+        let all_hits = hits.wrapping_sub(self.flushed) + self.thread_hits;
+        add(&metrics.thread_cache_hits, self.thread_hits);
+        add(&metrics.exact_cache_hits, self.exact_hits);
+        add(&metrics.selections, all_hits + self.slow_selections);
+        add(&metrics.executions, all_hits + self.slow_executions);
+        let kernels = std::mem::take(&mut self.kernels);
+        *self = ThreadCounters { flushed: hits, kernels, ..ThreadCounters::default() };
     }
 
-    /// The counter of fast-path hits restarts at 0; everything has been flushed.
+    /// Flushes the calls by kernel; `called` receives the index of each kernel and its calls.
+    pub fn flush_kernels(&mut self, called: impl Fn(u32, u64)) {
+        for (kernel, calls) in (0..).zip(&mut self.kernels) {
+            if *calls > 0 {
+                called(kernel, u64::from(std::mem::take(calls)));
+            }
+        }
+    }
+
+    /// The count of hits in the shared caches restarts at 0; everything has been flushed.
     pub fn restart(&mut self) {
         self.flushed = 0;
     }

@@ -4,6 +4,7 @@
 //! the caches, its spinning threads) to be gone. A kernel that fails or crashes the process is recorded as failed and not tried again. The
 //! caller runs the kernels; nothing here depends on what a call computes.
 
+mod background;
 mod stopping;
 
 use std::fmt;
@@ -26,6 +27,8 @@ use lz_core::reason::{Reason, ReasonCode};
 use lz_core::run::{Run, Scratch};
 use lz_perfdb::{Bucket, DropReason, EvidenceKey, Marks, Measurement, Setting, Timing};
 use stopping::{Samples, is_settled};
+
+pub use background::BackgroundTuner;
 
 /// The quantile of a turn's samples that counts: disturbances only ever add time.
 const SAMPLE_QUANTILE: f64 = 0.1;
@@ -54,6 +57,8 @@ pub struct TuneOptions {
     /// before it instead: threads of the previous kernel may spin on its cores for that long. Zero if samples are long and no threads
     /// spin.
     pub turn_time: Duration,
+    /// Whether no caller is involved: kernels that must be compiled first or that need the caller's objects are left out.
+    pub in_background: bool,
     /// No further round starts after this time, settled or not.
     pub max_time: Duration,
     /// The clock.
@@ -71,6 +76,7 @@ impl Default for TuneOptions {
             deviations: 3.0,
             sample_time: Duration::from_micros(20),
             turn_time: Duration::from_millis(20),
+            in_background: false,
             max_time: Duration::from_secs(10),
             clock: Arc::new(SystemClock::default()),
             synchronize: None,
@@ -200,7 +206,8 @@ impl Engine {
         let setting = Setting::of(&runners.device, self.torch());
         let marks = Marks::new(db.as_deref(), Engine::health_identity(), &runners.bucket);
         let mut outcomes: Vec<(String, Outcome)> = Vec::new();
-        let able = std::mem::take(&mut runners.able);
+        let mut able = std::mem::take(&mut runners.able);
+        able.retain(|one| !options.in_background || !(one.cold || one.entry().kernel.needs_caller()));
         let candidate = |runner| Candidate {
             runner,
             samples: Samples::default(),

@@ -1,15 +1,18 @@
 //! The suite of `lz-engine`, in one binary. Tests that count allocations have binaries of their own.
 
+mod background_tuning;
 mod cache_soundness;
 mod concurrency;
 mod descriptors;
 mod dispatch_tables;
 mod engine_builder;
 mod engine_support;
+mod every_setting;
 mod explain;
 mod freeze;
 mod health_monitor;
 mod jit_queue;
+mod monitoring;
 mod pinned;
 mod planner;
 mod policy_files;

@@ -114,11 +114,10 @@ fn settings_and_batch_size_determine_speculation() {
         .configure([
             ("speculative_decoding.algorithm".to_owned(), SettingInput::Text("medusa".to_owned())),
             ("speculative_decoding.num_speculative_tokens".to_owned(), SettingInput::Int(8)),
-            ("speculative_decoding.enabled".to_owned(), SettingInput::Bool(true)),
         ])
         .unwrap();
     let config = SpeculativeConfig::of(&engine);
-    assert_eq!((config.enabled, config.algorithm, config.max_draft_tp_size), (true, Algorithm::Medusa, 1));
+    assert_eq!((config.algorithm, config.max_draft_tp_size), (Algorithm::Medusa, 1));
     assert_eq!([1, 8, 16, 64, 1000].map(|batch| config.tokens_for(batch)), [8, 8, 4, 2, 1]);
     let fixed = SpeculativeConfig { adaptive: false, ..config };
     assert_eq!(fixed.tokens_for(1000), 8);

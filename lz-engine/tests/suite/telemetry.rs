@@ -7,6 +7,7 @@ use lz_core::context::FieldKind;
 use lz_core::device::Platform;
 use lz_core::{Context, DType, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, ReasonCode, Run};
 use lz_engine::Engine;
+use lz_engine::policy::layer::SettingInput;
 use lz_engine::telemetry::{ObserveOptions, Synchronize};
 
 #[test]
@@ -64,9 +65,7 @@ fn calls_without_a_kernel_are_refusals() {
     let mut picky = spec("a.x");
     picky.deterministic = false;
     let engine = engine([picky]);
-    engine
-        .configure([("deterministic".to_owned(), lz_engine::policy::layer::SettingInput::Bool(true))])
-        .unwrap();
+    engine.configure([("deterministic".to_owned(), SettingInput::Bool(true))]).unwrap();
     assert!(run(&engine, &Shape::default()).is_err());
     let metrics = engine.metrics();
     assert_eq!((metrics.selections, metrics.refusals, metrics.executions), (1, 1, 0));
@@ -90,6 +89,59 @@ fn timing_samples_the_configured_share() {
     assert_eq!(engine.metrics().selections, 1030);
 }
 
+#[test]
+fn calls_are_labelled_on_every_path() {
+    let engine = engine([spec("reference.x")]);
+    engine.register([failing(spec("bad.x").priority(90), || Err(KernelError::failed("no")))]).unwrap();
+    for _ in 0..3 {
+        run(&engine, &Shape::default()).unwrap();
+    }
+    engine.unregister_backend("bad");
+    for _ in 0..1000 {
+        run(&engine, &Shape::default()).unwrap();
+    }
+    let metrics = engine.metrics();
+    let labelled = |kernel: &str| metrics.calls.iter().find(|one| one.kernel == kernel).map(|one| one.count);
+    assert_eq!((labelled("reference.x"), labelled("bad.x")), (Some(1003), Some(3)), "{metrics:?}");
+    assert!(metrics.calls.iter().all(|one| one.operation == "demo.attend"));
+    let levels = metrics.cache_hits_by_level;
+    assert_eq!(levels.thread + levels.exact + levels.decision, metrics.cache_hits);
+}
+
+#[test]
+fn timed_calls_are_labelled_and_every_call_is_recorded() {
+    let engine = engine([spec("a.x")]);
+    engine.configure([("telemetry.sample_every".to_owned(), SettingInput::Int(10))]).unwrap();
+    for _ in 0..1000 {
+        run(&engine, &Shape::default()).unwrap();
+    }
+    let latencies = engine.metrics().kernel_latency;
+    let [only] = latencies.as_slice() else { panic!("{latencies:?}") };
+    assert_eq!((only.kernel.as_str(), only.backend.as_str()), ("a.x", "a"));
+    assert!((100..110).contains(&only.latency.count), "{only:?}");
+    engine.start_recording();
+    run(&engine, &Shape::default()).unwrap();
+    run(&engine, &Shape::default()).unwrap();
+    let json = engine.stop_recording().expect("a recording");
+    let trace: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let names: Vec<&str> =
+        trace["traceEvents"].as_array().unwrap().iter().filter_map(|event| event["name"].as_str()).collect();
+    let call = ["select demo.attend", "demo.attend→a.x"];
+    assert_eq!(names, [&["process_name"][..], &call, &call].concat());
+    assert_eq!(engine.stop_recording(), None);
+}
+
+#[test]
+fn circuit_changes_are_counted_by_state() {
+    let engine = engine([spec("reference.x")]);
+    engine.register([failing(spec("bad.x").priority(90), || Err(KernelError::failed("no")))]).unwrap();
+    engine.configure([("circuit_breaker.failure_threshold".to_owned(), SettingInput::Int(1))]).unwrap();
+    run(&engine, &Shape::default()).unwrap();
+    let transitions = engine.metrics().circuit_transitions;
+    let opened = transitions.iter().find(|one| one.to == "open" && one.name == "bad.x");
+    assert_eq!(opened.map(|one| (one.scope, one.count)), Some(("kernel", 1)), "{transitions:?}");
+}
+
 struct Faulty(Mutex<Vec<usize>>);
 
 impl Synchronize for Faulty {
@@ -107,7 +159,7 @@ fn debug_synchronizes_after_each_call() {
     engine.set_synchronize(Some(Arc::clone(&device) as Arc<dyn Synchronize>));
     run(&engine, &Shape::default()).unwrap();
     assert!(device.0.lock().unwrap().is_empty());
-    engine.configure([("debug".to_owned(), lz_engine::policy::layer::SettingInput::Bool(true))]).unwrap();
+    engine.configure([("debug".to_owned(), SettingInput::Bool(true))]).unwrap();
     let _stream = lz_core::run::on_stream(7);
     run(&engine, &Shape::default()).unwrap();
     run(&engine, &Shape::default()).unwrap();

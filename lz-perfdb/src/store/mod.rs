@@ -318,7 +318,7 @@ impl PerfDb {
         let expected =
             matches!(reason, DropReason::Closed(_)) && reason != DropReason::Closed(ClosedReason::Busy);
         if inner.last_failure.as_ref() != Some(&reason) && !expected {
-            tracing::warn!(%path, %reason, "performance database call failed; continuing without it");
+            tracing::warn!(target: "lz::perfdb", %path, %reason, "performance database call failed; continuing without it");
         }
         if matches!(reason, DropReason::Damaged { .. }) {
             // The connection must be closed before the file is renamed.
@@ -326,7 +326,7 @@ impl PerfDb {
             let (backing, status) = open_backing(&self.path, self.options);
             if let OpenStatus::Quarantined { kept_as, why } = status {
                 let kept = kept_as.display();
-                tracing::warn!(%path, kept_as = %kept, %why, "performance database was damaged: renamed, and a new one created");
+                tracing::warn!(target: "lz::perfdb", %path, kept_as = %kept, %why, "performance database was damaged: renamed, and a new one created");
                 inner.quarantined = Some(kept_as);
             }
             inner.backing = backing;

@@ -187,18 +187,22 @@ impl PerfDb {
 fn report(path: &Path, status: &OpenStatus) {
     let path = path.display();
     match status {
-        OpenStatus::Created => tracing::debug!(%path, "performance database created"),
+        OpenStatus::Created => tracing::debug!(target: "lz::perfdb", %path, "performance database created"),
         OpenStatus::Ready { migrated_from: Some(from) } => {
-            tracing::info!(%path, from, to = SCHEMA_VERSION, "performance database migrated");
+            tracing::info!(target: "lz::perfdb", %path, from, to = SCHEMA_VERSION, "performance database migrated");
         }
-        OpenStatus::Ready { migrated_from: None } => tracing::debug!(%path, "performance database opened"),
+        OpenStatus::Ready { migrated_from: None } => {
+            tracing::debug!(target: "lz::perfdb", %path, "performance database opened")
+        }
         OpenStatus::Quarantined { kept_as, why } => {
             let kept_as = kept_as.display();
-            tracing::warn!(%path, %kept_as, %why, "performance database was damaged: renamed, and a new one created");
+            tracing::warn!(target: "lz::perfdb", %path, %kept_as, %why, "performance database was damaged: renamed, and a new one created");
         }
-        OpenStatus::ReadOnly { why } => tracing::warn!(%path, %why, "performance database is read-only"),
+        OpenStatus::ReadOnly { why } => {
+            tracing::warn!(target: "lz::perfdb", %path, %why, "performance database is read-only")
+        }
         OpenStatus::Closed(reason) => {
-            tracing::warn!(%path, %reason, "continuing without a performance database")
+            tracing::warn!(target: "lz::perfdb", %path, %reason, "continuing without a performance database")
         }
     }
 }

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::List;
-use super::settings::{Kind, SETTINGS, SYNONYMS, Setting};
+use super::settings::{Kind, SETTINGS, SYNONYMS, Setting, WITHOUT_EFFECT};
 
 /// Marker type for the JSON Schema of a policy file.
 #[derive(Debug, Clone, Copy)]
@@ -20,8 +20,14 @@ impl JsonSchema for PolicySchema {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let profile = generator.subschema_for::<ProfileSchema>().to_value();
         let mut properties = properties(generator);
-        properties
-            .insert("version".to_owned(), json!({ "description": "Version of this language.", "enum": [1] }));
+        properties.insert(
+            "version".to_owned(),
+            json!({ "description": "Version of this language; next to `schema_version`, of the file itself." }),
+        );
+        properties.insert(
+            "schema_version".to_owned(),
+            json!({ "description": "Version of this language, if `version` is that of the file itself.", "enum": [1, 2] }),
+        );
         for key in ["profiles", "policies"] {
             properties.insert(
                 key.to_owned(),
@@ -70,6 +76,42 @@ fn properties(generator: &mut SchemaGenerator) -> Map<String, Value> {
             insert(&mut properties, key, setting);
         }
     }
+    for (key, why) in WITHOUT_EFFECT {
+        insert_schema(
+            &mut properties,
+            key,
+            json!({ "description": format!("Has no effect: {why}."), "deprecated": true }),
+        );
+    }
+    properties.insert(
+        "kernels".to_owned(),
+        json!({
+            "description": "Implementations of operations, each with a priority that is added to the score where its constraints hold.",
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "additionalProperties": false,
+                "required": ["implementations"],
+                "properties": {
+                    "operation": { "type": "string", "minLength": 1 },
+                    "implementations": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "additionalProperties": false,
+                            "required": ["name"],
+                            "properties": {
+                                "name": { "type": "string", "minLength": 1 },
+                                "dispatch_key": { "type": "string" },
+                                "priority": { "type": "number" },
+                                "constraints": { "type": "object" },
+                            },
+                        },
+                    },
+                },
+            },
+        }),
+    );
     for (_, kernels, sources) in List::ALL {
         let docs = format!("Kernels to {kernels}, by pattern: `flashinfer.*`.");
         properties.insert(kernels.to_owned(), patterns(&docs));
@@ -111,15 +153,19 @@ fn properties(generator: &mut SchemaGenerator) -> Map<String, Value> {
 }
 
 fn insert(properties: &mut Map<String, Value>, key: &str, setting: &Setting) {
+    insert_schema(properties, key, of_setting(setting));
+}
+
+fn insert_schema(properties: &mut Map<String, Value>, key: &str, schema: Value) {
     match key.split_once('.') {
         None => {
-            properties.insert(key.to_owned(), of_setting(setting));
+            properties.insert(key.to_owned(), schema);
         }
         Some((section, name)) => {
             let entry = properties.entry(section.to_owned()).or_insert_with(
                 || json!({ "type": "object", "additionalProperties": false, "properties": {} }),
             );
-            entry["properties"][name] = of_setting(setting);
+            entry["properties"][name] = schema;
         }
     }
 }

@@ -4,12 +4,15 @@
 //! exist.
 
 mod json;
+mod kernels;
 mod read;
 mod settings;
 
 pub use json::PolicySchema;
 pub use read::read;
-pub use settings::{Kind, NAMING_CODE, SETTINGS, SYNONYMS, Setting, SettingValue};
+pub use settings::{
+    Kind, NAMING_CODE, SETTINGS, SYNONYMS, Setting, SettingValue, WITHOUT_EFFECT, without_effect,
+};
 
 use crate::raw::Expression;
 use crate::source::{Span, Spanned};
@@ -25,6 +28,8 @@ pub struct PolicyFile {
     pub lists: Vec<(List, Spanned<String>)>,
     /// Conditional rules.
     pub rules: Vec<RawRule>,
+    /// Keys that nothing reads, each with the reason.
+    pub ignored: Vec<(Spanned<String>, &'static str)>,
     /// Named profiles; profiles do not nest.
     pub profiles: Vec<(Spanned<String>, PolicyFile)>,
 }
@@ -77,6 +82,8 @@ pub struct RawRule {
     pub name: Option<Spanned<String>>,
     /// The operations or aliases that it applies to; `None` for all.
     pub operation: Option<Spanned<String>>,
+    /// Whether an unknown operation is a warning: the rule is an entry of `kernels`.
+    pub is_lenient: bool,
     /// Its conditions, all of which must be true.
     pub conditions: Vec<RawCondition>,
     /// Its actions.

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::settings::{Kind, SETTINGS, SYNONYMS, Setting, SettingValue};
+use super::kernels;
+use super::settings::{Kind, SETTINGS, SYNONYMS, Setting, SettingValue, WITHOUT_EFFECT, without_effect};
 use super::{List, PolicyFile, RawAction, RawCondition, RawRule, SettingEntry};
 use crate::diagnostics::{Code, Sink, listed, nearest};
 use crate::raw::{Expression, Read, head};
@@ -13,8 +14,17 @@ use crate::source::{self, Node, Scalar, Span, Spanned, Value};
 const MAX_ENTRIES: usize = 10_000;
 
 /// Keys of a file that are not settings.
-const SECTIONS: [&str; 7] =
-    ["version", "locks", "rules", "lock_rules", "deny_rules", "allow_rules", "profiles"];
+const SECTIONS: [&str; 9] = [
+    "version",
+    "schema_version",
+    "locks",
+    "rules",
+    "lock_rules",
+    "deny_rules",
+    "allow_rules",
+    "kernels",
+    "profiles",
+];
 
 /// Parses the policy in a sink's source. Structural errors are added to the sink. The valid parts are returned for further
 /// checks, so that all errors of a file are reported at once. `None` if the file is not YAML.
@@ -25,20 +35,32 @@ pub fn read(sink: &mut Sink) -> Option<PolicyFile> {
     root.map(|root| Reader { sink }.file(&root, true))
 }
 
-struct Reader<'a> {
-    sink: &'a mut Sink,
+pub(super) struct Reader<'a> {
+    pub(super) sink: &'a mut Sink,
 }
 
-type Entries<'a> = Vec<(Spanned<String>, &'a Node)>;
+pub(super) type Entries<'a> = Vec<(Spanned<String>, &'a Node)>;
 
 impl Reader<'_> {
     fn file(&mut self, root: &Node, outermost: bool) -> PolicyFile {
         let mut file = PolicyFile::default();
         let what = if outermost { "a policy" } else { "a profile" };
         // A file that contains only comments is a valid empty policy.
-        for (key, value) in self.entries(root, what).unwrap_or_default() {
+        let entries = self.entries(root, what).unwrap_or_default();
+        // Next to `schema_version`, `version` is that of the file itself.
+        let has_schema_version = entries.iter().any(|(key, _)| key.value == "schema_version");
+        for (key, value) in entries {
             match key.value.as_str() {
-                "version" if outermost => self.version(value),
+                "version" if outermost && has_schema_version => {
+                    self.scalar(value, "a version");
+                }
+                "version" if outermost => self.version(value, &["1"]),
+                "schema_version" if outermost => self.version(value, &["1", "2"]),
+                "kernels" => {
+                    for (name, group) in self.entries(value, "`kernels`").unwrap_or_default() {
+                        kernels::read(self, &name, group, &mut file.rules);
+                    }
+                }
                 "profiles" | "policies" if outermost => {
                     for (name, profile) in self.entries(value, "`profiles`").unwrap_or_default() {
                         let profile = self.file(profile, false);
@@ -64,41 +86,40 @@ impl Reader<'_> {
                     Some(list) => {
                         file.lists.extend(self.texts(value).into_iter().map(|text| (list, text)));
                     }
-                    None => self.setting(&key, value, outermost, &mut file.settings),
+                    None => self.setting(&key, value, outermost, &mut file),
                 },
             }
         }
         file
     }
 
-    fn version(&mut self, node: &Node) {
+    fn version(&mut self, node: &Node, supported: &[&str]) {
         match self.scalar(node, "a version").map(|scalar| scalar.text.as_str()) {
-            None | Some("1") => {}
+            None => {}
+            Some(version) if supported.contains(&version) => {}
             Some(other) => {
                 let message = format!("unsupported version `{other}` of the policy language");
-                self.sink
-                    .error(Code::PolicyVersion, node.span, message)
-                    .note("the only supported version is 1");
+                let note = match supported {
+                    [only] => format!("the only supported version is {only}"),
+                    several => format!("supported versions are {}", several.join(" and ")),
+                };
+                self.sink.error(Code::PolicyVersion, node.span, message).note(note);
             }
         }
     }
 
-    fn setting(
-        &mut self,
-        key: &Spanned<String>,
-        node: &Node,
-        outermost: bool,
-        given: &mut Vec<SettingEntry>,
-    ) {
+    fn setting(&mut self, key: &Spanned<String>, node: &Node, outermost: bool, file: &mut PolicyFile) {
         let section = format!("{}.", key.value);
         let keys = || SETTINGS.iter().map(|s| s.key).chain(SYNONYMS.iter().map(|(key, _)| *key));
-        if keys().any(|known| known.starts_with(&section)) {
+        let ignored = WITHOUT_EFFECT.iter().map(|(key, _)| *key);
+        if keys().chain(ignored).any(|known| known.starts_with(&section)) {
             let what = format!("`{}`", key.value);
             for (inner, value) in self.entries(node, &what).unwrap_or_default() {
                 let whole = format!("{section}{}", inner.value);
-                match Setting::find(&whole) {
-                    Some(setting) => self.value(setting, &inner, value, given),
-                    None => {
+                match (Setting::find(&whole), without_effect(&whole)) {
+                    (Some(setting), _) => self.value(setting, &inner, value, &mut file.settings),
+                    (None, Some(why)) => file.ignored.push((Spanned::new(whole, inner.span), why)),
+                    (None, None) => {
                         let known = keys().filter_map(|known| known.strip_prefix(section.as_str()));
                         self.unknown(&inner, &what, known.collect());
                     }
@@ -107,12 +128,14 @@ impl Reader<'_> {
             return;
         }
         match Setting::find(&key.value) {
-            Some(setting) if !key.value.contains('.') => self.value(setting, key, node, given),
+            Some(setting) if !key.value.contains('.') => self.value(setting, key, node, &mut file.settings),
             _ => {
                 let mut known: Vec<&str> =
                     keys().map(|known| known.split('.').next().unwrap_or(known)).collect();
                 known.extend(
-                    SECTIONS.iter().filter(|key| outermost || !matches!(**key, "version" | "profiles")),
+                    SECTIONS.iter().filter(|key| {
+                        outermost || !matches!(**key, "version" | "schema_version" | "profiles")
+                    }),
                 );
                 known.extend(List::ALL.iter().flat_map(|(_, kernels, sources)| [*kernels, *sources]));
                 known.sort_unstable();
@@ -455,7 +478,7 @@ impl Reader<'_> {
         );
     }
 
-    fn unknown(&mut self, key: &Spanned<String>, what: &str, known: Vec<&str>) {
+    pub(super) fn unknown(&mut self, key: &Spanned<String>, what: &str, known: Vec<&str>) {
         let full = self.sink.is_full();
         let near = self.sink.nearest(&key.value, known.iter().copied());
         let error =
@@ -467,7 +490,7 @@ impl Reader<'_> {
     }
 
     /// The entries of a mapping without duplicate keys; a null value is an empty mapping.
-    fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<Entries<'n>> {
+    pub(super) fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<Entries<'n>> {
         let pairs = match &node.value {
             Value::Mapping(pairs) => pairs,
             Value::Scalar(scalar) if scalar.is_null() => return Some(Vec::new()),
@@ -507,7 +530,7 @@ impl Reader<'_> {
         }
     }
 
-    fn items<'n>(&mut self, node: &'n Node) -> Vec<&'n Node> {
+    pub(super) fn items<'n>(&mut self, node: &'n Node) -> Vec<&'n Node> {
         match &node.value {
             Value::Sequence(items) => {
                 self.count(items.len(), node);
@@ -522,7 +545,7 @@ impl Reader<'_> {
     }
 
     /// Parses one text or a list of texts.
-    fn texts(&mut self, node: &Node) -> Vec<Spanned<String>> {
+    pub(super) fn texts(&mut self, node: &Node) -> Vec<Spanned<String>> {
         match &node.value {
             Value::Sequence(items) => {
                 self.count(items.len(), node);
@@ -533,11 +556,11 @@ impl Reader<'_> {
         }
     }
 
-    fn text(&mut self, node: &Node) -> Option<Spanned<String>> {
+    pub(super) fn text(&mut self, node: &Node) -> Option<Spanned<String>> {
         Spanned::<String>::read(node, self.sink)
     }
 
-    fn scalar<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n Scalar> {
+    pub(super) fn scalar<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n Scalar> {
         let scalar = single(node).filter(|scalar| !scalar.is_null());
         if scalar.is_none() {
             self.sink.error(Code::WrongForm, head(node), format!("expected {what}"));

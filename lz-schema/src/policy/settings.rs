@@ -223,9 +223,30 @@ pub const NAMING_CODE: [&str; 5] =
 /// Synonyms of settings, each with its key.
 pub const SYNONYMS: &[(&str, &str)] = &[
     ("backend_compatibility.isolation_mode", "backend_isolation"),
+    ("defaults.autotuning", "perfdb.auto_tune"),
+    ("defaults.cache_ttl_seconds", "cache.entry_ttl_seconds"),
     ("distributed_selection", "distributed.selection_mode"),
     ("graph_safety.strict_mode", "graph_strict_mode"),
 ];
+
+/// Keys of earlier designs that nothing reads, each with the reason. They are accepted with a warning, so that files that
+/// have them stay valid.
+pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("cache.num_shards", "the decision cache has no shards"),
+    ("cache.max_entries_per_shard", "the decision cache has no shards; set `cache.max_size`"),
+    ("cache.enable_deduplication", "concurrent misses of one cell always share one selection"),
+    ("layout.warning_interval_seconds", "layouts are never guessed, so there is no warning about them"),
+    ("layout.common_head_counts", "layouts are never guessed from sizes: operations state their axes"),
+    ("kv_cache.virtual_size_gb", "a virtual KV cache reserves what its maximum length requires"),
+    ("kv_cache.enable_cpu_offload", "pages are not moved to host memory"),
+    ("speculative_decoding.enabled", "kernels are paired by a call of `Engine::pair`"),
+    ("defaults.fallback_policy", "fallbacks are ranked by their scores; use `prefer` or `avoid`"),
+];
+
+/// Why nothing reads a key; `None` for settings and unknown keys.
+pub fn without_effect(key: &str) -> Option<&'static str> {
+    WITHOUT_EFFECT.iter().find(|(known, _)| *known == key).map(|(_, why)| *why)
+}
 
 /// Synonyms of words.
 const WORD_SYNONYMS: &[(&str, &str)] = &[("rank0_broadcast", "broadcast")];
@@ -282,7 +303,17 @@ pub const SETTINGS: &[Setting] = &[
     off_by_default("verbose", "Whether selections, fallbacks and reloads are logged in full."),
     off_by_default(
         "debug",
-        "Whether the device is synchronized after each call, so that an asynchronous error is reported by the call that caused it.",
+        "Whether the device is synchronized after each call, so that an asynchronous error is reported by the call that caused it, and whether indices in device memory are checked.",
+    ),
+    int(
+        "telemetry.sample_every",
+        0,
+        0,
+        "One call in this many is timed into the latency histograms; 0 for none. `enable_profiling` times every call.",
+    ),
+    off_by_default(
+        "telemetry.torch_ranges",
+        "Whether each run appears as `lz:<operation>→<kernel>` in a profile of `torch.profiler`.",
     ),
     Setting {
         key: "backend_isolation",
@@ -348,16 +379,17 @@ pub const SETTINGS: &[Setting] = &[
     on_by_default("perfdb.enabled", "Whether measurements are used."),
     text("perfdb.path", "~/.cache/layerzero/perfdb.sqlite", "The database file for measurements."),
     off_by_default("perfdb.auto_tune", "Whether unmeasured kernels are timed in the background."),
+    float(
+        "perfdb.auto_tune_budget_percent",
+        1.0,
+        0.0,
+        100.0,
+        "Maximum share of time that background tuning measures, in percent; 0 suspends it, for latency-critical processes.",
+    ),
     int("perfdb.tune_samples", 20, 1, "Number of samples per kernel in tuning."),
     on_by_default("cache.enabled", "Whether decisions are cached."),
     int("cache.max_size", 10_000, 1, "Maximum number of cached decisions."),
-    int("cache.num_shards", 256, 1, "Number of shards of the decision cache."),
-    int("cache.max_entries_per_shard", 40, 1, "Maximum number of decisions per shard."),
     float("cache.entry_ttl_seconds", 60.0, 0.0, f64::MAX, "Time after which a cached decision expires."),
-    on_by_default(
-        "cache.enable_deduplication",
-        "Whether concurrent cache misses of the same key share one selection.",
-    ),
     word(
         "jit.mode",
         "when_warm",
@@ -411,18 +443,6 @@ pub const SETTINGS: &[Setting] = &[
         "backend_compatibility.fail_on_incompatible",
         "Whether an incompatible backend is disabled.",
     ),
-    float(
-        "layout.warning_interval_seconds",
-        60.0,
-        0.0,
-        f64::MAX,
-        "Minimum time between two warnings about one ambiguous layout.",
-    ),
-    Setting {
-        key: "layout.common_head_counts",
-        kind: Kind::Ints { default: &[8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128] },
-        doc: "Typical head counts, by which a likely layout error is detected.",
-    },
     on_by_default(
         "perf_environment.use_nvml",
         "Whether temperature, memory pressure and power are monitored.",
@@ -536,11 +556,8 @@ pub const SETTINGS: &[Setting] = &[
         &["contiguous", "paged", "virtual", "unified"],
         "Default KV-cache strategy, if the caller does not specify one.",
     ),
-    float("kv_cache.virtual_size_gb", 64.0, 0.0, f64::MAX, "Reserved virtual address space."),
     float("kv_cache.physical_chunk_size_mb", 16.0, 0.0, f64::MAX, "Size of mapped memory chunks."),
-    off_by_default("kv_cache.enable_cpu_offload", "Whether pages may move to host memory."),
     text("kv_cache.min_driver_version", "520.0", "Minimum driver version for virtual memory."),
-    off_by_default("speculative_decoding.enabled", "Whether draft and target kernels are paired."),
     word(
         "speculative_decoding.algorithm",
         "generic",
@@ -577,6 +594,9 @@ mod tests {
             {
                 assert_eq!(setting.parse(&default.to_string()), Some(default), "{}", setting.key);
             }
+        }
+        for (key, _) in WITHOUT_EFFECT {
+            assert_eq!(Setting::find(key), None, "{key} has an effect");
         }
         for (other, key) in SYNONYMS {
             assert_eq!(Setting::find(other).map(|setting| setting.key), Some(*key));

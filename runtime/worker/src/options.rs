@@ -2,7 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use lz_engine::telemetry::Telemetry;
 
 /// Options of a worker process.
 #[derive(Debug, Clone)]
@@ -27,6 +30,8 @@ pub struct WorkerOptions {
     pub cgroup: Option<PathBuf>,
     /// Where it runs and the source of that setting, for explanations.
     pub runs_in: String,
+    /// Records IPC latency and restarts.
+    pub telemetry: Option<Arc<Telemetry>>,
 }
 
 impl WorkerOptions {
@@ -43,6 +48,7 @@ impl WorkerOptions {
             memory_limit: None,
             cgroup: None,
             runs_in: "a worker process".to_owned(),
+            telemetry: None,
         }
     }
 

@@ -198,6 +198,7 @@ pub fn options(engine: &Engine, program: Option<PathBuf>) -> Result<WorkerOption
     let cgroup = text("worker.cgroup");
     options.cgroup = (cgroup != "none" && !cgroup.is_empty()).then(|| cgroup.into());
     let source = engine.setting(ISOLATION).map_or_else(|| "default".to_owned(), |set| set.source.to_string());
+    options.telemetry = Some(engine.telemetry());
     options.runs_in = format!("a worker process ({ISOLATION}: {source})");
     Ok(options)
 }

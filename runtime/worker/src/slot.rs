@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use lz_core::{KernelError, Reason};
 
@@ -69,6 +70,7 @@ impl<'a> SlotGuard<'a> {
             return Err(KernelError::at_capacity(message).before_writing());
         }
         let enqueue = |request: &Submitted| channel.submit(request.slot, request.token, request.ticket);
+        let start = Instant::now();
         let submitted = self.running.slots.submit(self.number, enqueue);
         // A worker processes requests one at a time, and each has the full deadline.
         let deadline = self.shared.options.deadline;
@@ -98,6 +100,9 @@ impl<'a> SlotGuard<'a> {
                 }
                 (_, termination) => terminated = termination.is_some(),
             }
+        }
+        if let Some(telemetry) = &self.shared.options.telemetry {
+            telemetry.observe_exchange(start.elapsed());
         }
         let answer = channel.read(self.number).and_then(|bytes| Answer::read(&bytes));
         let answer = answer.ok_or_else(|| self.invalid_answer())?;

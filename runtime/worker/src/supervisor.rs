@@ -106,6 +106,9 @@ impl Supervisor {
         state.arena = None;
         state.starting = true;
         state.starts += 1;
+        if let (Some(telemetry), true) = (&options.telemetry, state.starts > 1) {
+            telemetry.worker_restarted();
+        }
         drop(state);
         drop(last);
         let outcome = RunningWorker::start(options, arena, WaitDeadline::new(options.start_deadline));
@@ -137,7 +140,7 @@ impl Supervisor {
     /// Records the loss of the worker through its own fault.
     pub fn record_loss(&self, options: &WorkerOptions, reason: Reason) -> KernelError {
         self.state().record_failure();
-        tracing::warn!(program = %options.program.display(), why = %reason, "worker lost");
+        tracing::warn!(target: "lz::worker", program = %options.program.display(), why = %reason, "worker lost");
         KernelError::because(reason)
     }
 

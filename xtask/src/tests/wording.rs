@@ -32,6 +32,7 @@ const ROOTS: &[&str] = &[
     "lz-ops",
     "lz-perfdb",
     "lz-schema",
+    "monitoring",
     "results",
     "runtime",
     "schemas",

@@ -113,6 +113,36 @@ struct DispatchTable {
     std::string stale; ///< why it is stale and not used; empty if it is used
 };
 
+/// Number of calls that a kernel ran.
+struct CallCount {
+    std::string operation;
+    std::string kernel;
+    std::string backend;
+    std::uint64_t count = 0;
+};
+
+/// The counters of an engine.
+struct Metrics {
+    std::uint64_t selections = 0;
+    std::uint64_t cache_hits = 0;
+    std::uint64_t cache_misses = 0;
+    std::uint64_t refusals = 0; ///< selections without an eligible kernel
+    std::uint64_t executions = 0;
+    std::uint64_t failures = 0;
+    std::uint64_t fallbacks = 0;
+    std::uint64_t circuit_openings = 0;
+    std::uint64_t worker_restarts = 0;
+    std::vector<CallCount> calls;
+    std::string json; ///< all metrics, including latency histograms
+};
+
+/// A backend or plugin that did not load.
+struct LoadProblem {
+    std::string name;    ///< the backend, or the path of the plugin
+    std::string message; ///< why, in one text
+    std::vector<Reason> reasons;
+};
+
 /// A policy overlay for the calls of this thread. It is removed by the destructor, which must run on the same thread.
 class [[nodiscard]] Scope {
   public:
@@ -229,6 +259,34 @@ class Engine {
         bridge::PluginInfo plugin{};
         detail::check(bridge::engine_load_plugin(*engine_, detail::to_str(path), plugin));
         return {std::string(plugin.backend), to_strings(plugin.kernels), std::string(plugin.runs_in)};
+    }
+    /// The metrics of this engine, including all calls of this thread.
+    [[nodiscard]] Metrics metrics() const {
+        const bridge::MetricsInfo info = bridge::engine_metrics(*engine_);
+        Metrics metrics{info.selections, info.cache_hits, info.cache_misses, info.refusals, info.executions,
+                        info.failures, info.fallbacks, info.circuit_openings, info.worker_restarts, {},
+                        std::string(info.json)};
+        for (const bridge::CallCount &one : info.calls) {
+            metrics.calls.push_back(
+                {std::string(one.operation), std::string(one.kernel), std::string(one.backend), one.count});
+        }
+        return metrics;
+    }
+    /// The metrics in the OpenMetrics text format, which Prometheus reads.
+    [[nodiscard]] std::string metrics_text() const { return std::string(bridge::engine_metrics_text(*engine_)); }
+    /// Starts to record selections and kernel runs. A recording in progress is discarded.
+    void start_recording() const { bridge::engine_start_recording(*engine_); }
+    /// Ends the recording and writes it as a trace that Perfetto and `chrome://tracing` open.
+    void stop_recording(std::string_view path) const {
+        detail::check(bridge::engine_stop_recording(*engine_, detail::to_str(path)));
+    }
+    /// The built-in backends and the plugins of `plugins.load` that did not load, and why. Empty if all did.
+    [[nodiscard]] std::vector<LoadProblem> load_problems() const {
+        std::vector<LoadProblem> problems;
+        for (const bridge::LoadProblem &one : bridge::engine_problems(*engine_)) {
+            problems.push_back({std::string(one.name), std::string(one.message), detail::to_reasons(one.reasons)});
+        }
+        return problems;
     }
     /// Removes a backend and its kernels.
     void unregister_backend(std::string_view name) const {

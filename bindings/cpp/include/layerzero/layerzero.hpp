@@ -5,6 +5,7 @@
 #include <layerzero/engine.hpp>
 #include <layerzero/error.hpp>
 #include <layerzero/kernel.hpp>
+#include <layerzero/log.hpp>
 #include <layerzero/ops.hpp>
 #include <layerzero/serve.hpp>
 #include <layerzero/tensor.hpp>

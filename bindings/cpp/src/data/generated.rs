@@ -112,9 +112,48 @@ pub mod ffi {
         version: String,
     }
 
+    /// A backend or plugin that did not load, and why.
+    struct LoadProblem {
+        name: String,
+        message: String,
+        reasons: Vec<Reason>,
+    }
+
+    /// A log record; `fields` has each name before its value.
+    struct LogRecord {
+        area: String,
+        level: u8,
+        message: String,
+        fields: Vec<String>,
+    }
+
+    /// Calls of a kernel.
+    struct CallCount {
+        operation: String,
+        kernel: String,
+        backend: String,
+        count: u64,
+    }
+
+    /// The counters of an engine; `json` has all metrics.
+    struct MetricsInfo {
+        selections: u64,
+        cache_hits: u64,
+        cache_misses: u64,
+        refusals: u64,
+        executions: u64,
+        failures: u64,
+        fallbacks: u64,
+        circuit_openings: u64,
+        worker_restarts: u64,
+        calls: Vec<CallCount>,
+        json: String,
+    }
+
     impl Vec<CircuitInfo> {}
     impl Vec<ConfigEntry> {}
     impl Vec<KernelInfo> {}
     impl Vec<KernelRecord> {}
+    impl Vec<LoadProblem> {}
     impl Vec<TableInfo> {}
 }

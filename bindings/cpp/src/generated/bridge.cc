@@ -1139,6 +1139,12 @@ static_assert(
 static_assert(
     ::std::is_base_of<::rust::Opaque, ::lz::bridge::KernelInfo>::value || ::rust::IsRelocatableOrArray<::lz::bridge::KernelInfo>::value,
     "type lz::bridge::KernelInfo should be trivially move constructible and trivially destructible in C++ to be used as a vector element in Vec<KernelInfo> in Rust");
+static_assert(
+    ::std::is_base_of<::rust::Opaque, ::lz::bridge::LoadProblem>::value || ::rust::IsRelocatableOrArray<::lz::bridge::LoadProblem>::value,
+    "type lz::bridge::LoadProblem should be trivially move constructible and trivially destructible in C++ to be used as a vector element in Vec<LoadProblem> in Rust");
+static_assert(
+    ::rust::IsRelocatable<::lz::bridge::MetricsInfo>::value,
+    "type lz::bridge::MetricsInfo should be trivially move constructible and trivially destructible in C++ to be used as a return value of `engine_metrics` in Rust");
 
 namespace lz {
 namespace bridge {
@@ -1159,6 +1165,10 @@ extern "C" {
 ::std::uint32_t lz$bridge$cxxbridge1$205$abi_version() noexcept;
 
 void lz$bridge$cxxbridge1$205$version(::rust::String *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$set_log_callback(::std::size_t callback, ::std::size_t owner, ::std::size_t release) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$set_log_levels(::rust::Str levels) noexcept;
 
 ::std::uint32_t lz$bridge$cxxbridge1$205$failure_kind(::lz::bridge::Failure const &failure) noexcept;
 
@@ -1181,6 +1191,16 @@ void lz$bridge$cxxbridge1$205$failure_reasons(::lz::bridge::Failure const &failu
 ::std::uint64_t lz$bridge$cxxbridge1$205$engine_generation(::lz::bridge::Engine const &engine) noexcept;
 
 ::std::uint64_t lz$bridge$cxxbridge1$205$engine_fallbacks(::lz::bridge::Engine const &engine) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_metrics(::lz::bridge::Engine const &engine, ::lz::bridge::MetricsInfo *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_metrics_text(::lz::bridge::Engine const &engine, ::rust::String *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_start_recording(::lz::bridge::Engine const &engine) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_stop_recording(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_problems(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::LoadProblem> *return$) noexcept;
 
 void lz$bridge$cxxbridge1$205$engine_operations(::lz::bridge::Engine const &engine, ::rust::Vec<::rust::String> *return$) noexcept;
 
@@ -1563,6 +1583,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
   return ::std::move(return$.value);
 }
 
+void set_log_callback(::std::size_t callback, ::std::size_t owner, ::std::size_t release) noexcept {
+  lz$bridge$cxxbridge1$205$set_log_callback(callback, owner, release);
+}
+
+::lz::bridge::Failure *set_log_levels(::rust::Str levels) noexcept {
+  return lz$bridge$cxxbridge1$205$set_log_levels(levels);
+}
+
 ::std::uint32_t failure_kind(::lz::bridge::Failure const &failure) noexcept {
   return lz$bridge$cxxbridge1$205$failure_kind(failure);
 }
@@ -1613,6 +1641,32 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::std::uint64_t engine_fallbacks(::lz::bridge::Engine const &engine) noexcept {
   return lz$bridge$cxxbridge1$205$engine_fallbacks(engine);
+}
+
+::lz::bridge::MetricsInfo engine_metrics(::lz::bridge::Engine const &engine) noexcept {
+  ::rust::MaybeUninit<::lz::bridge::MetricsInfo> return$;
+  lz$bridge$cxxbridge1$205$engine_metrics(engine, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::rust::String engine_metrics_text(::lz::bridge::Engine const &engine) noexcept {
+  ::rust::MaybeUninit<::rust::String> return$;
+  lz$bridge$cxxbridge1$205$engine_metrics_text(engine, &return$.value);
+  return ::std::move(return$.value);
+}
+
+void engine_start_recording(::lz::bridge::Engine const &engine) noexcept {
+  lz$bridge$cxxbridge1$205$engine_start_recording(engine);
+}
+
+::lz::bridge::Failure *engine_stop_recording(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_stop_recording(engine, path);
+}
+
+::rust::Vec<::lz::bridge::LoadProblem> engine_problems(::lz::bridge::Engine const &engine) noexcept {
+  ::rust::MaybeUninit<::rust::Vec<::lz::bridge::LoadProblem>> return$;
+  lz$bridge$cxxbridge1$205$engine_problems(engine, &return$.value);
+  return ::std::move(return$.value);
 }
 
 ::rust::Vec<::rust::String> engine_operations(::lz::bridge::Engine const &engine) noexcept {

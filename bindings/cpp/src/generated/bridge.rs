@@ -6,9 +6,11 @@ use crate::api::*;
 use crate::call::*;
 use crate::engine::*;
 use crate::health::*;
+use crate::logs::*;
 use crate::model::*;
 use crate::perfdb::*;
 use crate::serve::*;
+use crate::telemetry::*;
 use super::activation_gelu::{activation_gelu, activation_gelu_explain};
 use super::activation_gelu_mul::{activation_gelu_mul, activation_gelu_mul_explain};
 use super::activation_relu::{activation_relu, activation_relu_explain};
@@ -80,6 +82,8 @@ pub mod ffi {
 
         fn abi_version() -> u32;
         fn version() -> String;
+        unsafe fn set_log_callback(callback: usize, owner: usize, release: usize);
+        fn set_log_levels(levels: &str) -> *mut Failure;
 
         fn failure_kind(failure: &Failure) -> u32;
         fn failure_operation(failure: &Failure) -> String;
@@ -93,6 +97,11 @@ pub mod ffi {
         fn engine_share(engine: &Engine) -> Box<Engine>;
         fn engine_generation(engine: &Engine) -> u64;
         fn engine_fallbacks(engine: &Engine) -> u64;
+        fn engine_metrics(engine: &Engine) -> MetricsInfo;
+        fn engine_metrics_text(engine: &Engine) -> String;
+        fn engine_start_recording(engine: &Engine);
+        fn engine_stop_recording(engine: &Engine, path: &str) -> *mut Failure;
+        fn engine_problems(engine: &Engine) -> Vec<LoadProblem>;
         fn engine_operations(engine: &Engine) -> Vec<String>;
         fn engine_kernels(engine: &Engine) -> Vec<KernelInfo>;
         fn engine_config(engine: &Engine) -> Vec<ConfigEntry>;
@@ -190,6 +199,10 @@ pub mod ffi {
         type TableInfo = crate::data::TableInfo;
         type PluginInfo = crate::data::PluginInfo;
         type KernelInfo = crate::data::KernelInfo;
+        type LoadProblem = crate::data::LoadProblem;
+        type LogRecord = crate::data::LogRecord;
+        type CallCount = crate::data::CallCount;
+        type MetricsInfo = crate::data::MetricsInfo;
         #[namespace = ""]
         #[cxx_name = "lz_output"]
         type Output = lz_plugin::abi::Output;

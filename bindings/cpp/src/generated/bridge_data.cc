@@ -753,6 +753,10 @@ namespace lz {
     struct TableInfo;
     struct PluginInfo;
     struct KernelInfo;
+    struct LoadProblem;
+    struct LogRecord;
+    struct CallCount;
+    struct MetricsInfo;
   }
 }
 
@@ -924,6 +928,64 @@ struct KernelInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$KernelInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$LoadProblem
+#define CXXBRIDGE1_STRUCT_lz$bridge$LoadProblem
+// A backend or plugin that did not load, and why.
+struct LoadProblem final {
+  ::rust::String name;
+  ::rust::String message;
+  ::rust::Vec<::lz::bridge::Reason> reasons;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$LoadProblem
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$LogRecord
+#define CXXBRIDGE1_STRUCT_lz$bridge$LogRecord
+// A log record; `fields` has each name before its value.
+struct LogRecord final {
+  ::rust::String area;
+  ::std::uint8_t level CXX_DEFAULT_VALUE(0);
+  ::rust::String message;
+  ::rust::Vec<::rust::String> fields;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$LogRecord
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CallCount
+#define CXXBRIDGE1_STRUCT_lz$bridge$CallCount
+// Calls of a kernel.
+struct CallCount final {
+  ::rust::String operation;
+  ::rust::String kernel;
+  ::rust::String backend;
+  ::std::uint64_t count CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CallCount
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$MetricsInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$MetricsInfo
+// The counters of an engine; `json` has all metrics.
+struct MetricsInfo final {
+  ::std::uint64_t selections CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t cache_hits CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t cache_misses CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t refusals CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t executions CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t failures CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t fallbacks CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t circuit_openings CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t worker_restarts CXX_DEFAULT_VALUE(0);
+  ::rust::Vec<::lz::bridge::CallCount> calls;
+  ::rust::String json;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$MetricsInfo
 } // namespace bridge
 } // namespace lz
 
@@ -968,6 +1030,16 @@ void cxxbridge1$rust_vec$lz$bridge$KernelRecord$reserve_total(::rust::Vec<::lz::
 void cxxbridge1$rust_vec$lz$bridge$KernelRecord$set_len(::rust::Vec<::lz::bridge::KernelRecord> *ptr, ::std::size_t len) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$KernelRecord$truncate(::rust::Vec<::lz::bridge::KernelRecord> *ptr, ::std::size_t len) noexcept;
 
+void cxxbridge1$rust_vec$lz$bridge$LoadProblem$new(::rust::Vec<::lz::bridge::LoadProblem> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$LoadProblem$drop(::rust::Vec<::lz::bridge::LoadProblem> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$LoadProblem$len(::rust::Vec<::lz::bridge::LoadProblem> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$LoadProblem$capacity(::rust::Vec<::lz::bridge::LoadProblem> const *ptr) noexcept;
+::lz::bridge::LoadProblem const *cxxbridge1$rust_vec$lz$bridge$LoadProblem$data_const(::rust::Vec<::lz::bridge::LoadProblem> const *ptr) noexcept;
+::lz::bridge::LoadProblem *cxxbridge1$rust_vec$lz$bridge$LoadProblem$data_mut(::rust::Vec<::lz::bridge::LoadProblem> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$LoadProblem$reserve_total(::rust::Vec<::lz::bridge::LoadProblem> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$LoadProblem$set_len(::rust::Vec<::lz::bridge::LoadProblem> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$LoadProblem$truncate(::rust::Vec<::lz::bridge::LoadProblem> *ptr, ::std::size_t len) noexcept;
+
 void cxxbridge1$rust_vec$lz$bridge$TableInfo$new(::rust::Vec<::lz::bridge::TableInfo> const *ptr) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$TableInfo$drop(::rust::Vec<::lz::bridge::TableInfo> *ptr) noexcept;
 ::std::size_t cxxbridge1$rust_vec$lz$bridge$TableInfo$len(::rust::Vec<::lz::bridge::TableInfo> const *ptr) noexcept;
@@ -1007,6 +1079,16 @@ void cxxbridge1$rust_vec$lz$bridge$Measured$drop(::rust::Vec<::lz::bridge::Measu
 void cxxbridge1$rust_vec$lz$bridge$Measured$reserve_total(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t new_cap) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$Measured$set_len(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t len) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$Measured$truncate(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t len) noexcept;
+
+void cxxbridge1$rust_vec$lz$bridge$CallCount$new(::rust::Vec<::lz::bridge::CallCount> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CallCount$drop(::rust::Vec<::lz::bridge::CallCount> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CallCount$len(::rust::Vec<::lz::bridge::CallCount> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CallCount$capacity(::rust::Vec<::lz::bridge::CallCount> const *ptr) noexcept;
+::lz::bridge::CallCount const *cxxbridge1$rust_vec$lz$bridge$CallCount$data_const(::rust::Vec<::lz::bridge::CallCount> const *ptr) noexcept;
+::lz::bridge::CallCount *cxxbridge1$rust_vec$lz$bridge$CallCount$data_mut(::rust::Vec<::lz::bridge::CallCount> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CallCount$reserve_total(::rust::Vec<::lz::bridge::CallCount> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CallCount$set_len(::rust::Vec<::lz::bridge::CallCount> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CallCount$truncate(::rust::Vec<::lz::bridge::CallCount> *ptr, ::std::size_t len) noexcept;
 } // extern "C"
 
 namespace rust {
@@ -1156,6 +1238,42 @@ void Vec<::lz::bridge::KernelRecord>::truncate(::std::size_t len) {
   return cxxbridge1$rust_vec$lz$bridge$KernelRecord$truncate(this, len);
 }
 template <>
+Vec<::lz::bridge::LoadProblem>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$LoadProblem$new(this);
+}
+template <>
+void Vec<::lz::bridge::LoadProblem>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$LoadProblem$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::LoadProblem>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$LoadProblem$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::LoadProblem>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$LoadProblem$capacity(this);
+}
+template <>
+::lz::bridge::LoadProblem const *Vec<::lz::bridge::LoadProblem>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$LoadProblem$data_const(this);
+}
+template <>
+::lz::bridge::LoadProblem *Vec<::lz::bridge::LoadProblem>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$LoadProblem$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::LoadProblem>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$LoadProblem$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::LoadProblem>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$LoadProblem$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::LoadProblem>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$LoadProblem$truncate(this, len);
+}
+template <>
 Vec<::lz::bridge::TableInfo>::Vec() noexcept {
   cxxbridge1$rust_vec$lz$bridge$TableInfo$new(this);
 }
@@ -1298,6 +1416,42 @@ void Vec<::lz::bridge::Measured>::set_len(::std::size_t len) noexcept {
 template <>
 void Vec<::lz::bridge::Measured>::truncate(::std::size_t len) {
   return cxxbridge1$rust_vec$lz$bridge$Measured$truncate(this, len);
+}
+template <>
+Vec<::lz::bridge::CallCount>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$CallCount$new(this);
+}
+template <>
+void Vec<::lz::bridge::CallCount>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallCount$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CallCount>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallCount$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CallCount>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallCount$capacity(this);
+}
+template <>
+::lz::bridge::CallCount const *Vec<::lz::bridge::CallCount>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallCount$data_const(this);
+}
+template <>
+::lz::bridge::CallCount *Vec<::lz::bridge::CallCount>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallCount$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::CallCount>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallCount$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::CallCount>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallCount$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::CallCount>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$CallCount$truncate(this, len);
 }
 } // namespace cxxbridge1
 } // namespace rust

@@ -52,6 +52,7 @@ from layerzero._native import (
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
 from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
 from layerzero._serve import Server, serve
+from layerzero._telemetry import flush_logs, metrics, metrics_text, record, start_recording, stop_recording
 from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "doctor",
     "dry_run",
     "explain",
+    "flush_logs",
     "freeze",
     "generate",
     "kv_cache",
@@ -104,12 +106,15 @@ __all__ = [
     "load_dispatch_table",
     "load_plugin",
     "lock",
+    "metrics",
+    "metrics_text",
     "ops",
     "paged_attention",
     "prefer",
     "prepare_capture",
     "quantize",
     "readiness_check",
+    "record",
     "record_decisions",
     "register_kernel",
     "register_operation",
@@ -121,6 +126,8 @@ __all__ = [
     "sample_topp",
     "serve",
     "solve",
+    "start_recording",
+    "stop_recording",
     "tokenize",
     "tokenizer_cache",
     "tune",

@@ -9,6 +9,7 @@ the next.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,8 @@ _BLOCK = 512
 #: The tolerated difference between a replay and the same call without a graph, relative to the largest value:
 #: only the order of sums may differ.
 _TOLERANCE = 0.02
+
+_LOG = logging.getLogger("layerzero.graph")
 
 
 def verify_capture(calls: Iterable[Call], *, seconds: float = 600.0) -> Report:
@@ -63,21 +66,31 @@ def verify_capture(calls: Iterable[Call], *, seconds: float = 600.0) -> Report:
 
 
 def prepare_capture(calls: Iterable[Call], stream: Any = None) -> Any:
-    """Makes each call twice on a stream (a new one by default) before it is captured: this compiles kernels,
-    creates library handles and makes plans, which is not possible during capture. Under ``graph_strict_mode``
-    kernels are tried first. Returns the stream, for ``torch.cuda.graph(..., stream=stream)``.
+    """Makes each call ``graph_safety.warmup_iterations`` times on a stream (a new one by default) before it is captured:
+    this compiles kernels, creates library handles and makes plans, which is not possible during capture. A warning of the
+    logger ``layerzero.graph`` names calls after which more memory than ``graph_safety.memory_delta_warning_mb`` stays
+    allocated: a capture keeps it. Under ``graph_strict_mode`` kernels are tried first. Returns the stream, for
+    ``torch.cuda.graph(..., stream=stream)``.
     """
     import torch
 
+    settings = config()
+    iterations = int(settings["graph_safety.warmup_iterations"].value)
+    allowed = float(settings["graph_safety.memory_delta_warning_mb"].value) * 2**20
     given = [(operation, dict(arguments)) for operation, arguments in calls]
-    if config()["graph_strict_mode"].value == "true":
+    if settings["graph_strict_mode"].value == "true":
         verify_capture(given)
     stream = torch.cuda.Stream() if stream is None else stream
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for operation, arguments in given:
-            for _ in range(2):
+            for _ in range(iterations):
                 _function(operation)(**arguments)
+            before = torch.cuda.memory_allocated()
+            _function(operation)(**arguments)
+            grown = torch.cuda.memory_allocated() - before
+            if grown > allowed:
+                _LOG.warning("%s keeps %.1f MiB per call, which a capture would keep too", operation, grown / 2**20)
     torch.cuda.current_stream().wait_stream(stream)
     return stream
 
@@ -105,7 +118,10 @@ def _child(file: Path, trials: list[tuple[int, str]], seconds: float) -> tuple[l
     command = [sys.executable, "-c", code, str(file), json.dumps(trials), json.dumps(loaded)]
     # A trial must not store measurements or failures, and strict mode would require a trial of its own.
     settings = file.with_suffix(".yaml")
-    settings.write_text("graph_strict_mode: false\nperfdb:\n  enabled: false\n", encoding="utf-8")
+    iterations = config()["graph_safety.warmup_iterations"].value
+    settings.write_text(
+        f"graph_strict_mode: false\nperfdb:\n  enabled: false\ngraph_safety:\n  warmup_iterations: {iterations}\n", encoding="utf-8"
+    )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAYERZERO_")}
     environment["LAYERZERO_CONFIG"] = str(settings)
     with tempfile.TemporaryFile("w+") as output:
@@ -201,7 +217,7 @@ def _trial(operation: str, arguments: dict[str, Any]) -> str | None:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         _warm_libraries()
-        for _ in range(3):
+        for _ in range(max(1, int(config()["graph_safety.warmup_iterations"].value))):
             call(**arguments)
     # torch itself keeps memory for the first graph of a process, which is not a leak of the kernel.
     idle, count = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")

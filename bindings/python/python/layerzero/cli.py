@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     one = add("health", _health, "show circuit breakers with recorded failures, or reset them")
     one.add_argument("action", choices=("show", "reset"))
     one.add_argument("kernel", nargs="?", help="a kernel or backend; default: all")
+    add("metrics", lambda options: Report((), lz.metrics()) if options.json else lz.metrics_text().rstrip(), "print the metrics of this process, after loading backends and plugins, in Prometheus format")
     one = add("ops", _ops, "list operations, or show the documentation of one")
     one.add_argument("operation", nargs="?")
     one = add("kernels", _kernels, "list kernels")

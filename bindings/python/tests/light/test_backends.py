@@ -103,9 +103,13 @@ def test_compatibility_matrix_uses_probe_results(install, tmp_path, monkeypatch)
         row = {row["backend"]: row for row in json.loads(path.read_text())["backends"]}["apex"]
         assert row["cuda"] == [12, 13] and row["state"] == "problem" and "CUDA 12 and 13" in row["conflict"]
         assert row in lz.doctor().to_dict()["compatibility"]
-        # The operator may disable the check.
-        lz.configure({"backend_compatibility.fail_on_incompatible": False})
-        assert "apex" in lz.load_backends("apex")
+        # The operator may disable the check, or its consequence.
+        for setting in ("check_at_load", "fail_on_incompatible"):
+            lz.configure({f"backend_compatibility.{setting}": False})
+            assert "apex" in lz.load_backends("apex")
+            lz.configure({f"backend_compatibility.{setting}": True})
+            lz.unregister_backend("apex")
+            backends._STATES.pop("apex", None)
     finally:
         lz.configure({"backend_compatibility.fail_on_incompatible": True, "backend_compatibility.matrix_path": "~/.cache/layerzero/compat_matrix.json"})
         lz.unregister_backend("apex")

@@ -91,3 +91,29 @@ def test_cache_keys_differ_by_model_and_encoding_options():
     cache = TokenCache()
     spaces = {cache.space(model, digest, special, offsets) for model in "ab" for digest in "xy" for special in (0, 1) for offsets in (0, 1)}
     assert len(spaces) == 16
+
+
+def test_settings_of_the_cache_change_validation_and_isolation():
+    def validations(**settings):
+        import layerzero as lz
+
+        lz.configure({f"tokenizer_cache.{key}": value for key, value in settings.items()})
+        cache = TokenCache()
+        key = cache.space("model", "f" * 64, True, False)
+        counts = []
+        for hits in (100, 1000, 1000):
+            before = cache.counters().validations
+            cache.serve(key, ["a"] * (hits + (not counts)), Encoder())
+            counts.append(cache.counters().validations - before)
+        return key, counts
+
+    key, usual = validations()
+    try:
+        assert key[0] == "model"
+        rates = {"validation_rate_initial": 1.0, "validation_rate_warmup": 0.5, "validation_rate_stable": 0.25}
+        key, changed = validations(enable_namespace_isolation=False, **rates)
+        assert key[0] == "" and all(after > before for before, after in zip(usual, changed, strict=True)), (usual, changed)
+    finally:
+        validations(
+            enable_namespace_isolation=True, validation_rate_initial=0.1, validation_rate_warmup=0.01, validation_rate_stable=0.001
+        )

@@ -53,6 +53,16 @@ def questions(x: Array) -> None:
     print(kernel, data, names, kernels, codes, report, lz.readiness_check().to_dict(), lz.__version__)
 
 
+def telemetry() -> None:
+    counters: dict[str, Any] = lz.metrics()
+    text: str = lz.metrics_text()
+    with lz.record("trace.json"):
+        lz.flush_logs()
+    lz.start_recording()
+    lz.stop_recording("trace.json")
+    print(counters, text)
+
+
 def control() -> None:
     lz.configure(deterministic=True)
     lz.configure({"cache.max_size": 10})

@@ -133,3 +133,75 @@ with distributed.Watch(store, rank, world, seconds=0.1) as watch:
 dist.barrier()
 """
     ranks(code)
+
+
+def test_settings_choose_between_broadcast_and_verification():
+    code = """
+def call():
+    if rank == 1:
+        lz.lock("norm.rms", "reference.norm.rms")
+    lz.ops.norm_rms(x)
+    lz.unlock("norm.rms")
+
+call()
+lz.configure({"tp_invariance.synchronize_selection": False})
+assert distributed.synchronize().agrees  # Versions are equal; decisions are not compared.
+lz.configure({"tp_invariance.synchronize_selection": True, "distributed.selection_mode": "independent"})
+try:
+    distributed.synchronize()
+    raise SystemExit("ranks were reported to agree")
+except distributed.DisagreementError:
+    pass
+lz.configure({"distributed.verify_selections": False})
+assert distributed.synchronize().agrees
+lz.configure({"distributed.verify_selections": True, "distributed.on_version_mismatch": "fallback"})
+assert "norm.rms" in distributed.synchronize().locked
+lz.unlock("norm.rms")
+lz.configure({"distributed.selection_mode": "broadcast"})
+kernel = distributed.synchronize().locked["norm.rms"]
+assert kernel.startswith("cpu.norm.rms") and lz.which("norm.rms", x).kernel_id == kernel
+"""
+    ranks(code)
+
+
+def test_different_versions_are_a_mismatch():
+    code = """
+import logging, warnings
+ours = distributed.versions()
+if rank == 1:
+    distributed.versions = lambda: ours | {"layerzero": "0.0.1"}
+try:
+    distributed.verify()
+    raise SystemExit("different versions were accepted")
+except distributed.DisagreementError as error:
+    assert "different versions" in str(error) and "rank 1 0.0.1" in str(error), error
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert distributed.verify("best_effort").versions == {"layerzero": {0: ours["layerzero"], 1: "0.0.1"}}
+assert len(caught) == 1
+
+store = dist.distributed_c10d._get_default_store()
+lz.configure({"distributed.version_check_interval": 5})
+class Records(logging.Handler):
+    def emit(self, record):
+        texts.append(record.getMessage())
+texts = []
+logging.getLogger("layerzero.distributed").addHandler(Records())
+try:
+    with distributed.Watch(store, rank, world, seconds=0.05) as watch:
+        while len(watch.peers()) < world:
+            time.sleep(0.05)
+        dist.barrier()
+        deadline = time.monotonic() + 60
+        while not texts and time.monotonic() < deadline:
+            lz.ops.norm_rms(x)
+            time.sleep(0.01)
+    raise SystemExit("different versions were not reported")
+except distributed.DisagreementError:
+    assert "different versions" in texts[0]
+
+dist.barrier()
+distributed.verify("fallback")
+assert lz.which("norm.rms", x).kernel_id == "reference.norm.rms"
+"""
+    ranks(code)

@@ -116,3 +116,26 @@ def test_trial_process_has_the_torch_kernels(tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path / "calls"), "[]", '["torch"]']
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(tmp_path)})
     assert int(done.stdout) > 10
+
+
+@pytest.mark.parametrize(("iterations", "limit", "warned"), [(1, 1.0, True), (3, 1.0, True), (3, 8.0, False)])
+def test_settings_of_graph_safety_apply_before_a_capture(monkeypatch, caplog, iterations, limit, warned):
+    """A host stands in for the device: each call keeps 2 MiB."""
+    import contextlib
+    from types import SimpleNamespace
+
+    calls = []
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda given: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: len(calls) * 2**21)
+    monkeypatch.setattr(_graphs, "_function", lambda operation: lambda **arguments: calls.append(operation))
+    changed = {"graph_safety.warmup_iterations": iterations, "graph_safety.memory_delta_warning_mb": limit}
+    before = {key: lz.config()[key].value for key in changed}
+    lz.configure(changed)
+    try:
+        lz.prepare_capture([("activation.relu", {})], stream=stream)
+    finally:
+        lz.configure({key: float(value) if "." in value else int(value) for key, value in before.items()})
+    assert len(calls) == iterations + 1
+    assert ("activation.relu keeps 2.0 MiB" in caplog.text) == warned

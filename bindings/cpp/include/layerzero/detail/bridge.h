@@ -1055,6 +1055,10 @@ private:
 
 ::rust::String version() noexcept;
 
+void set_log_callback(::std::size_t callback, ::std::size_t owner, ::std::size_t release) noexcept;
+
+::lz::bridge::Failure *set_log_levels(::rust::Str levels) noexcept;
+
 ::std::uint32_t failure_kind(::lz::bridge::Failure const &failure) noexcept;
 
 ::rust::String failure_operation(::lz::bridge::Failure const &failure) noexcept;
@@ -1076,6 +1080,16 @@ private:
 ::std::uint64_t engine_generation(::lz::bridge::Engine const &engine) noexcept;
 
 ::std::uint64_t engine_fallbacks(::lz::bridge::Engine const &engine) noexcept;
+
+::lz::bridge::MetricsInfo engine_metrics(::lz::bridge::Engine const &engine) noexcept;
+
+::rust::String engine_metrics_text(::lz::bridge::Engine const &engine) noexcept;
+
+void engine_start_recording(::lz::bridge::Engine const &engine) noexcept;
+
+::lz::bridge::Failure *engine_stop_recording(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
+
+::rust::Vec<::lz::bridge::LoadProblem> engine_problems(::lz::bridge::Engine const &engine) noexcept;
 
 ::rust::Vec<::rust::String> engine_operations(::lz::bridge::Engine const &engine) noexcept;
 

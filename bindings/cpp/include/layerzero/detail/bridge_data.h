@@ -755,6 +755,10 @@ namespace lz {
     struct TableInfo;
     struct PluginInfo;
     struct KernelInfo;
+    struct LoadProblem;
+    struct LogRecord;
+    struct CallCount;
+    struct MetricsInfo;
   }
 }
 
@@ -926,6 +930,64 @@ struct KernelInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$KernelInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$LoadProblem
+#define CXXBRIDGE1_STRUCT_lz$bridge$LoadProblem
+// A backend or plugin that did not load, and why.
+struct LoadProblem final {
+  ::rust::String name;
+  ::rust::String message;
+  ::rust::Vec<::lz::bridge::Reason> reasons;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$LoadProblem
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$LogRecord
+#define CXXBRIDGE1_STRUCT_lz$bridge$LogRecord
+// A log record; `fields` has each name before its value.
+struct LogRecord final {
+  ::rust::String area;
+  ::std::uint8_t level CXX_DEFAULT_VALUE(0);
+  ::rust::String message;
+  ::rust::Vec<::rust::String> fields;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$LogRecord
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CallCount
+#define CXXBRIDGE1_STRUCT_lz$bridge$CallCount
+// Calls of a kernel.
+struct CallCount final {
+  ::rust::String operation;
+  ::rust::String kernel;
+  ::rust::String backend;
+  ::std::uint64_t count CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CallCount
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$MetricsInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$MetricsInfo
+// The counters of an engine; `json` has all metrics.
+struct MetricsInfo final {
+  ::std::uint64_t selections CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t cache_hits CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t cache_misses CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t refusals CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t executions CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t failures CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t fallbacks CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t circuit_openings CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t worker_restarts CXX_DEFAULT_VALUE(0);
+  ::rust::Vec<::lz::bridge::CallCount> calls;
+  ::rust::String json;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$MetricsInfo
 } // namespace bridge
 } // namespace lz
 

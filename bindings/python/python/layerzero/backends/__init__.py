@@ -145,7 +145,7 @@ def _load_built_in(backend: Backend, probe_again: bool) -> None:
         return
     version = _version(backend.distribution)
     if version is None or not _exists(backend.module):
-        _note(backend, "absent", None, "not installed", f"pip install {backend.distribution}")
+        _note(backend, "absent", None, "not installed [NOT_INSTALLED]", f"pip install {backend.distribution}")
         return
     if not backend.oldest <= _numbers(version) < backend.before:
         supported = f">={_dotted(backend.oldest)},<{_dotted(backend.before)}"

@@ -1,0 +1,44 @@
+"""`LAYERZERO_DEBUG=1` on a GPU: indices in device memory are checked, and each call is synchronized.
+
+    LAYERZERO_DEBUG=1 python bindings/python/tests/cuda/debug.py
+"""
+
+import os
+
+os.environ["LAYERZERO_DEBUG"] = "1"
+
+import torch
+
+import layerzero as lz
+
+
+def main() -> None:
+    table = torch.randn(10, 64, device="cuda")
+    good = torch.tensor([0, 9], device="cuda", dtype=torch.int32)
+    assert lz.ops.embedding_lookup(table, good).shape == (2, 64)
+    bad = torch.tensor([0, 10], device="cuda", dtype=torch.int32)
+    try:
+        lz.ops.embedding_lookup(table, bad)
+    except lz.ValidationError as error:
+        assert error.reasons[0].code == "INDEX_OUT_OF_RANGE", error
+    else:
+        raise AssertionError("an index out of range was not found")
+    # Without `debug`, device memory is not read.
+    lz.configure(debug=False)
+    assert lz.validate("embedding.lookup", table, bad) == []
+    lz.configure(debug=True)
+    # Work of the call is finished when it returns.
+    x = torch.randn(4096, 4096, device="cuda")
+    lz.ops.norm_rms(x)
+    assert torch.cuda.current_stream().query()
+    # Inside a capture nothing is read or synchronized.
+    stream = lz.prepare_capture([("norm.rms", {"x": x})])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        lz.ops.norm_rms(x)
+    graph.replay()
+    print("debug: ok")
+
+
+if __name__ == "__main__":
+    main()

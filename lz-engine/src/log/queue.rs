@@ -1,0 +1,116 @@
+//! A bounded queue of records, for a reader that cannot run on the thread that logs: Python's `logging` needs the
+//! interpreter lock, and its handlers may call the engine.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{Record, Severity, Sink};
+
+/// Records that wait for the reader.
+const CAPACITY: usize = 4096;
+
+/// A bounded queue. When it is full, new records are dropped and counted.
+#[derive(Debug, Default)]
+pub struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    records: VecDeque<Record>,
+    dropped: u64,
+    closed: bool,
+}
+
+impl Queue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all waiting records; with a count of dropped ones if there are any.
+    pub fn take(&self) -> Vec<Record> {
+        let mut state = self.state();
+        let mut records: Vec<Record> = state.records.drain(..).collect();
+        let dropped = std::mem::take(&mut state.dropped);
+        if dropped > 0 {
+            records.push(Record {
+                area: "log",
+                severity: Severity::Warn,
+                message: "log records were dropped: they arrived faster than they were delivered".to_owned(),
+                fields: vec![("dropped", dropped.to_string())],
+                time: SystemTime::now(),
+            });
+        }
+        records
+    }
+
+    /// Waits until there are records; `false` after `patience`, or when the queue is closed.
+    pub fn wait(&self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        let mut state = self.state();
+        while state.records.is_empty() && !state.closed {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        !state.closed
+    }
+
+    /// Ends the reader: [`Queue::wait`] returns at once.
+    pub fn close(&self) {
+        self.state().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Sink for std::sync::Arc<Queue> {
+    fn record(&self, record: Record) {
+        let mut state = self.state();
+        if state.records.len() < CAPACITY {
+            state.records.push_back(record);
+            drop(state);
+            self.changed.notify_one();
+        } else {
+            state.dropped += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn record(number: usize) -> Record {
+        let (message, fields) = (number.to_string(), Vec::new());
+        Record { area: "select", severity: Severity::Info, message, fields, time: SystemTime::UNIX_EPOCH }
+    }
+
+    #[test]
+    fn a_full_queue_drops_new_records_and_counts_them() {
+        let queue = Arc::new(Queue::default());
+        (0..CAPACITY + 3).for_each(|number| queue.record(record(number)));
+        let records = queue.take();
+        assert_eq!((records.len(), records[0].message.as_str()), (CAPACITY + 1, "0"));
+        assert_eq!(records[CAPACITY].fields, [("dropped", "3".to_owned())]);
+        assert!(queue.take().is_empty());
+    }
+
+    #[test]
+    fn waiting_ends_with_a_record_and_when_the_queue_is_closed() {
+        let queue = Arc::new(Queue::default());
+        assert!(!queue.wait(Duration::from_millis(1)));
+        let reader = {
+            let queue = Arc::clone(&queue);
+            std::thread::spawn(move || queue.wait(Duration::from_secs(60)))
+        };
+        queue.record(record(1));
+        assert!(reader.join().unwrap());
+        queue.close();
+        assert!(!queue.wait(Duration::from_secs(60)));
+    }
+}
