@@ -305,7 +305,7 @@ impl ThreadCounters {
     /// Whether a flush is due after a hit in the shared caches.
     #[inline(always)]
     pub fn is_due_after_hit(hits: u32) -> bool {
-        hits % FLUSH_AFTER == 0
+        hits.is_multiple_of(FLUSH_AFTER)
     }
 
     /// Whether a flush is due after a selection on the slow path.

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_LINEAR_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     "attention.linear.decode",
     1,
-    "51da36b1e72d10783891bf5e30f162a76ba05d9bf1374b8e3ed65e6d83f9d79b",
+    "9a1f65f88d5360cedc0a4fa5b30131a751442094f85f4a1d2e792fd65c630966",
     "schemas/ops/attention/linear/decode.yaml",
     include_str!("../../../schemas/ops/attention/linear/decode.yaml"),
     &FIELDS,
@@ -28,7 +28,7 @@ lz::enumeration!(
 ///
 /// ```
 /// where g is `g[b,h]` for all i with `gate: head`, and `g[b,h,i]` with `gate: channel`. q and k are the rows of that key head; with
-/// `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). It equals `attention.linear.prefill` of one position with this state.
+/// `qk_l2norm` each is divided by `sqrt(Σ_i x[i]² + 1e-6)`. It equals `attention.linear.prefill` of one position with this state.
 pub struct AttentionLinearDecode<'a> {
     /// Queries.
     pub q: lz::TensorView<'a>,

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_LINEAR_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
     "attention.linear.prefill",
     1,
-    "3db4749f02ea9bed53bb5c8ee216e37a5e41de8d743e0a12b1042a571f534e9e",
+    "849e8277e3f02d12afafbb475ed2ee891d62c1013a1b66844d65c82ec7c65d05",
     "schemas/ops/attention/linear/prefill.yaml",
     include_str!("../../../schemas/ops/attention/linear/prefill.yaml"),
     &FIELDS,
@@ -29,7 +29,7 @@ lz::enumeration!(
 ///
 /// ```
 /// where g is `g[b,t,h]` for all i with `gate: head` (Qwen3-Next), and `g[b,t,h,i]` with `gate: channel` (Kimi Linear). q and k are
-/// the rows of that key head; with `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). `final_state[b,h]` is S after the last
+/// the rows of that key head; with `qk_l2norm` each is divided by `sqrt(Σ_i x[i]² + 1e-6)`. `final_state[b,h]` is S after the last
 /// position. All in exact arithmetic (f32 or wider in kernels), rounded once.
 #[derive(Clone, Copy)]
 pub struct AttentionLinearPrefill<'a> {

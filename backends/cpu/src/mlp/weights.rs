@@ -45,7 +45,7 @@ impl<S: Simd> Prepare for PackWeights<S> {
             return &[];
         };
         let features = x.shape().last().copied().unwrap_or(0).max(1);
-        let rows = x.elements() as i64 / features;
+        let rows = x.elements() / features;
         let fits_in_cache = weight.elements() as usize * size_of::<f32>() <= MAX_CACHED_BYTES;
         let faster = rows > MAX_SKINNY_ROWS as i64 || rows > 1 && fits_in_cache;
         if faster && x.dtype() == DType::F32 && S::LANES > 1 { self.inputs } else { &[] }

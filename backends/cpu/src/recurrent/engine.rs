@@ -206,7 +206,6 @@ impl<S: Simd, T: Float> Recurrence<'_, S, T> {
         let slots = blocks.min(SLOTS);
         let memory = Memory(scratch);
         let task = |slot: usize| {
-            let memory = memory;
             let scratch = memory.slot(slot, self.key_dim);
             for block in slot * blocks / slots..(slot + 1) * blocks / slots {
                 let (head, first) = (block / parts, block % parts * columns);

@@ -1099,7 +1099,7 @@ class _AttentionLinearDecode:
             output[b,h,j] = scale * Σ_i q[i] * S[i,j]
 
         where g is `g[b,h]` for all i with `gate: head`, and `g[b,h,i]` with `gate: channel`. q and k are the rows of that key head; with
-        `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). It equals `attention.linear.prefill` of one position with this state.
+        `qk_l2norm` each is divided by `sqrt(Σ_i x[i]² + 1e-6)`. It equals `attention.linear.prefill` of one position with this state.
 
         Args:
             q: `[batch, key_heads, key_dim]` `T`. Queries.
@@ -1186,7 +1186,7 @@ class _AttentionLinearPrefill:
             output[b,t,h,j] = scale * Σ_i q[i] * S[i,j]
 
         where g is `g[b,t,h]` for all i with `gate: head` (Qwen3-Next), and `g[b,t,h,i]` with `gate: channel` (Kimi Linear). q and k are
-        the rows of that key head; with `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). `final_state[b,h]` is S after the last
+        the rows of that key head; with `qk_l2norm` each is divided by `sqrt(Σ_i x[i]² + 1e-6)`. `final_state[b,h]` is S after the last
         position. All in exact arithmetic (f32 or wider in kernels), rounded once.
 
         Args:

@@ -23,6 +23,9 @@ use crate::tensor::{BorrowGuard, BorrowedTensor, Kind, Problem, describe_contigu
 use lz_core::tensor::Device;
 use lz_core::{Reason, ReasonCode};
 
+/// Name, dtype and shape of an input or output.
+type InputRow<'a, 'py> = (&'a str, &'static str, Vec<Bound<'py, PyAny>>);
+
 /// A linear layer: name, shape, bytes before and after, error, and why it was kept.
 type LayerRow<'a> = (&'a str, [i64; 2], [usize; 2], Option<f64>, Option<&'static str>);
 
@@ -297,10 +300,7 @@ impl CompiledGraph {
 
     /// Name, dtype and shape of every input.
     #[getter]
-    fn input_types<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Vec<(&str, &'static str, Vec<Bound<'py, PyAny>>)>> {
+    fn input_types<'py>(&self, py: Python<'py>) -> PyResult<Vec<InputRow<'_, 'py>>> {
         let graph = self.model.graph();
         let inputs = graph.inputs.iter().map(|input| {
             let node = graph.node(input.node);

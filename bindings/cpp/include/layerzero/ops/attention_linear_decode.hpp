@@ -22,7 +22,7 @@ enum class AttentionLinearDecodeGate : std::uint32_t {
 ///     output[b,h,j] = scale * Σ_i q[i] * S[i,j]
 ///
 /// where g is `g[b,h]` for all i with `gate: head`, and `g[b,h,i]` with `gate: channel`. q and k are the rows of that key head; with
-/// `qk_l2norm` each is divided by sqrt(Σ_i x[i]² + 1e-6). It equals `attention.linear.prefill` of one position with this state.
+/// `qk_l2norm` each is divided by `sqrt(Σ_i x[i]² + 1e-6)`. It equals `attention.linear.prefill` of one position with this state.
 struct AttentionLinearDecode {
     /// `[batch, key_heads, key_dim]` `T`. Queries.
     TensorView q;
