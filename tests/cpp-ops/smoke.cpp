@@ -505,7 +505,7 @@ void logs() {
     CHECK(!opened.load_problems().at(0).reasons.empty());
     CHECK(records.size() == 1 && records.at(0).area == "audit" && records.at(0).level == lz::LogLevel::Warn);
     try {
-        lz::set_log_levels("selct=info");
+        lz::set_log_levels("selects=info");
         CHECK(!"an unknown area must be rejected");
     } catch (const lz::ConfigurationError &error) {
         CHECK(std::string(error.what()).find("did you mean `select`") != std::string::npos);

@@ -35,7 +35,7 @@ cargo xtask <command>
   test [STEP]...              run all checks and tests, or only the named steps
   test --op NAME              check the generated code of one operation and run its tests
   codegen [--check | --diff]  write the files generated from schemas/; or fail if one is stale; or print the differences
-  new-op NAME                 create the schema and reference of a new operation, e.g. attention.linear.decode
+  new-op NAME                 create the schema and reference of a new operation, e.g. attention.ring.decode
   import-definition FILE      convert a FlashInfer-Bench definition to a schema
   export-definition OP        convert an operation to a FlashInfer-Bench definition: --axes head_dim=128,...
   fmt                         format all hand-written Rust

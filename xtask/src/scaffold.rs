@@ -13,22 +13,22 @@ use crate::{command, cpp, new_op, python};
 /// Folders with build outputs and downloads, which are not copied.
 const SKIPPED: [&str; 6] = ["target", ".git", ".venv", "dist", "__pycache__", ".pytest_cache"];
 
-const NAME: &str = "attention.linear.decode";
+const NAME: &str = "attention.ring.decode";
 
 /// A Rust program that calls the operation.
 const CALLER: &str = r#"//! Calls the operation that `cargo xtask new-op` created.
 
 use lz_core::TensorView;
 use lz_engine::Engine;
-use lz_ops::{AttentionLinearDecode, attention_linear_decode, reference_kernels};
+use lz_ops::{AttentionRingDecode, attention_ring_decode, reference_kernels};
 
 fn main() {
     let x = [1.0f32, -2.0, 0.5];
-    let args = AttentionLinearDecode::new(TensorView::from_slice(&x, &[1, 3]).unwrap()).scale(4.0);
+    let args = AttentionRingDecode::new(TensorView::from_slice(&x, &[1, 3]).unwrap()).scale(4.0);
     let engine = Engine::with_kernels(reference_kernels::kernels()).unwrap();
-    let result = attention_linear_decode(&engine, args).unwrap();
+    let result = attention_ring_decode(&engine, args).unwrap();
     assert_eq!(result.output.view().as_slice::<f32>(), Some(&[4.0, -8.0, 2.0][..]));
-    println!("attention.linear.decode was called");
+    println!("attention.ring.decode was called");
 }
 "#;
 
@@ -38,9 +38,9 @@ import numpy as np
 import layerzero as lz
 
 x = np.array([[1.0, -2.0, 0.5]], np.float32)
-assert lz.ops.attention_linear_decode(x, scale=4.0).tolist() == [[4.0, -8.0, 2.0]]
-assert lz.which("attention.linear.decode", x).kernel_id == "reference.attention.linear.decode"
-print("attention.linear.decode was called from Python")
+assert lz.ops.attention_ring_decode(x, scale=4.0).tolist() == [[4.0, -8.0, 2.0]]
+assert lz.which("attention.ring.decode", x).kernel_id == "reference.attention.ring.decode"
+print("attention.ring.decode was called from Python")
 "#;
 
 /// The same call in a function compiled by torch as one graph.
@@ -49,13 +49,13 @@ import torch
 import layerzero as lz
 
 def scaled(x):
-    return lz.ops.attention_linear_decode(x, scale=4.0) + 1
+    return lz.ops.attention_ring_decode(x, scale=4.0) + 1
 
 x = torch.tensor([[1.0, -2.0, 0.5]])
 compiled = torch.compile(scaled, fullgraph=True, dynamic=True, backend="aot_eager")
 assert compiled(x).tolist() == scaled(x).tolist() == [[5.0, -7.0, 3.0]]
-torch.library.opcheck(torch.ops.layerzero.attention_linear_decode.default, (x,), {"scale": 4.0})
-print("attention.linear.decode was called from a compiled graph")
+torch.library.opcheck(torch.ops.layerzero.attention_ring_decode.default, (x,), {"scale": 4.0})
+print("attention.ring.decode was called from a compiled graph")
 "#;
 
 /// The same call from C++.
@@ -67,10 +67,10 @@ const CPP_CALLER: &str = r#"// Calls the operation that `cargo xtask new-op` cre
 int main() {
     const lz::Engine engine;
     std::vector<float> x = {1.0F, -2.0F, 0.5F};
-    const auto result = lz::ops::attention_linear_decode(engine, {.x = {std::span(x), {1, 3}}, .scale = 4.0F});
+    const auto result = lz::ops::attention_ring_decode(engine, {.x = {std::span(x), {1, 3}}, .scale = 4.0F});
     const auto output = result.output.as<float>();
     const bool correct = output[0] == 4.0F && output[1] == -8.0F && output[2] == 2.0F;
-    std::puts(correct ? "attention.linear.decode was called from C++" : "attention.linear.decode is wrong from C++");
+    std::puts(correct ? "attention.ring.decode was called from C++" : "attention.ring.decode is wrong from C++");
     return correct ? 0 : 1;
 }
 "#;

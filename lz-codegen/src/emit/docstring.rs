@@ -172,6 +172,9 @@ impl Sizes<'_> {
             }
             // Numbers of a large range are indices, which differ from each other; those of a small one are lengths.
             Some(ValueRule::Between(low, high)) => match (self.whole(low)?, self.whole(high)?) {
+                (..=0, high @ 4096..) if shape.len() > 1 => {
+                    format!("torch.randint({}, {sizes}, dtype=torch.{name})", high + 1)
+                }
                 (..=0, 4096..) if (1..4096).contains(&last) => counted(1),
                 (_, high) => filled(high),
             },

@@ -135,8 +135,8 @@ mod tests {
     #[test]
     fn an_unknown_area_or_level_is_an_error_with_a_suggestion() {
         assert_eq!(
-            "selct=info".parse::<Levels>(),
-            Err("unknown log area `selct`; did you mean `select`?".to_owned())
+            "selects=info".parse::<Levels>(),
+            Err("unknown log area `selects`; did you mean `select`?".to_owned())
         );
         let error = "loud".parse::<Levels>().unwrap_err();
         assert!(error.starts_with("unknown level `loud`; expected one of"), "{error}");

@@ -84,15 +84,15 @@ pub struct HistogramSnapshot {
 
 /// Counters that are created on first use, by their labels: the shards of a map take memory in every engine.
 #[derive(Debug)]
-pub(crate) struct Labelled<K: Eq + std::hash::Hash, V>(OnceLock<DashMap<K, V>>);
+pub(crate) struct Labeled<K: Eq + std::hash::Hash, V>(OnceLock<DashMap<K, V>>);
 
-impl<K: Eq + std::hash::Hash, V> Default for Labelled<K, V> {
+impl<K: Eq + std::hash::Hash, V> Default for Labeled<K, V> {
     fn default() -> Self {
-        Labelled(OnceLock::new())
+        Labeled(OnceLock::new())
     }
 }
 
-impl<K: Eq + std::hash::Hash + Ord + Clone, V: Default> Labelled<K, V> {
+impl<K: Eq + std::hash::Hash + Ord + Clone, V: Default> Labeled<K, V> {
     /// Updates the value of these labels.
     pub fn update<R>(&self, labels: K, update: impl FnOnce(&mut V) -> R) -> R {
         update(&mut self.0.get_or_init(DashMap::new).entry(labels).or_default())
@@ -143,13 +143,13 @@ pub(crate) struct Metrics {
     pub execution: Histogram,
     pub exchange: Histogram,
     /// By operation and by the kernel that failed.
-    fallbacks: Labelled<KernelLabels, u64>,
+    fallbacks: Labeled<KernelLabels, u64>,
     /// By operation and kernel. Nested, so that a known kernel is found without allocating.
-    kernels: Labelled<String, BTreeMap<String, KernelMetrics>>,
+    kernels: Labeled<String, BTreeMap<String, KernelMetrics>>,
     /// By scope, name and new state.
-    transitions: Labelled<(&'static str, String, &'static str), u64>,
+    transitions: Labeled<(&'static str, String, &'static str), u64>,
     /// Estimated lost nanoseconds by operation.
-    regret: Labelled<String, f64>,
+    regret: Labeled<String, f64>,
 }
 
 impl Metrics {

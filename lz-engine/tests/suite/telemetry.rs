@@ -90,7 +90,7 @@ fn timing_samples_the_configured_share() {
 }
 
 #[test]
-fn calls_are_labelled_on_every_path() {
+fn calls_are_labeled_on_every_path() {
     let engine = engine([spec("reference.x")]);
     engine.register([failing(spec("bad.x").priority(90), || Err(KernelError::failed("no")))]).unwrap();
     for _ in 0..3 {
@@ -101,15 +101,15 @@ fn calls_are_labelled_on_every_path() {
         run(&engine, &Shape::default()).unwrap();
     }
     let metrics = engine.metrics();
-    let labelled = |kernel: &str| metrics.calls.iter().find(|one| one.kernel == kernel).map(|one| one.count);
-    assert_eq!((labelled("reference.x"), labelled("bad.x")), (Some(1003), Some(3)), "{metrics:?}");
+    let labeled = |kernel: &str| metrics.calls.iter().find(|one| one.kernel == kernel).map(|one| one.count);
+    assert_eq!((labeled("reference.x"), labeled("bad.x")), (Some(1003), Some(3)), "{metrics:?}");
     assert!(metrics.calls.iter().all(|one| one.operation == "demo.attend"));
     let levels = metrics.cache_hits_by_level;
     assert_eq!(levels.thread + levels.exact + levels.decision, metrics.cache_hits);
 }
 
 #[test]
-fn timed_calls_are_labelled_and_every_call_is_recorded() {
+fn timed_calls_are_labeled_and_every_call_is_recorded() {
     let engine = engine([spec("a.x")]);
     engine.configure([("telemetry.sample_every".to_owned(), SettingInput::Int(10))]).unwrap();
     for _ in 0..1000 {

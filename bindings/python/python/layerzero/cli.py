@@ -428,6 +428,7 @@ def _perfdb(options: argparse.Namespace) -> Report:
 
 
 def _serve(options: argparse.Namespace) -> Report | None:
+    import signal
     import threading
     import time
 
@@ -437,6 +438,8 @@ def _serve(options: argparse.Namespace) -> Report | None:
         data = [dict(zip(("pid", "program", "since", "url"), one, strict=True)) for one in found]
         return Report((table("processes", ("process", "program", "minutes", "url"), rows),), {"processes": data})
     with lz.serve(options.port, perfdb=options.perfdb, lockfiles=tuple(options.lockfile)) as server:
+        # A process that was started in the background ignores the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         print(json.dumps({"url": server.url}) if options.json else f"{server.url}\npress Ctrl-C to stop", flush=True)
         threading.Event().wait()
     return None

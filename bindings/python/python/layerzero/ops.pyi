@@ -3959,7 +3959,7 @@ class _SamplingPenalties:
 
         Example:
             logits = torch.randn((16, 151936), dtype=torch.bfloat16)
-            output_tokens = torch.arange(1024, dtype=torch.int32)
+            output_tokens = torch.randint(151936, (16, 1024), dtype=torch.int32)
             output = lz.ops.sampling_penalties(logits, output_tokens, presence=1.5)
         """
 

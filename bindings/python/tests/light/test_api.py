@@ -247,7 +247,7 @@ def test_completion_lists_every_command(capsys):
     ("line", "offered"),
     [
         ("lz do", {"doctor"}),
-        ("lz tune norm.", {"norm.layer", "norm.rms", "norm.rms.add"}),
+        ("lz tune norm.", {"norm.ada", "norm.group", "norm.layer", "norm.rms", "norm.rms.add"}),
         ("lz freeze -", {"-h", "--help", "--json", "--output", "-o", "--device"}),
         ("lz perfdb ex", {"export"}),
         ("lz nothing --", set()),

@@ -95,7 +95,7 @@ def test_an_invalid_level_is_an_error_of_the_environment():
         except lz.ConfigurationError as error:
             print(error, file=sys.stderr)
     """
-    assert "did you mean `select`?" in run(code, LAYERZERO_LOG="selct=debug")
+    assert "did you mean `select`?" in run(code, LAYERZERO_LOG="selects=debug")
 
 
 @pytest.mark.parametrize("environment", [{"LAYERZERO_VERBOSE": "1"}, {}])

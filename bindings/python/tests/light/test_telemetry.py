@@ -43,7 +43,7 @@ def test_validation_errors_are_counted_by_code():
     assert errors()[code] == before.get(code, 0) + 1
 
 
-def test_sampled_latencies_are_labelled():
+def test_sampled_latencies_are_labeled():
     lz.configure({"telemetry.sample_every": 10})
     try:
         for _ in range(200):

@@ -81,7 +81,7 @@ def test_logprobs_match_torch(top_k: int) -> None:
     tokens = torch.randint(0, VOCAB, (6,), generator=torch.Generator().manual_seed(5), dtype=torch.int32)
     every = torch.log_softmax(logits(5).double(), -1)
     own = every.gather(1, tokens.long()[:, None])
-    best, chosen = every.sort(-1, descending=True, stable=True)
+    best, chosen = every.sort(stable=True, dim=-1, descending=True)
 
     def check(who: str, results: list[Any], _: dict[str, Any]) -> None:
         logprobs, ranks, top_logprobs, top_tokens = results

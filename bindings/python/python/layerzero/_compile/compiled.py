@@ -113,6 +113,10 @@ class CompiledModel:
         """The number of plans that are kept: one per combination of sizes that ran lately."""
         return self._graph.cached_plans
 
+    def measure_accuracy(self, expected: list[Any], found: list[Any]) -> None:
+        """Sets `accuracy`, from tensors that the model and the compiled model returned for the same inputs."""
+        self.accuracy = quantization.accuracy(self._graph, expected, found)
+
     def _shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[int]]:
         return [list(tensor.shape) for tensor in self._signature.flatten(args, kwargs)]
 
@@ -221,7 +225,7 @@ def compile(
         graph = CompiledGraph.from_onnx(model if isinstance(model, bytes) else os.fspath(model), *options)
         compiled = CompiledModel(graph, NamedInputs(graph))
         if quantized is not None:
-            compiled.accuracy = quantization.accuracy(graph, [], [])
+            compiled.measure_accuracy([], [])
         return compiled
     if validation not in ("none", "normal", "strict"):
         raise ValueError(f"validation is {validation!r}, expected 'none', 'normal' or 'strict'")
@@ -230,7 +234,7 @@ def compile(
     compiled = import_program(model, args, kwargs or {}, dynamic_shapes, lambda build: build.finish(*options))
     if quantized is not None:
         expected, found = _results(model, compiled, args, kwargs or {}) if args or kwargs else ([], [])
-        compiled.accuracy = quantization.accuracy(compiled._graph, expected, found)
+        compiled.measure_accuracy(expected, found)
     elif validation == "strict":
         _compare(model, compiled, args, kwargs or {})
     return compiled

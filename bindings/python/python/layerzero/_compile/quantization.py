@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from layerzero._native import CompiledGraph
 
 _FORMATS = ("int8", "int4")
 
 
-@dataclass(frozen=True)
-class QuantizedLayer:
+class QuantizedLayer(NamedTuple):
     """A linear layer: bytes of its weights before and after, and the norm of their change relative to their norm."""
 
     name: str
@@ -28,12 +26,11 @@ class QuantizedLayer:
         return f"{head}: {self.bytes_before} to {self.bytes_after} bytes, error {self.error:.2e}"
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(NamedTuple):
     """The layers, and per output of the sample inputs the norm of its change relative to its norm."""
 
     layers: list[QuantizedLayer]
-    outputs: list[float] = field(default_factory=list)
+    outputs: list[float]
 
     @property
     def bytes_before(self) -> int:

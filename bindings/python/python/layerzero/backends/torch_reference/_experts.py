@@ -78,5 +78,5 @@ def experts(
                 own = order[first : first + number]
                 results[own] = run(expert, rows[own // slots])
             first += number
-    output = (results.view(count, slots, -1) * weights[..., None]).sum(1)
-    return output.to(x.dtype).view(*x.shape[:-1], -1)
+    output = (results.view(count, slots, down_weight.shape[1]) * weights[..., None]).sum(1)
+    return output.to(x.dtype).view(*x.shape[:-1], down_weight.shape[1])

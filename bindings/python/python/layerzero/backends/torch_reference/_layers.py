@@ -52,7 +52,8 @@ def norm_group(x: Any, weight: Any = None, bias: Any = None, *, groups: int, eps
     if x.numel() == 0:
         return torch.empty_like(x)
     weight, bias = (None if one is None else one.float() for one in (weight, bias))
-    output = F.group_norm(x.float(), groups, weight, bias, eps)
+    # The function of `torch.nn.functional` refuses one element per group.
+    output = torch.group_norm(x.float(), groups, weight, bias, eps, False)
     return (F.silu(_finite_below(output)) if activation == "silu" else output).to(x.dtype)
 
 
