@@ -54,15 +54,17 @@ def test_the_level_of_a_logger_decides_which_records_exist(records):
     lz.configure({"cache.max_size": 9999})  # Empties the cache.
     lz.ops.norm_rms(ROWS)
     lz.flush_logs()
-    assert [(one.name, one.levelname) for one in records] == [("layerzero.select", "DEBUG")]
-    assert records[0].fields["operation"] == "norm.rms"
-    assert records[0].getMessage().startswith("new decision (operation=norm.rms, kernel=")
+    # Records of other areas may come from calls of other tests.
+    selected = [one for one in records if one.name == "layerzero.select"]
+    assert [one.levelname for one in selected] == ["DEBUG"]
+    assert selected[0].fields["operation"] == "norm.rms"
+    assert selected[0].getMessage().startswith("new decision (operation=norm.rms, kernel=")
     records.clear()
     logging.getLogger("layerzero.select").setLevel(logging.INFO)
     lz.configure({"cache.max_size": 10000})
     lz.ops.norm_rms(ROWS)
     lz.flush_logs()
-    assert records == []
+    assert not any(one.name == "layerzero.select" for one in records)
 
 
 def test_log_selections_emits_records(records):
