@@ -217,7 +217,8 @@ impl Clone for OwnedTensor {
 fn allocate(window: usize) -> (Vec<UnsafeCell<u64>>, usize) {
     // Zeroed by the allocator, because tests of large tensors would otherwise take minutes in an unoptimized build.
     // SAFETY: all bits zero is a valid cell of an integer.
-    let buffer = unsafe { Box::<[UnsafeCell<u64>]>::new_zeroed_slice(window.div_ceil(8) + 8).assume_init() }.into_vec();
+    let buffer = unsafe { Box::<[UnsafeCell<u64>]>::new_zeroed_slice(window.div_ceil(8) + 8).assume_init() }
+        .into_vec();
     let origin = (buffer.as_ptr() as usize).next_multiple_of(64) - buffer.as_ptr() as usize;
     (buffer, origin)
 }
