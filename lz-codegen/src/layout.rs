@@ -30,7 +30,7 @@ const TABLES: &[&str] = &[
     "subjects",
     "unbound",
     "value_rule",
-    "written_apart",
+    "written_disjoint",
 ];
 
 /// A file as text; the error is why the tokens are not Rust.
@@ -212,12 +212,12 @@ fn text_of(tokens: TokenStream) -> String {
                     Delimiter::Brace => ("{ ", " }"),
                     Delimiter::None => ("", ""),
                 };
-                let apart = match before {
+                let spaced = match before {
                     PrecedingToken::Open | PrecedingToken::Tight => false,
                     PrecedingToken::Operand => group.delimiter() == Delimiter::Brace,
                     PrecedingToken::Keyword | PrecedingToken::Operator => true,
                 };
-                if apart {
+                if spaced {
                     text.push(' ');
                 }
                 text.push_str(open);

@@ -19,43 +19,7 @@ use generated::{REASONS, SCHEMAS};
 ///
 /// Expands to what `cargo xtask codegen` writes for an operation of the catalogue. Give each operation a module of its own.
 ///
-/// ```
-/// use lz_core::{KernelError, Run, TensorView};
-/// use lz_engine::Engine;
-///
-/// mod scale {
-///     lz_macros::operation!("tests/doc/scale.yaml");
-/// }
-/// use scale::{DemoScale, DemoScaleCall, DemoScaleKernel, DemoScaleOut, demo_scale};
-///
-/// #[derive(Debug)]
-/// struct Plain;
-///
-/// #[lz_macros::kernel(id = "demo.scale.plain", schema = "tests/doc/scale.yaml")]
-/// impl DemoScaleKernel for Plain {
-///     fn run(
-///         &self,
-///         call: &DemoScaleCall<'_>,
-///         mut out: DemoScaleOut<'_>,
-///         _run: &mut Run<'_>,
-///     ) -> Result<(), KernelError> {
-///         for row in 0..call.axes.rows {
-///             for i in 0..call.axes.width {
-///                 out.output.set(&[row, i], call.x.at(&[row, i]) * f64::from(call.factor));
-///             }
-///         }
-///         Ok(())
-///     }
-/// }
-///
-/// let engine = Engine::new();
-/// engine.register([Plain.entry()])?;
-/// let x = [1.0f32, 2.0];
-/// let args = DemoScale::new(TensorView::from_slice(&x, &[1, 2])?).factor(3.0);
-/// let result = demo_scale(&engine, args)?;
-/// assert_eq!(result.output.view().as_slice::<f32>(), Some(&[3.0, 6.0][..]));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+#[doc = include_str!("../example.md")]
 #[proc_macro]
 pub fn operation(input: TokenStream) -> TokenStream {
     let written = parse_macro_input!(input as LitStr);

@@ -5,28 +5,29 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
-use crate::{command, python};
+use crate::python;
 
 /// Programs that the tests can use; the same as in `bindings/python/tests/browser/browser.py`.
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// Runs the tests, or reports that they are skipped.
 pub fn test(root: &Path) -> Result<()> {
-    if !is_installed() {
-        install();
-    }
-    if !is_installed() {
+    if !ensure() {
         println!(
             "SKIPPED: tests in a browser, because Chromium is not installed and could not be; run `apt-get install chromium`"
         );
         return Ok(());
     }
     let python = python::install(root)?;
-    command::run(
-        &root.join("bindings/python"),
-        &python.to_string_lossy(),
-        &["-m", "pytest", "-q", "tests/browser"],
-    )
+    python::pytest(root, &python, "tests/browser", &[])
+}
+
+/// Installs a browser if there is none. Returns whether there is one.
+pub fn ensure() -> bool {
+    if !is_installed() {
+        install();
+    }
+    is_installed()
 }
 
 fn is_installed() -> bool {

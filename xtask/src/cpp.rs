@@ -58,8 +58,13 @@ fn programs(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     let plain = Build { name: "plain", flags: &["-O0", "-g"], ..sanitized };
     plain.compile(&smoke)?;
     let program = text(&plain.link("smoke", &smoke)?);
-    let mut arguments =
-        vec!["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+    let mut arguments = vec![
+        "--quiet",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--show-leak-kinds=definite",
+        "--errors-for-leak-kinds=definite",
+    ];
     let symbols =
         valgrind.symbols.as_deref().map(|folder| format!("--extra-debuginfo-path={}", text(folder)));
     arguments.extend(symbols.as_deref());

@@ -107,10 +107,21 @@ fn ensure(root: &Path, group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// Installs torch.
-pub fn ensure_torch(root: &Path) -> Result<()> {
+/// Installs the packages of all tests.
+pub fn install_packages(root: &Path) -> Result<()> {
     ensure_venv(root)?;
-    ensure(root, &TORCH)
+    for group in [
+        &TORCH,
+        &MODELS,
+        &TOKENIZERS,
+        &ORACLES,
+        &REAL_WEIGHTS,
+        &ORACLES_WITHOUT_DEPENDENCIES,
+        &SAMPLE_BACKEND,
+    ] {
+        ensure(root, group)?;
+    }
+    Ok(())
 }
 
 /// Whether the virtual environment has torch.
@@ -142,26 +153,30 @@ fn install_with(root: &Path, flags: &[&str]) -> Result<PathBuf> {
     Ok(python)
 }
 
+/// Runs the tests of a folder and prints the slowest ones.
+pub fn pytest(root: &Path, python: &Path, folder: &str, environment: &[(&str, &Path)]) -> Result<()> {
+    // Tests run beside other processes: waiting threads of torch must not occupy a core.
+    let environment = [environment, &[("OMP_WAIT_POLICY", Path::new("passive"))]].concat();
+    command::run_with(
+        &root.join("bindings/python"),
+        &python.to_string_lossy(),
+        &["-m", "pytest", "-q", "--durations=8", folder],
+        &environment,
+    )
+}
+
 /// Runs the tests that do not need torch.
 pub fn test(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &SAMPLE_BACKEND)?;
-    command::run(
-        &root.join("bindings/python"),
-        &python.to_string_lossy(),
-        &["-m", "pytest", "-q", "tests/light"],
-    )
+    pytest(root, &python, "tests/light", &[])
 }
 
 /// Runs the tests that need torch.
 pub fn test_torch(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
-    command::run(
-        &root.join("bindings/python"),
-        &python.to_string_lossy(),
-        &["-m", "pytest", "-q", "tests/torch"],
-    )
+    pytest(root, &python, "tests/torch", &[])
 }
 
 /// Compares the results of operations with other libraries.
@@ -172,12 +187,7 @@ pub fn test_oracles(root: &Path) -> Result<()> {
     ensure(root, &ORACLES)?;
     ensure(root, &ORACLES_WITHOUT_DEPENDENCIES)?;
     let references = FLASHINFER_REFERENCES.ensure(root)?;
-    command::run_with(
-        &root.join("bindings/python"),
-        &python.to_string_lossy(),
-        &["-m", "pytest", "-q", "tests/oracles"],
-        &[("PYTHONPATH", &references)],
-    )
+    pytest(root, &python, "tests/oracles", &[("PYTHONPATH", &references)])
 }
 
 /// Runs the tests that need model libraries.
@@ -188,11 +198,7 @@ pub fn test_models(root: &Path) -> Result<()> {
     ensure(root, &TOKENIZERS)?;
     ensure(root, &REAL_WEIGHTS)?;
     ensure_tokenizer_data(root)?;
-    command::run(
-        &root.join("bindings/python"),
-        &python.to_string_lossy(),
-        &["-m", "pytest", "-q", "tests/models"],
-    )
+    pytest(root, &python, "tests/models", &[])
 }
 
 /// Builds the wheel and tests it in an otherwise empty virtual environment.

@@ -20,29 +20,42 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 18] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "deny", run: deny::check },
+    Step { name: "downloads", run: downloads },
     Step { name: "clippy", run: clippy },
     Step { name: "doc", run: doc },
     Step { name: "onnx-data", run: |root| oracles::ONNX_NODES.ensure(root).map(drop) },
     Step { name: "tokenizer-data", run: |root| tokenizers::ensure_tokenizer_data(root).map(drop) },
+    Step { name: "build", run: build },
+    Step { name: "python-wheel", run: python::test_wheel },
     Step { name: "rust", run: rust },
     Step { name: "cpp", run: cpp::test },
+    Step { name: "new-op", run: scaffold::check },
     Step { name: "python", run: python::test },
     Step { name: "browser", run: browser::test },
-    Step { name: "python-wheel", run: python::test_wheel },
     Step { name: "python-torch", run: python::test_torch },
     Step { name: "python-oracles", run: python::test_oracles },
     Step { name: "python-models", run: python::test_models },
-    Step { name: "new-op", run: scaffold::check },
 ];
 
-/// Steps that run in a second process, in parallel with the steps from [`BACKGROUND_START`] on. They mostly compile, while the
-/// others run a single Python process each and would leave a core idle.
-const BACKGROUND: [&str; 2] = ["cpp", "new-op"];
-const BACKGROUND_START: &str = "python";
+/// Steps that run in a second process while the others run.
+struct Lane {
+    steps: &'static [&'static str],
+    /// Starts before this step.
+    from: &'static str,
+    /// Is finished before this step, or at the end.
+    to: Option<&'static str>,
+}
+
+/// Downloads wait for the network. The tests of Rust and C++ run beside those of Python, which use a single process each and
+/// would leave a core idle.
+const LANES: [Lane; 2] = [
+    Lane { steps: &["downloads", "onnx-data", "tokenizer-data"], from: "clippy", to: Some("build") },
+    Lane { steps: &["rust", "cpp", "new-op"], from: "python", to: None },
+];
 
 /// Runs the named steps, or all of them, and stops at the first failure.
 pub fn run(root: &Path, names: &[&str]) -> Result<()> {
@@ -53,57 +66,63 @@ pub fn run(root: &Path, names: &[&str]) -> Result<()> {
     }
     let start = Instant::now();
     let mut times = Vec::new();
-    let mut background = None;
+    let mut lanes: Vec<(&Lane, BackgroundSteps)> = Vec::new();
+    let in_background = |step: &Step| LANES.iter().any(|lane| lane.steps.contains(&step.name));
     let selected = |step: &&Step| match names {
-        [] => !BACKGROUND.contains(&step.name),
+        [] => !in_background(step),
         names => names.contains(&step.name),
     };
     for step in STEPS.iter().filter(selected) {
-        if names.is_empty() && step.name == BACKGROUND_START {
-            background = Some(timed("prepare-background", || BackgroundSteps::start(root))?.0);
+        if names.is_empty() {
+            for (_, lane) in lanes.extract_if(.., |(lane, _)| lane.to == Some(step.name)) {
+                times.push(lane.finish()?);
+            }
+            for lane in LANES.iter().filter(|lane| lane.from == step.name) {
+                lanes.push((lane, BackgroundSteps::start(root, lane)?));
+            }
         }
         let ((), seconds) = timed(step.name, || (step.run)(root)).with_context(|| {
             format!("step {0} failed; to run only this step: cargo xtask test {0}", step.name)
         })?;
         times.push(format!("{} {seconds:.1} s", step.name));
     }
-    if let Some(background) = background {
-        background.finish()?;
-        times.push(format!("{} in the background", BACKGROUND.join(" and ")));
+    for (_, lane) in lanes {
+        times.push(lane.finish()?);
     }
     println!("\nall steps passed in {:.1} s: {}", start.elapsed().as_secs_f64(), times.join(", "));
     Ok(())
 }
 
-/// The steps [`BACKGROUND`]. Their output goes to a log file, which is printed when they are finished.
+/// The steps of a lane. Their output goes to a log file, which is printed when they are finished.
 struct BackgroundSteps {
     child: Child,
+    start: Instant,
+    name: String,
     log: PathBuf,
 }
 
 impl BackgroundSteps {
-    fn start(root: &Path) -> Result<BackgroundSteps> {
-        // The Python package is built first because Cargo runs one build at a time; `new-op` also calls its operation from torch.
-        python::install(root)?;
-        python::ensure_torch(root)?;
-        let log = root.join("target/background.log");
+    fn start(root: &Path, lane: &Lane) -> Result<BackgroundSteps> {
+        let name = lane.steps.join(" and ");
+        let log = root.join(format!("target/background-{}.log", lane.steps[0]));
         let file = File::create(&log).with_context(|| format!("writing {}", log.display()))?;
         let child = Command::new(std::env::current_exe()?)
             .arg("test")
-            .args(BACKGROUND)
+            .args(lane.steps)
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
-            .with_context(|| format!("starting the steps {}", BACKGROUND.join(", ")))?;
-        println!("{} run in the background; their output is in {}", BACKGROUND.join(" and "), log.display());
-        Ok(BackgroundSteps { child, log })
+            .with_context(|| format!("starting the steps {name}"))?;
+        println!("\n== {name}: in the background; their output is in {}", log.display());
+        Ok(BackgroundSteps { child, start: Instant::now(), name, log })
     }
 
-    fn finish(mut self) -> Result<()> {
+    /// Waits for the process and returns a line with its duration.
+    fn finish(mut self) -> Result<String> {
         let status = self.child.wait()?;
         print!("{}", fs::read_to_string(&self.log)?);
-        ensure!(status.success(), "the background process failed ({status})");
-        Ok(())
+        ensure!(status.success(), "the steps {} failed in the background ({status})", self.name);
+        Ok(format!("{} at most {:.1} s in the background", self.name, self.start.elapsed().as_secs_f64()))
     }
 }
 
@@ -153,6 +172,20 @@ fn clippy(root: &Path) -> Result<()> {
 fn doc(root: &Path) -> Result<()> {
     let arguments = ["doc", "--no-deps", "--workspace", "--lib", "--keep-going"];
     command::build(root, "cargo", &arguments, &[("RUSTDOCFLAGS", Path::new("--deny warnings"))])
+}
+
+/// Installs all Python packages and programs of the later steps.
+fn downloads(root: &Path) -> Result<()> {
+    python::install_packages(root)?;
+    oracles::FLASHINFER_REFERENCES.ensure(root)?;
+    browser::ensure();
+    Ok(())
+}
+
+/// Builds what the later steps run, with all cores: cargo runs one build at a time.
+fn build(root: &Path) -> Result<()> {
+    command::cargo(root, &["test", "--workspace", "--no-run"])?;
+    python::install(root).map(drop)
 }
 
 fn rust(root: &Path) -> Result<()> {

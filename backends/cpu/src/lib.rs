@@ -28,6 +28,16 @@ mod state;
 use lz_core::KernelEntry;
 pub use lz_pool as pool;
 
+/// Internal functions with tests of their own. All tests are in `tests/suite`: a test build of this crate would
+/// compile and optimize all kernels a second time.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::kv::compact::{SCRATCH_PAGE, order};
+    pub use crate::moe::assign::{Assignment, words};
+    pub use crate::quant::scales::E4M3_VALUES;
+    pub use crate::sampling::flat::exp;
+}
+
 /// All kernels of catalogue operations, one entry per instruction set. An explicit list, because registries filled by
 /// the linker are dropped from static libraries.
 pub fn kernels() -> Vec<KernelEntry> {

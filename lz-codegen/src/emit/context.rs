@@ -46,16 +46,16 @@ pub fn tokens(operation: &Operation, specializations: &[&Operation]) -> TokenStr
     let words = flags.into_iter().chain(axes).chain(scalars).map(|parts| quote! { #(#parts)|* });
     let classes: Vec<_> = operation.outputs.iter().map(|output| ident(&output.name)).collect();
     let words = quote! { [#(#words),*] };
-    let (packed, apart) = if specializations.is_empty() {
+    let (packed, method) = if specializations.is_empty() {
         (words, None)
     } else {
-        let apart = quote! {
+        let method = quote! {
             /// The words of the context.
             #[inline(always)]
             #[allow(unused_variables, reason = "outputs of unknown size have no stride class")]
             fn words(&self, #(#classes: u64),*) -> [u64; #count] { #words }
         };
-        (quote! { self.words(#(#classes),*) }, Some(apart))
+        (quote! { self.words(#(#classes),*) }, Some(method))
     };
     quote! {
         #table
@@ -68,7 +68,7 @@ pub fn tokens(operation: &Operation, specializations: &[&Operation]) -> TokenStr
                 lz::Context::packed(#extent, #packed)
             }
 
-            #apart
+            #method
         }
     }
 }

@@ -57,7 +57,7 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
         let earlier = operation.outputs[..index].iter().filter(|earlier| !earlier.is_dynamic(operation));
         tests.extend(earlier.map(|earlier| {
             let name = ident(&earlier.name);
-            quote! { lz::apart(&#field, &#name) }
+            quote! { lz::disjoint(&#field, &#name) }
         }));
     }
     if tests.is_empty() {

@@ -377,7 +377,7 @@ fn memory(operation: &Operation) -> TokenStream {
             .enumerate()
             .filter(|(other, definition)| *other != index && !(definition.read_write && *other < index))
             .map(|(_, definition)| ident(&definition.name));
-        quote! { lz::written_apart!(self, #name: #(#others),*); }
+        quote! { lz::written_disjoint!(self, #name: #(#others),*); }
     });
     quote! { #last_dense #contiguous #host #same #(#written)* }
 }

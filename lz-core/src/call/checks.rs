@@ -139,16 +139,16 @@ pub fn on_same_device(device: &mut Option<Device>, input: &impl Input) -> Option
 
 /// The tensor can be written element by element: no two indices share memory.
 #[inline(always)]
-pub fn writable_apart(written: &impl Input) -> Option<()> {
+pub fn writes_are_disjoint(written: &impl Input) -> Option<()> {
     holds(written.given().is_none_or(|view| !view.layout().overlaps_itself()))
 }
 
 /// Two tensors share no memory.
 #[inline(always)]
 #[must_use]
-pub fn apart(written: &impl Input, other: &impl Input) -> bool {
+pub fn disjoint(written: &impl Input, other: &impl Input) -> bool {
     match (written.given(), other.given()) {
-        (Some(written), Some(other)) => fast::apart(written, other),
+        (Some(written), Some(other)) => fast::disjoint(written, other),
         _ => true,
     }
 }
@@ -156,8 +156,8 @@ pub fn apart(written: &impl Input, other: &impl Input) -> bool {
 /// An output shares no memory with an input and, where the schema requires it, is on the same device.
 #[inline(always)]
 #[must_use]
-pub fn output_apart(output: &TensorMut<'_>, input: &impl Input, same_device: bool) -> bool {
-    input.given().is_none_or(|view| fast::output_apart(output, view, same_device))
+pub fn output_is_disjoint(output: &TensorMut<'_>, input: &impl Input, same_device: bool) -> bool {
+    input.given().is_none_or(|view| fast::output_is_disjoint(output, view, same_device))
 }
 
 /// The stride class of a tensor; 0 if it is absent.

@@ -264,10 +264,10 @@ macro_rules! same_device {
 /// An input that is changed in place overlaps neither itself nor the others.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! written_apart {
+macro_rules! written_disjoint {
     ($self:ident, $written:ident: $($other:ident),*) => {
-        $crate::call::writable_apart(&$self.$written)?;
-        $($crate::call::holds($crate::call::apart(&$self.$written, &$self.$other))?;)*
+        $crate::call::writes_are_disjoint(&$self.$written)?;
+        $($crate::call::holds($crate::call::disjoint(&$self.$written, &$self.$other))?;)*
     };
 }
 
@@ -465,8 +465,8 @@ macro_rules! output {
         let shape_and_dtype =
             || -> Option<bool> { Some($crate::sizes!(@are ($self.axes) $slot $shape) && $crate::call::output_fits($slot, $dtype)) };
         shape_and_dtype() == Some(true)
-            $(&& $crate::call::output_apart($slot, &$self.args.$same, true))*
-            $(&& $crate::call::output_apart($slot, &$self.args.$any, false))*
+            $(&& $crate::call::output_is_disjoint($slot, &$self.args.$same, true))*
+            $(&& $crate::call::output_is_disjoint($slot, &$self.args.$any, false))*
             $(&& ($slot.device().is_host() $(|| $self.args.$given.is_some())*))?
     }};
     (

@@ -29,13 +29,13 @@ pub use crate::tensor::{Device, Dims, Tensor, TensorMut, TensorView};
 pub use crate::{
     arguments, axes, checked_call, checks, enumeration, every, kernel_trait, operation_functions, output,
     output_methods, output_slots, same_device, shape, sizes, slot, specialization, unbound, value_rule,
-    written_apart,
+    written_disjoint,
 };
 pub use lz_schema::DType;
 
 pub use arguments::{FromArg, ToArg};
 pub use checks::{
-    Input, apart, bind_dtype, broadcasts, contiguous, dtype_bits, dtype_set, has_dtype, holds, last_dense,
-    on_host, on_same_device, output_apart, pack_size, rank_at_most, same_size, sound, stride_class, without,
-    writable_apart,
+    Input, bind_dtype, broadcasts, contiguous, disjoint, dtype_bits, dtype_set, has_dtype, holds, last_dense,
+    on_host, on_same_device, output_is_disjoint, pack_size, rank_at_most, same_size, sound, stride_class,
+    without, writes_are_disjoint,
 };

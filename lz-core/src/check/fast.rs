@@ -95,13 +95,13 @@ pub fn output_fits(out: &TensorMut<'_>, dtype: DType) -> bool {
 /// Whether a written tensor does not overlap another one.
 #[inline(always)]
 #[must_use]
-pub fn apart(written: &TensorView<'_>, other: &TensorView<'_>) -> bool {
+pub fn disjoint(written: &TensorView<'_>, other: &TensorView<'_>) -> bool {
     !may_overlap(written, other)
 }
 
 /// Whether an output does not overlap an input and, if the schema requires it, is on the same device.
 #[inline(always)]
 #[must_use]
-pub fn output_apart(output: &TensorMut<'_>, input: &TensorView<'_>, same_device: bool) -> bool {
-    (!same_device || output.device() == input.device()) && apart(output.view(), input)
+pub fn output_is_disjoint(output: &TensorMut<'_>, input: &TensorView<'_>, same_device: bool) -> bool {
+    (!same_device || output.device() == input.device()) && disjoint(output.view(), input)
 }

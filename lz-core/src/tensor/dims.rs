@@ -41,10 +41,10 @@ impl Dims {
 
     /// A copy made word by word.
     #[inline(always)]
-    pub(super) fn twin(&self) -> Dims {
-        let mut twin = Dims::empty();
-        twin.copy_words(self);
-        twin
+    pub(super) fn copied(&self) -> Dims {
+        let mut copied = Dims::empty();
+        copied.copy_words(self);
+        copied
     }
 
     /// Overwrites with a copy of `values`; `false` if there are more than [`MAX_RANK`].

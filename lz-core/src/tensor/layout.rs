@@ -77,12 +77,12 @@ impl Layout {
         facts.finish(address, size).unwrap_or_else(|| Facts::of_any(self, address))
     }
 
-    /// A copy, as [`Dims::twin`].
+    /// A copy, as [`Dims::copied`].
     #[inline(always)]
-    pub(super) fn twin(&self) -> Layout {
+    pub(super) fn copied(&self) -> Layout {
         Layout {
-            shape: self.shape.twin(),
-            strides: self.strides.twin(),
+            shape: self.shape.copied(),
+            strides: self.strides.copied(),
             dtype: self.dtype,
             device: self.device,
         }

@@ -139,10 +139,10 @@ impl<'a> TensorView<'a> {
         (self.data, self.facts) = (data, self.layout.describe(data as usize, rank, dimension));
     }
 
-    /// A copy, as [`Dims::twin`].
+    /// A copy, as [`Dims::copied`].
     #[inline(always)]
-    fn twin(&self) -> TensorView<'a> {
-        TensorView { data: self.data, layout: self.layout.twin(), facts: self.facts, memory: PhantomData }
+    fn copied(&self) -> TensorView<'a> {
+        TensorView { data: self.data, layout: self.layout.copied(), facts: self.facts, memory: PhantomData }
     }
 
     /// Reinterprets bytes as pairs of 4-bit floats; other dtypes stay unchanged.
@@ -353,7 +353,7 @@ impl<'a> TensorMut<'a> {
     /// Reborrows the same memory exclusively.
     #[inline(always)]
     pub fn reborrow(&mut self) -> TensorMut<'_> {
-        TensorMut { view: self.view.twin(), memory: PhantomData }
+        TensorMut { view: self.view.copied(), memory: PhantomData }
     }
 
     /// A second view of the same memory. Generated dispatch passes a tensor that is mutated in place to the running kernel.
@@ -362,13 +362,13 @@ impl<'a> TensorMut<'a> {
     /// `self` must not be read through while the copy is written.
     #[inline(always)]
     pub unsafe fn duplicate(&self) -> TensorMut<'a> {
-        TensorMut { view: self.view.twin(), memory: PhantomData }
+        TensorMut { view: self.view.copied(), memory: PhantomData }
     }
 
     /// A read-only view.
     #[inline]
     pub fn as_view(&self) -> TensorView<'_> {
-        self.view.twin()
+        self.view.copied()
     }
 
     /// A read-only view by reference.

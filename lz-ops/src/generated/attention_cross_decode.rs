@@ -229,7 +229,7 @@ impl AttentionCrossDecodeCall<'_> {
         output: &lz::TensorMut<'_>,
         lse: Option<&lz::TensorMut<'_>>,
     ) -> bool {
-        self.fits_output(output) && self.fits_lse(lse) && lz::apart(&lse, &output)
+        self.fits_output(output) && self.fits_lse(lse) && lz::disjoint(&lse, &output)
     }
 }
 

@@ -268,7 +268,7 @@ impl AttentionGqaDecodeCall<'_> {
         output: &lz::TensorMut<'_>,
         lse: Option<&lz::TensorMut<'_>>,
     ) -> bool {
-        self.fits_output(output) && self.fits_lse(lse) && lz::apart(&lse, &output)
+        self.fits_output(output) && self.fits_lse(lse) && lz::disjoint(&lse, &output)
     }
 }
 

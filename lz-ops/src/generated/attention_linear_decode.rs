@@ -125,7 +125,7 @@ impl<'a> AttentionLinearDecode<'a> {
         )?;
         lz::holds(axes.key_dim >= 1i64)?;
         lz::same_device!(self: q, k, v, g, beta, state);
-        lz::written_apart!(self, state: q, k, v, g, beta);
+        lz::written_disjoint!(self, state: q, k, v, g, beta);
         Some(
             checked
                 .insert(AttentionLinearDecodeCall {

@@ -204,7 +204,7 @@ impl AttentionMlaDecodePagedCall<'_> {
         output: &lz::TensorMut<'_>,
         lse: Option<&lz::TensorMut<'_>>,
     ) -> bool {
-        self.fits_output(output) && self.fits_lse(lse) && lz::apart(&lse, &output)
+        self.fits_output(output) && self.fits_lse(lse) && lz::disjoint(&lse, &output)
     }
 }
 

@@ -216,7 +216,7 @@ impl AttentionSparseVariableBlockCall<'_> {
         output: &lz::TensorMut<'_>,
         lse: Option<&lz::TensorMut<'_>>,
     ) -> bool {
-        self.fits_output(output) && self.fits_lse(lse) && lz::apart(&lse, &output)
+        self.fits_output(output) && self.fits_lse(lse) && lz::disjoint(&lse, &output)
     }
 }
 

@@ -123,7 +123,7 @@ impl AttentionStateMergeCall<'_> {
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]
     fn accepts(&self, output: &lz::TensorMut<'_>, lse: &lz::TensorMut<'_>) -> bool {
-        self.fits_output(output) && self.fits_lse(lse) && lz::apart(&lse, &output)
+        self.fits_output(output) && self.fits_lse(lse) && lz::disjoint(&lse, &output)
     }
 }
 

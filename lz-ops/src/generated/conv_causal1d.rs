@@ -178,7 +178,7 @@ impl ConvCausal1dCall<'_> {
         final_state: Option<&lz::TensorMut<'_>>,
     ) -> bool {
         self.fits_output(output) && self.fits_final_state(final_state)
-            && lz::apart(&final_state, &output)
+            && lz::disjoint(&final_state, &output)
     }
 }
 

@@ -91,7 +91,7 @@ impl<'a> ConvCausal1dStep<'a> {
             lz::shape!(view, axes, [channels]);
         }
         lz::same_device!(self: x, state, weight, bias);
-        lz::written_apart!(self, state: x, weight, bias);
+        lz::written_disjoint!(self, state: x, weight, bias);
         Some(
             checked
                 .insert(ConvCausal1dStepCall {

@@ -108,8 +108,8 @@ impl<'a> KvAppend<'a> {
         lz::shape!(view, axes, [tokens]);
         lz::holds(axes.page_size >= 1i64)?;
         lz::same_device!(self: k, v, k_cache, v_cache, slots);
-        lz::written_apart!(self, k_cache: k, v, v_cache, slots);
-        lz::written_apart!(self, v_cache: k, v, slots);
+        lz::written_disjoint!(self, k_cache: k, v, v_cache, slots);
+        lz::written_disjoint!(self, v_cache: k, v, slots);
         lz::value_rule!(
             self, slots: range_ok(-1i64,
                 lz::arith::subtract_int(lz::arith::multiply_int(axes.num_pages, axes.page_size)?, 1i64)?)

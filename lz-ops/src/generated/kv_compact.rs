@@ -98,8 +98,8 @@ impl<'a> KvCompact<'a> {
         lz::shape!(view, axes, [moves]);
         lz::holds(axes.num_pages >= 1i64 || axes.moves == 0i64)?;
         lz::same_device!(self: k_cache, v_cache, source, target);
-        lz::written_apart!(self, k_cache: v_cache, source, target);
-        lz::written_apart!(self, v_cache: source, target);
+        lz::written_disjoint!(self, k_cache: v_cache, source, target);
+        lz::written_disjoint!(self, v_cache: source, target);
         lz::value_rule!(self, source: index_ok(axes.num_pages));
         lz::value_rule!(self, target: index_ok(axes.num_pages));
         Some(

@@ -158,10 +158,11 @@ impl LogitsLogprobsCall<'_> {
         top_tokens: &lz::TensorMut<'_>,
     ) -> bool {
         self.fits_logprobs(logprobs) && self.fits_ranks(ranks)
-            && lz::apart(&ranks, &logprobs) && self.fits_top_logprobs(top_logprobs)
-            && lz::apart(&top_logprobs, &logprobs) && lz::apart(&top_logprobs, &ranks)
-            && self.fits_top_tokens(top_tokens) && lz::apart(&top_tokens, &logprobs)
-            && lz::apart(&top_tokens, &ranks) && lz::apart(&top_tokens, &top_logprobs)
+            && lz::disjoint(&ranks, &logprobs) && self.fits_top_logprobs(top_logprobs)
+            && lz::disjoint(&top_logprobs, &logprobs)
+            && lz::disjoint(&top_logprobs, &ranks) && self.fits_top_tokens(top_tokens)
+            && lz::disjoint(&top_tokens, &logprobs) && lz::disjoint(&top_tokens, &ranks)
+            && lz::disjoint(&top_tokens, &top_logprobs)
     }
 }
 

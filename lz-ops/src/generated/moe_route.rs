@@ -211,7 +211,7 @@ impl MoeRouteCall<'_> {
     #[allow(unused_variables, reason = "schemas differ in what they use")]
     fn accepts(&self, weights: &lz::TensorMut<'_>, indices: &lz::TensorMut<'_>) -> bool {
         self.fits_weights(weights) && self.fits_indices(indices)
-            && lz::apart(&indices, &weights)
+            && lz::disjoint(&indices, &weights)
     }
 }
 

@@ -169,9 +169,9 @@ impl NormLayerCall<'_> {
         mean: Option<&lz::TensorMut<'_>>,
         inv_std: Option<&lz::TensorMut<'_>>,
     ) -> bool {
-        self.fits_output(output) && self.fits_mean(mean) && lz::apart(&mean, &output)
-            && self.fits_inv_std(inv_std) && lz::apart(&inv_std, &output)
-            && lz::apart(&inv_std, &mean)
+        self.fits_output(output) && self.fits_mean(mean) && lz::disjoint(&mean, &output)
+            && self.fits_inv_std(inv_std) && lz::disjoint(&inv_std, &output)
+            && lz::disjoint(&inv_std, &mean)
     }
 }
 

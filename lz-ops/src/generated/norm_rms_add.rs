@@ -89,7 +89,7 @@ impl<'a> NormRmsAdd<'a> {
         lz::holds(f64::from(eps) >= 0.0f64)?;
         lz::holds(axes.hidden >= 1i64)?;
         lz::same_device!(self: x, residual, weight);
-        lz::written_apart!(self, residual: x, weight);
+        lz::written_disjoint!(self, residual: x, weight);
         Some(
             checked
                 .insert(NormRmsAddCall {

@@ -289,7 +289,7 @@ impl QuantizeCall<'_> {
         scale_out: Option<&lz::TensorMut<'_>>,
     ) -> bool {
         self.fits_quantized(quantized) && self.fits_scale_out(scale_out)
-            && lz::apart(&scale_out, &quantized)
+            && lz::disjoint(&scale_out, &quantized)
     }
 }
 

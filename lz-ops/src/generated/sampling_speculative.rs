@@ -189,7 +189,7 @@ impl SamplingSpeculativeCall<'_> {
     #[allow(unused_variables, reason = "schemas differ in what they use")]
     fn accepts(&self, tokens: &lz::TensorMut<'_>, accepted: &lz::TensorMut<'_>) -> bool {
         self.fits_tokens(tokens) && self.fits_accepted(accepted)
-            && lz::apart(&accepted, &tokens)
+            && lz::disjoint(&accepted, &tokens)
     }
 }
 

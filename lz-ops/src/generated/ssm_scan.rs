@@ -230,7 +230,7 @@ impl SsmScanCall<'_> {
         final_state: Option<&lz::TensorMut<'_>>,
     ) -> bool {
         self.fits_output(output) && self.fits_final_state(final_state)
-            && lz::apart(&final_state, &output)
+            && lz::disjoint(&final_state, &output)
     }
 }
 

@@ -123,7 +123,7 @@ impl<'a> SsmStep<'a> {
             f64::from(dt_max) == 0.0f64 || f64::from(dt_min) <= f64::from(dt_max),
         )?;
         lz::same_device!(self: x, dt, a, b, c, state, d, dt_bias);
-        lz::written_apart!(self, state: x, dt, a, b, c, d, dt_bias);
+        lz::written_disjoint!(self, state: x, dt, a, b, c, d, dt_bias);
         Some(
             checked
                 .insert(SsmStepCall {

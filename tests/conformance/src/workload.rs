@@ -6,7 +6,7 @@ use lz_schema::model::{Constant, DeviceRule, Kind, Workload};
 
 use crate::assign::{Assignment, Prepared};
 use crate::call::{OwnedArg, OwnedCall, OwnedOut};
-use crate::fill::{Numbers, fill_by_rule, fill_freely, rule};
+use crate::fill::{Numbers, Rule, fill_by_rule, fill_freely, rule};
 use crate::memory::OwnedTensor;
 use crate::random::Random;
 use crate::text;
@@ -100,14 +100,27 @@ pub fn calls(prepared: &Prepared) -> Result<Vec<(&'static str, OwnedCall)>, Stri
     workloads.map(|workload| Ok((workload.name.as_str(), call(prepared, workload)?))).collect()
 }
 
+/// Decays and step sizes of recurrences, with the range of their values in models. Normal values would let the state overflow.
+const RECURRENCE_INPUTS: [(&str, f64, f64); 3] = [("a", -4.0, 0.0), ("beta", 0.0, 1.0), ("g", -2.0, 0.0)];
+
+/// Fills with values as in models.
+fn fill_typically(random: &mut Random, name: &str, tensor: &mut OwnedTensor) {
+    match RECURRENCE_INPUTS.iter().find(|(input, ..)| *input == name) {
+        Some(&(_, low, high)) => {
+            fill_by_rule(random, tensor, Rule::Range(low, high));
+        }
+        None => fill_freely(random, name, tensor, Numbers::Normal),
+    }
+}
+
 /// Fills a large tensor by repeating a block of random values: drawing each would take longer than the test.
 fn fill_repeatedly(random: &mut Random, name: &str, tensor: &mut OwnedTensor) {
     const DRAWN: i64 = 1 << 16;
     if tensor.layout().elements().unwrap_or(0) <= DRAWN {
-        return fill_freely(random, name, tensor, Numbers::Normal);
+        return fill_typically(random, name, tensor);
     }
     let mut drawn = OwnedTensor::dense(&[DRAWN], tensor.layout().dtype);
-    fill_freely(random, name, &mut drawn, Numbers::Normal);
+    fill_typically(random, name, &mut drawn);
     let (from, whole) = (bytes(&drawn), bytes(tensor));
     let mut to = tensor.view_mut();
     for start in (0..whole).step_by(from) {

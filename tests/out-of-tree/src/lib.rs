@@ -118,3 +118,8 @@ impl<const N: usize> lz_ops::NormRmsKernel for Blocked<N> {
         Err(KernelError::failed(format!("there are no blocks of {N}")))
     }
 }
+
+/// The example of `lz_macros::operation!`, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../lz-macros/example.md")]
+struct Example;

@@ -6,4 +6,5 @@ mod layers;
 mod links;
 mod macros;
 mod scenarios;
+mod targets;
 mod wording;

@@ -20,8 +20,6 @@ mod short;
 mod sparse;
 mod stream;
 mod task;
-#[cfg(test)]
-mod tests;
 mod tile;
 
 pub(crate) use cross::CrossPrefill;

@@ -80,7 +80,7 @@ impl<'a> PageTable<'a> {
     pub(super) fn requests_are_disjoint(&self) -> bool {
         let total = self.indices.len() as i64;
         let spans = (0..self.last_page_len.len()).map(|request| span(self.indptr, request, total));
-        spans.fold((0, true), |(end, apart), span| (span.end, apart && span.start >= end)).1
+        spans.fold((0, true), |(end, disjoint), span| (span.end, disjoint && span.start >= end)).1
     }
 
     /// Number of parts per row of all requests before this one; parts never overlap if the requests are

@@ -12,7 +12,7 @@ use crate::rows::{AnyRowsMut, Rows, Shape, should_parallelize};
 use crate::simd::Simd;
 
 /// Page index of the scratch page in a step.
-const SCRATCH_PAGE: i32 = -1;
+pub const SCRATCH_PAGE: i32 = -1;
 
 /// Pages with dense heads.
 #[derive(Debug)]
@@ -125,7 +125,11 @@ impl ScratchPages {
 
 /// Orders the moves. `words` has two entries per page and four per move; the steps are returned in the
 /// latter.
-fn order(moves: impl Iterator<Item = (i32, i32)> + Clone, words: &mut [i32], pages: usize) -> &[[i32; 2]] {
+pub fn order(
+    moves: impl Iterator<Item = (i32, i32)> + Clone,
+    words: &mut [i32],
+    pages: usize,
+) -> &[[i32; 2]] {
     const NONE: i32 = -1;
     let (sources, rest) = words.split_at_mut(pages);
     let (readers, steps) = rest.split_at_mut(pages);
@@ -177,32 +181,4 @@ fn order(moves: impl Iterator<Item = (i32, i32)> + Clone, words: &mut [i32], pag
         }
     }
     &steps[..count]
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn ordered_moves_equal_simultaneous_moves(
-            moves in proptest::collection::vec((0i32..9, 0i32..9), 0..30),
-        ) {
-            let mut words = vec![0; 2 * 9 + 4 * moves.len()];
-            let steps = order(moves.iter().copied(), &mut words, 9);
-            let before: Vec<i32> = (100..109).collect();
-            let mut expected = before.clone();
-            for &(source, target) in &moves {
-                expected[target as usize] = before[source as usize];
-            }
-            let (mut pages, mut scratch) = (before, 0);
-            for &[from, to] in steps {
-                let value = if from == SCRATCH_PAGE { scratch } else { pages[from as usize] };
-                if to == SCRATCH_PAGE { scratch = value } else { pages[to as usize] = value }
-            }
-            prop_assert_eq!(pages, expected);
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Writing to and compacting a paged KV cache.
 
 mod append;
-mod compact;
+pub mod compact;
 
 pub(crate) use append::AppendRows;
 pub(crate) use compact::CompactPages;

@@ -9,8 +9,6 @@ mod int8;
 mod linear;
 mod pack;
 mod packed_words;
-#[cfg(test)]
-mod tests;
 mod unpacked;
 mod weight_only;
 mod weights;

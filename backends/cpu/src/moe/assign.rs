@@ -7,7 +7,7 @@ use crate::rows::Rows;
 
 /// The tokens of all experts, one expert after the other, with the weight of each. A token that chose an expert
 /// twice is listed once, with the sum of both weights, so that tasks never share a row of the output.
-pub(super) struct Assignment<'m> {
+pub struct Assignment<'m> {
     tokens: &'m mut [u32],
     weights: &'m mut [f32],
     /// First entry of each expert, and the end.
@@ -15,13 +15,13 @@ pub(super) struct Assignment<'m> {
 }
 
 /// Words of workspace: two per slot of every row, and one per expert and one more.
-pub(super) fn words(slots: usize, experts: usize) -> usize {
+pub fn words(slots: usize, experts: usize) -> usize {
     2 * slots + experts + 1
 }
 
 impl<'m> Assignment<'m> {
     /// Sorts the slots of all rows by expert. `words` has as many words as the function of that name returns.
-    pub(super) fn new(
+    pub fn new(
         indices: &TensorView<'_>,
         weights: &TensorView<'_>,
         experts: usize,
@@ -56,7 +56,7 @@ impl<'m> Assignment<'m> {
     }
 
     /// The tokens of an expert and their weights.
-    pub(super) fn of(&self, expert: usize) -> (&[u32], &[f32]) {
+    pub fn of(&self, expert: usize) -> (&[u32], &[f32]) {
         let range = self.starts[expert] as usize..self.starts[expert + 1] as usize;
         (&self.tokens[range.clone()], &self.weights[range])
     }
@@ -71,23 +71,5 @@ fn for_each_expert(indices: &[i32], weights: &[f32], mut body: impl FnMut(usize,
         }
         let same = indices[slot..].iter().zip(&weights[slot..]).filter(|(other, _)| **other == index);
         body(expert, same.map(|(_, weight)| weight).sum());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_sorted_by_expert_and_repeated_choices_are_merged() {
-        let indices = [2, 0, -1, 2, 1, 1, 2, 0];
-        let weights = [0.5f32, 0.25, 9.0, 1.0, 0.125, 0.5, 2.0, 4.0];
-        let indices = TensorView::from_slice(&indices, &[4, 2]).unwrap();
-        let mut memory = vec![77; words(8, 3)];
-        let weights = TensorView::from_slice(&weights, &[4, 2]).unwrap();
-        let found = Assignment::new(&indices, &weights, 3, &mut memory).unwrap();
-        assert_eq!(found.of(0), (&[0u32, 3][..], &[0.25f32, 4.0][..]));
-        assert_eq!(found.of(1), (&[2u32][..], &[0.625f32][..]));
-        assert_eq!(found.of(2), (&[0u32, 1, 3][..], &[0.5f32, 1.0, 2.0][..]));
     }
 }

@@ -3,7 +3,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
-mod assign;
+pub mod assign;
 mod expert;
 mod experts;
 mod gating;

@@ -3,7 +3,7 @@
 mod codes;
 mod dequantize;
 mod quantize;
-mod scales;
+pub mod scales;
 
 pub(crate) use dequantize::DequantizeRows;
 pub(crate) use quantize::QuantizeRows;

@@ -68,7 +68,7 @@ impl Rule {
 }
 
 /// `float8_e4m3fn` values by code.
-static E4M3_VALUES: [f32; 256] = {
+pub static E4M3_VALUES: [f32; 256] = {
     let mut values = [0.0; 256];
     let mut code = 0usize;
     while code < 256 {
@@ -160,20 +160,6 @@ impl<'a> ScalesMut<'a> {
                 ScalesMut::Powers(rows) => rows.row(row)[index] = F8E8M0(code as u8),
                 ScalesMut::Small(rows) => rows.row(row)[index] = F8E4M3(code as u8),
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn e4m3_table_matches_the_format() {
-        for code in 0..=255u8 {
-            let (found, expected) =
-                (E4M3_VALUES[usize::from(code)], lz_core::element::f8_e4m3_to_f64(code) as f32);
-            assert!(found == expected || (found.is_nan() && expected.is_nan()), "{code}");
         }
     }
 }

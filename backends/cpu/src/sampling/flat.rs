@@ -165,7 +165,7 @@ fn compute_weights<S: Simd, T: Float>(
 /// `e^x` for x up to 0, within a few ulps; nearly 0 below -708 and for NaN. Branch-free, so that loops are
 /// vectorized.
 #[inline(always)]
-fn exp(x: f64) -> f64 {
+pub fn exp(x: f64) -> f64 {
     /// Added to a value below 2^51, it leaves the nearest integer in the low mantissa bits.
     const ROUND_SHIFT: f64 = 6_755_399_441_055_744.0;
     let x = if x > -708.0 { x } else { -708.0 };
@@ -207,20 +207,4 @@ fn kept_mass<S: Simd, T: Float>(s: S, row: &[T], weights: &[f64], least: f32, ti
         }
         sums.iter().sum()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn exp_matches_std() {
-        for step in 0..70_000 {
-            let x = -f64::from(step) / 100.0;
-            let (found, expected) = (super::exp(x), x.exp());
-            assert!((found - expected).abs() <= 2e-15 * expected, "{x}: {found} is not {expected}");
-        }
-        assert_eq!(super::exp(0.0), 1.0);
-        for x in [f64::NAN, f64::NEG_INFINITY, -1e300] {
-            assert!(super::exp(x) < 1e-300, "{x}");
-        }
-    }
 }

@@ -5,15 +5,13 @@
 //! accurate enough to guarantee the reference's token, the row is sorted.
 
 mod cutoff;
-mod flat;
+pub mod flat;
 mod logprobs;
 mod mask;
 mod minp;
 mod penalties;
 mod scan;
 mod speculative;
-#[cfg(test)]
-mod tests;
 mod topk;
 mod topp;
 

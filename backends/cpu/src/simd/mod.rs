@@ -349,6 +349,3 @@ pub(crate) use with_float;
 pub fn not_a_float(dtype: Option<DType>) -> KernelError {
     KernelError::failed(format!("unsupported dtype {dtype:?}: expected f32, f16 or bf16")).before_writing()
 }
-
-#[cfg(test)]
-mod tests;

@@ -27,6 +27,8 @@ from layerzero import _native, backends  # noqa: E402
 
 #: Relative and absolute tolerance, as in the schemas.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
+#: Operations whose tokens are compared by their distribution, because kernels draw them in different ways.
+DRAWS = ("sampling.topk", "sampling.topp", "sampling.speculative")
 FOLDER = Path(backends.__file__).parent
 
 
@@ -45,7 +47,7 @@ def run(operation, kernel, call):
         made = getattr(lz.ops, operation.replace(".", "_"))(**call)
     finally:
         lz.unlock(operation)
-    changed = [value for name, value in call.items() if name in ("residual", "k_cache", "v_cache") and isinstance(value, torch.Tensor)]
+    changed = [value for name, value in call.items() if name in ("residual", "k_cache", "v_cache", "state") and isinstance(value, torch.Tensor)]
     return [*flat(made), *changed]
 
 
@@ -214,7 +216,7 @@ def child(options):
     usable = [one.name for one in backends.states() if one.state == "ok" and one.name in options.backends]
     kernels, problems = kernels_of(usable)[options.operation], {}
     with open(options.output, "w", encoding="utf-8") as file:
-        if options.operation.startswith("sampling."):
+        if options.operation in DRAWS:
             for name, line in hold_sampling(options.operation, kernels, problems):
                 print(json.dumps([name, line]), file=file, flush=True)
         else:

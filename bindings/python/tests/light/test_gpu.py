@@ -285,24 +285,11 @@ def test_recorded_gpu_runs_are_of_existing_kernels(name):
     assert ran and ran <= set(ids(name))
 
 
-#: Kernels that were added after the last recorded run; docs/gpu.md names them.
-NOT_RUN = {
-    "torch_reference": {
-        f"torch.reference.{operation}"
-        for operation in (
-            *("attention.linear.decode", "attention.linear.prefill", "conv.causal1d", "conv.causal1d.step", "logits.logprobs"),
-            *("moe.experts", "moe.route", "norm.ada", "norm.group", "sampling.mask", "sampling.minp", "sampling.penalties"),
-            *("ssm.scan", "ssm.step"),
-        )
-    }
-}
-
-
 @pytest.mark.parametrize("name", [name for name, backend in OURS.items() if "cuda" in backend.verified])
 def test_verified_backends_have_a_recorded_gpu_run_without_errors(name):
     record = records()[name]
     ran = {line["kernel"] for line in record["runs"] if "off" in line}
-    assert record["bad"] == 0 and ran == set(ids(name)) - NOT_RUN.get(name, set())
+    assert record["bad"] == 0 and ran == set(ids(name))
     assert all(line["off"] <= 1 for line in record["runs"] if "off" in line)
 
 

@@ -5,7 +5,7 @@ use lz_core::{Tensor, TensorView};
 use lz_engine::Engine;
 use lz_ops::*;
 
-use crate::pool;
+use lz_cpu::pool;
 
 /// An engine with the reference kernels of all operations.
 fn reference_engine() -> lz_engine::Engine {
@@ -45,7 +45,7 @@ macro_rules! check_against_reference {
     };
     ($operation:literal, $function:ident, $args:expr, $tolerance:expr) => {{
         let expected = $function(&reference_engine(), $args).unwrap();
-        for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == $operation) {
+        for entry in lz_cpu::kernels().into_iter().filter(|entry| entry.spec.operation == $operation) {
             let (id, engine) = (entry.spec.id.clone(), Engine::new());
             engine.register([entry]).unwrap();
             let run = |threads| pool::with_threads(threads, || $function(&engine, $args));
@@ -224,7 +224,7 @@ fn packing_again_reflects_changed_weights() {
         weight[round] = weight[round].wrapping_add(1);
         let weight = TensorView::from_slice(&weight, &[40, 70]).unwrap();
         let expected = mlp_linear_pack(&reference_engine(), MlpLinearPack::new(weight)).unwrap();
-        for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == "mlp.linear.pack") {
+        for entry in lz_cpu::kernels().into_iter().filter(|entry| entry.spec.operation == "mlp.linear.pack") {
             let (id, engine) = (entry.spec.id.clone(), Engine::new());
             engine.register([entry]).unwrap();
             match mlp_linear_pack(&engine, MlpLinearPack::new(weight)) {

@@ -7,7 +7,7 @@ use lz_core::{KernelEntry, Tensor, TensorView};
 use lz_engine::Engine;
 use lz_ops::*;
 
-use crate::pool;
+use lz_cpu::pool;
 
 /// An engine with the reference kernels of all operations.
 fn reference_engine() -> lz_engine::Engine {
@@ -39,7 +39,7 @@ fn view<'a, T: Element>(data: &'a [T], shape: &[i64]) -> TensorView<'a> {
 /// One engine per CPU kernel of the operation.
 fn cpu_engines(operation: &str) -> Vec<(String, Engine)> {
     let entries: Vec<KernelEntry> =
-        crate::kernels().into_iter().filter(|entry| entry.spec.operation == operation).collect();
+        lz_cpu::kernels().into_iter().filter(|entry| entry.spec.operation == operation).collect();
     assert!(!entries.is_empty(), "no kernel for {operation}");
     entries
         .into_iter()

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::*;
+use lz_cpu::simd::*;
 
 /// Runs a check for each instruction set that this processor supports.
 macro_rules! for_each_isa {

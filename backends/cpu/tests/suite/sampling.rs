@@ -5,7 +5,7 @@ use lz_core::{DType, TensorView};
 use lz_engine::Engine;
 use lz_ops::*;
 
-use crate::pool;
+use lz_cpu::pool;
 
 /// An engine with the reference kernels of all operations.
 fn reference_engine() -> lz_engine::Engine {
@@ -25,7 +25,7 @@ fn floats(seed: u64, count: usize, spread: f32) -> Vec<f32> {
 macro_rules! check_tokens {
     ($operation:literal, $function:ident, $args:expr) => {{
         let expected = $function(&reference_engine(), $args).unwrap();
-        for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == $operation) {
+        for entry in lz_cpu::kernels().into_iter().filter(|entry| entry.spec.operation == $operation) {
             let (id, engine) = (entry.spec.id.clone(), Engine::new());
             engine.register([entry]).unwrap();
             for threads in [1, 3] {

@@ -1,0 +1,9 @@
+//! Tests of the CPU kernels beyond conformance with the references.
+
+mod attention;
+mod internals;
+mod mlp;
+mod packed_convolutions;
+mod packed_layers;
+mod sampling;
+mod simd;
