@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,18 +13,31 @@ from types import SimpleNamespace
 from typing import Any
 
 import layerzero as lz
-from layerzero import _native
+from layerzero import _cli_arguments, _native
 from layerzero._report import Report, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Errors are printed to stderr, and the exit code is not 0."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as `head`, has enough. Python would report the failed flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
         command: Callable[[argparse.Namespace], Report | str | None] = options.command
         result = command(options)
-    except (lz.LayerZeroError, KeyError, ValueError, OSError, MemoryError) as error:
+    except BrokenPipeError:
+        raise
+    except (lz.LayerZeroError, KeyError, ValueError, OSError, MemoryError, ImportError, OverflowError) as error:
         if options.json:
             reasons = [{"code": reason.code, "message": reason.message} for reason in getattr(error, "reasons", [])]
             print(json.dumps({"error": _message(error), "reasons": reasons}))
@@ -93,13 +106,13 @@ def _parser() -> argparse.ArgumentParser:
     one = add("bench", _bench, "measure the latency of a call with each kernel that can run it; `gpu` measures many shapes on this machine's GPU")
     one.add_argument("operation", help="an operation, or gpu")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
-    one.add_argument("--seconds", type=float, default=0.2, help="measuring time per kernel (default: 0.2)")
+    one.add_argument("--seconds", type=_cli_arguments.positive_float, default=0.2, help="measuring time per kernel (default: 0.2)")
     one.add_argument("--output", help="with gpu: results file, written after each shape")
     one.add_argument("--limit", type=float, default=1e9, help="with gpu: start no further shape after this many seconds")
     one = add("tune", _tune, "measure every kernel that can run a call, and store the measurements")
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
-    one.add_argument("--samples", type=int, default=20, help="maximum number of samples per kernel (default: 20)")
+    one.add_argument("--samples", type=_cli_arguments.positive_int, default=20, help="maximum number of samples per kernel (default: 20)")
     one.add_argument("--device", help="device of the tensors, such as cuda:0; needs torch (default: the host)")
     one = add("solve", _solve, "select kernels ahead of time and write a dispatch table")
     one.add_argument("operation", nargs="*", help="operations whose workloads are solved; default: all")
@@ -255,56 +268,8 @@ def _kernels(options: argparse.Namespace) -> Report:
     return Report((table("kernels", columns, rows),), {"kernels": kernels})
 
 
-_TENSOR = re.compile(r"^([a-z][a-z0-9_]*)\[([0-9, ]*)\]$")
-_SHORT = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "u8": "uint8",
-}
-
-
-def _arguments(texts: Sequence[str], device: str | None = None) -> dict[str, Any]:
-    """Parses command-line arguments: `x=f32[4,64]` is a tensor, of torch if a device is given, anything else a param."""
-    values: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"expected NAME=VALUE, got {text!r}; for example x=f32[4,64] or eps=1e-5")
-        match = _TENSOR.match(value)
-        if match:
-            shape = tuple(int(size) for size in match[2].split(",") if size.strip())
-            values[name] = _zeros(_SHORT.get(match[1], match[1]), shape, device)
-            continue
-        try:
-            values[name] = json.loads(value)
-        except json.JSONDecodeError:
-            values[name] = value
-    return values
-
-
-def _zeros(dtype: str, shape: tuple[int, ...], device: str | None) -> Any:
-    if device:
-        import torch
-
-        return torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
-    import numpy
-
-    try:
-        return numpy.zeros(shape, dtype)
-    except TypeError:
-        import ml_dtypes
-
-        return numpy.zeros(shape, getattr(ml_dtypes, dtype))
-
-
 def _explain(options: argparse.Namespace) -> Report:
-    return lz.explain(options.operation, device=options.device, **_arguments(options.arguments))
+    return lz.explain(options.operation, device=options.device, **_cli_arguments.parse(options.arguments))
 
 
 def _config(options: argparse.Namespace) -> Report:
@@ -320,9 +285,9 @@ def _bench(options: argparse.Namespace) -> Report:
         from layerzero._bench import gpu
 
         return gpu.run(options.output, options.limit)
-    arguments = _arguments(options.arguments)
-    function = getattr(lz.ops, options.operation.replace(".", "_"))
+    arguments = _cli_arguments.parse(options.arguments)
     plan = lz.which(options.operation, **arguments)
+    function = getattr(lz.ops, options.operation.replace(".", "_"))
     rows = []
     for kernel in (plan.kernel_id, *plan.fallbacks):
         lz.lock(options.operation, kernel)
@@ -349,7 +314,7 @@ def _bench(options: argparse.Namespace) -> Report:
 
 
 def _tune(options: argparse.Namespace) -> Report:
-    return lz.tune(options.operation, samples=options.samples, **_arguments(options.arguments, options.device))
+    return lz.tune(options.operation, samples=options.samples, **_cli_arguments.parse(options.arguments, options.device))
 
 
 def _solve(options: argparse.Namespace) -> Report:
@@ -367,7 +332,7 @@ def _solve(options: argparse.Namespace) -> Report:
 
 
 def _freeze(options: argparse.Namespace) -> Report:
-    text = lz.freeze(options.output, [(options.operation, _arguments(options.arguments, options.device))])
+    text = lz.freeze(options.output, [(options.operation, _cli_arguments.parse(options.arguments, options.device))])
     rows = [(line,) for line in text.splitlines()]
     return Report((table(options.output, ("decisions",), rows),), {"path": options.output, "text": text})
 

@@ -1,0 +1,53 @@
+"""The command line `lz`: errors are one line with a remedy, never a traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def lz(*arguments, **options):
+    command = [sys.executable, "-m", "layerzero", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bench", "nope"), 'unknown operation "nope"'),
+        (("bench", "norm.rmss", "x=f32[4,64]"), "norm.rms"),
+        (("explain", "norm.rms", "x=f33[4,64]"), "unknown dtype 'f33' in 'x=f33[4,64]'; expected one of f64, f32"),
+        (("explain", "norm.rms", "x"), "expected NAME=VALUE"),
+        (("explain", "norm.rms", "x=f32[99999999,99999999]"), ""),
+        (("explain", "norm.rms", "x=f32[99999999999999999999]"), ""),
+        (("tune", "norm.rms", "x=f32[4,64]", "--samples", "-3"), "expected a number above 0, got '-3'"),
+        (("tune", "norm.rms", "x=f32[4,64]", "--samples", "99999999999999999999"), "expected a number above 0"),
+        (("bench", "norm.rms", "x=f32[4,64]", "--seconds", "nan"), "expected a number above 0, got 'nan'"),
+    ],
+)
+def test_errors_are_one_line(arguments, message):
+    result = lz(*arguments)
+    assert result.returncode in (1, 2) and message in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr and result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f64", "f32", "f16", "bf16", "f8_e4m3", "i64", "i32", "i8", "u8", "bool", "float32", "bfloat16"]
+)
+def test_dtype_names_of_the_documentation_are_accepted(dtype):
+    result = lz("explain", "embedding.lookup", f"table={dtype}[4,64]", "indices=i32[3]")
+    assert "unknown dtype" not in result.stderr and "Traceback" not in result.stderr, result.stderr
+
+
+def test_missing_ml_dtypes_is_named():
+    code = "import sys; sys.modules['ml_dtypes'] = None\nfrom layerzero.cli import main\nsys.exit(main(['explain', 'norm.rms', 'x=bf16[4,64]']))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1 and "pip install ml_dtypes" in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_closed_pipe_ends_the_program_quietly():
+    command = f"{sys.executable} -m layerzero kernels | head -1"
+    result = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=120)
+    assert result.stdout and result.stderr == "", result.stderr
+    assert result.returncode == 0
