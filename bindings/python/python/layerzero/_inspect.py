@@ -64,14 +64,29 @@ def explain(operation: str, /, *args: Any, device: str | None = None, **keywords
     plan = data.get("plan") or {}
     rows = []
     for candidate in data["candidates"]:
-        why = [f"{reason['code']}: {reason['sentence']}" for reason in candidate["reasons"]]
-        if candidate["runs_in"]:
-            why.append(f"runs in {candidate['runs_in']}")
-        if candidate["last_failure"]:
-            why.append(f"last failure: {candidate['last_failure']}")
-        rows.append((candidate["kernel"], candidate["chosen"], candidate["total"], "; ".join(why) or None))
+        rows.append((candidate["kernel"], candidate["chosen"], candidate["total"], "; ".join(_why(candidate)) or None))
     title = f"{operation}: {plan.get('kernel') or 'no kernel can run this call'}"
     return Explanation((table(title, ("kernel", "chosen", "score", "why"), rows),), data)
+
+
+def _why(candidate: dict[str, Any]) -> list[str]:
+    """Why a candidate is rejected, or what its score consists of."""
+    found = [f"{reason['code']}: {reason['sentence']}" for reason in candidate["reasons"]]
+    score = candidate["score"]
+    if not found and score:
+        found.append(f"priority {score['priority']:g}")
+        found += [f"{line['what']} ({line['source']}): {line['points']:+g}" for line in candidate["policy"]]
+        evidence = candidate["evidence"]
+        if evidence:
+            measured = f"measured {evidence['median_ns'] / 1e3:.4g} µs, median of {evidence['samples']} samples"
+            found.append(f"{measured}: {score['perf']:+.4g}")
+        terms = (("jit", "not compiled yet"), ("reliability", "recent failures"), ("transform", "conversions"), ("fusion", "fusion"))
+        found += [f"{about}: {score[term]:+.4g}" for term, about in terms if score[term]]
+    if candidate["runs_in"]:
+        found.append(f"runs in {candidate['runs_in']}")
+    if candidate["last_failure"]:
+        found.append(f"last failure: {candidate['last_failure']}")
+    return found
 
 
 def list_operations() -> list[str]:

@@ -1,4 +1,4 @@
-"""The examples of docs/operating.md run: Python, policies and commands."""
+"""The examples of docs/operating.md and docs/policy.md run: Python, policies and commands."""
 
 import os
 import re
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[4] / "docs" / "operating.md"
+DOCS = Path(__file__).parents[4] / "docs"
 BLOCKS = [
-    pytest.param(language, text, id=f"{language}-{number}")
-    for number, (language, text) in enumerate(re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.S | re.M))
+    pytest.param(language, text, id=f"{page}-{language}-{number}")
+    for page in ("operating", "policy")
+    for number, (language, text) in enumerate(
+        re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.S | re.M)
+    )
 ]
 
 
