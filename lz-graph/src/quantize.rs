@@ -34,6 +34,14 @@ impl Format {
         [Format::Int8, Format::Int4].into_iter().find(|format| format.name() == name)
     }
 
+    /// Inputs that share a scale unless stated otherwise. A scale per output feature is accurate enough for eight bits, not for four.
+    pub fn default_group(self) -> i64 {
+        match self {
+            Format::Int8 => 0,
+            Format::Int4 => 128,
+        }
+    }
+
     /// The schema's name of the format.
     pub fn name(self) -> &'static str {
         match self {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use lz_core::{Error, Reason, ReasonCode, TensorMut, TensorView};
 use lz_graph::compiled::MissingKernels;
+use lz_graph::quantize::{self, Format};
 use lz_graph::sizes::InputShape;
 use lz_graph::validate::Validation;
 use lz_graph::{CompiledModel, GraphError, LoadOptions, Options, RunInput};
 use lz_plugin::abi::{self, Output};
 
 use crate::call::{Failure, guarded};
+use crate::data;
 use crate::engine::Engine;
 use crate::output::hand_over_tensor;
 
@@ -46,11 +48,27 @@ pub fn model_share(handle: &ModelHandle) -> Box<ModelHandle> {
     Box::new(ModelHandle { model: handle.model.clone() })
 }
 
-fn options(optimize: bool, validation: &str) -> Result<Options, Error> {
-    let Some(validation) = Validation::from_name(validation) else {
+fn options(given: &data::ModelOptions<'_>) -> Result<Options, Error> {
+    let Some(validation) = Validation::from_name(given.validation) else {
         return Err(invalid("unknown validation; expected none, normal or strict"));
     };
-    Ok(Options { optimize, validation, ..Options::default() })
+    let quantization = quantization(given)?;
+    Ok(Options { optimize: given.optimize, validation, quantization, ..Options::default() })
+}
+
+fn quantization(given: &data::ModelOptions<'_>) -> Result<Option<quantize::Options>, Error> {
+    if given.weights.is_empty() {
+        if given.group >= 0 || given.int8_activations {
+            return Err(invalid("group and int8_activations need weights int8 or int4"));
+        }
+        return Ok(None);
+    }
+    let Some(format) = Format::from_name(given.weights) else {
+        return Err(invalid("unknown format of weights; expected int8 or int4"));
+    };
+    let group = if given.group < 0 { format.default_group() } else { given.group };
+    let (activations, tied) = (given.int8_activations, given.quantize_tied);
+    Ok(Some(quantize::Options { format, group, activations, tied }))
 }
 
 /// Compiles an ONNX file.
@@ -58,11 +76,10 @@ pub fn model_compile(
     handle: &mut ModelHandle,
     engine: &Engine,
     path: &str,
-    optimize: bool,
-    validation: &str,
+    given: &data::ModelOptions<'_>,
 ) -> *mut Failure {
     guarded(|| {
-        let options = options(optimize, validation)?;
+        let options = options(given)?;
         handle.set(CompiledModel::from_onnx(&engine.inner, Path::new(path), &options))
     })
 }
@@ -72,13 +89,18 @@ pub fn model_compile_bytes(
     handle: &mut ModelHandle,
     engine: &Engine,
     bytes: &[u8],
-    optimize: bool,
-    validation: &str,
+    given: &data::ModelOptions<'_>,
 ) -> *mut Failure {
     guarded(|| {
-        let options = options(optimize, validation)?;
+        let options = options(given)?;
         handle.set(CompiledModel::from_onnx_bytes(&engine.inner, bytes, &options))
     })
+}
+
+/// Linear layers of a model with quantized weights, one text each: bytes before and after, and the error of the weights.
+pub fn model_quantized_layers(handle: &ModelHandle) -> Vec<String> {
+    let layers = handle.model.iter().flat_map(|model| model.quantized_layers());
+    layers.map(ToString::to_string).collect()
 }
 
 /// Loads a saved model.

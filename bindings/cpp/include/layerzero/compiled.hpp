@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,23 @@ struct CompileOptions {
     bool optimize = true;
     /// Which findings stop the compilation: "none", "normal" (errors) or "strict" (warnings too; every pass is verified).
     std::string_view validation = "normal";
+    /// Store the weights of linear layers as integers: "int8" or "int4"; empty keeps them.
+    std::string_view weights = {};
+    /// Inputs that share a scale; 0 for all of an output feature. Default: 128 for int4, all for int8.
+    std::optional<std::int64_t> group = std::nullopt;
+    /// Compute with integers: the inputs of layers are quantized too. Needs int8 weights without groups.
+    bool int8_activations = false;
+    /// Also quantize weights that other operations use, such as tied embeddings.
+    bool quantize_tied = false;
+
+    [[nodiscard]] bridge::ModelOptions raw() const {
+        return {optimize,
+                detail::to_str(validation),
+                detail::to_str(weights),
+                group.value_or(-1),
+                int8_activations,
+                quantize_tied};
+    }
 };
 
 /// Options of `lz::load`.
@@ -61,8 +79,7 @@ class CompiledModel {
     /// Compiles an ONNX file. External data must be in its folder.
     static CompiledModel from_onnx(const Engine &engine, std::string_view path, CompileOptions options = {}) {
         CompiledModel model;
-        detail::check(bridge::model_compile(*model.model_, engine.raw(), detail::to_str(path), options.optimize,
-                                            detail::to_str(options.validation)));
+        detail::check(bridge::model_compile(*model.model_, engine.raw(), detail::to_str(path), options.raw()));
         return model;
     }
     /// Compiles an ONNX model in memory.
@@ -70,7 +87,7 @@ class CompiledModel {
                                    CompileOptions options = {}) {
         CompiledModel model;
         detail::check(bridge::model_compile_bytes(*model.model_, engine.raw(), {bytes.data(), bytes.size()},
-                                                  options.optimize, detail::to_str(options.validation)));
+                                                  options.raw()));
         return model;
     }
     /// Loads a model that `save` wrote. Its weights stay in the file, which must not be changed meanwhile.
@@ -130,6 +147,10 @@ class CompiledModel {
     [[nodiscard]] std::string graph() const { return std::string(bridge::model_graph(*model_)); }
     /// What validators found, with phase and severity.
     [[nodiscard]] std::vector<std::string> findings() const { return to_strings(bridge::model_findings(*model_)); }
+    /// Linear layers with quantized weights: bytes before and after, and the error of the weights.
+    [[nodiscard]] std::vector<std::string> quantized_layers() const {
+        return to_strings(bridge::model_quantized_layers(*model_));
+    }
     /// All stages for inputs like these: passes, memory, and the kernel of every step and why it was selected.
     [[nodiscard]] std::string explain(std::span<const ModelInput> inputs) const {
         std::vector<std::size_t> addresses;

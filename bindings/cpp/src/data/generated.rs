@@ -90,6 +90,18 @@ pub mod ffi {
         stored_only: bool,
     }
 
+    /// Options of compiling a model.
+    struct ModelOptions<'a> {
+        optimize: bool,
+        validation: &'a str,
+        /// `int8`, `int4`, or empty for weights as they are.
+        weights: &'a str,
+        /// Inputs that share a scale; 0 for all, negative for the default of the format.
+        group: i64,
+        int8_activations: bool,
+        quantize_tied: bool,
+    }
+
     /// A loaded dispatch table; `stale` is the reason why it is no longer used, empty while it is.
     struct TableInfo {
         path: String,

@@ -1270,9 +1270,9 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 
 ::lz::bridge::ModelHandle *lz$bridge$cxxbridge1$205$model_share(::lz::bridge::ModelHandle const &handle) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool optimize, ::rust::Str validation) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::ModelOptions const &options) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, bool optimize, ::rust::Str validation) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, ::lz::bridge::ModelOptions const &options) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$model_load(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool verify, bool refuse_missing_kernels) noexcept;
 
@@ -1283,6 +1283,8 @@ void lz$bridge$cxxbridge1$205$model_inputs(::lz::bridge::ModelHandle const &hand
 void lz$bridge$cxxbridge1$205$model_outputs(::lz::bridge::ModelHandle const &handle, ::rust::Vec<::rust::String> *return$) noexcept;
 
 void lz$bridge$cxxbridge1$205$model_graph(::lz::bridge::ModelHandle const &handle, ::rust::String *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$model_quantized_layers(::lz::bridge::ModelHandle const &handle, ::rust::Vec<::rust::String> *return$) noexcept;
 
 void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &handle, ::rust::Vec<::rust::String> *return$) noexcept;
 
@@ -1819,12 +1821,12 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return ::rust::Box<::lz::bridge::ModelHandle>::from_raw(lz$bridge$cxxbridge1$205$model_share(handle));
 }
 
-::lz::bridge::Failure *model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool optimize, ::rust::Str validation) noexcept {
-  return lz$bridge$cxxbridge1$205$model_compile(handle, engine, path, optimize, validation);
+::lz::bridge::Failure *model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::ModelOptions const &options) noexcept {
+  return lz$bridge$cxxbridge1$205$model_compile(handle, engine, path, options);
 }
 
-::lz::bridge::Failure *model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, bool optimize, ::rust::Str validation) noexcept {
-  return lz$bridge$cxxbridge1$205$model_compile_bytes(handle, engine, bytes, optimize, validation);
+::lz::bridge::Failure *model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, ::lz::bridge::ModelOptions const &options) noexcept {
+  return lz$bridge$cxxbridge1$205$model_compile_bytes(handle, engine, bytes, options);
 }
 
 ::lz::bridge::Failure *model_load(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool verify, bool refuse_missing_kernels) noexcept {
@@ -1850,6 +1852,12 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::rust::String model_graph(::lz::bridge::ModelHandle const &handle) noexcept {
   ::rust::MaybeUninit<::rust::String> return$;
   lz$bridge$cxxbridge1$205$model_graph(handle, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::rust::Vec<::rust::String> model_quantized_layers(::lz::bridge::ModelHandle const &handle) noexcept {
+  ::rust::MaybeUninit<::rust::Vec<::rust::String>> return$;
+  lz$bridge$cxxbridge1$205$model_quantized_layers(handle, &return$.value);
   return ::std::move(return$.value);
 }
 

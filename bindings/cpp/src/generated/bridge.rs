@@ -149,15 +149,13 @@ pub mod ffi {
             handle: &mut ModelHandle,
             engine: &Engine,
             path: &str,
-            optimize: bool,
-            validation: &str,
+            options: &ModelOptions,
         ) -> *mut Failure;
         fn model_compile_bytes(
             handle: &mut ModelHandle,
             engine: &Engine,
             bytes: &[u8],
-            optimize: bool,
-            validation: &str,
+            options: &ModelOptions,
         ) -> *mut Failure;
         fn model_load(
             handle: &mut ModelHandle,
@@ -170,6 +168,7 @@ pub mod ffi {
         fn model_inputs(handle: &ModelHandle) -> Vec<String>;
         fn model_outputs(handle: &ModelHandle) -> Vec<String>;
         fn model_graph(handle: &ModelHandle) -> String;
+        fn model_quantized_layers(handle: &ModelHandle) -> Vec<String>;
         fn model_findings(handle: &ModelHandle) -> Vec<String>;
         fn model_freeze(handle: &ModelHandle, text: &mut String) -> *mut Failure;
         unsafe fn model_explain(handle: &ModelHandle, inputs: &[usize], text: &mut String) -> *mut Failure;
@@ -196,6 +195,7 @@ pub mod ffi {
         type Tuned = crate::data::Tuned;
         type PerfDbInfo = crate::data::PerfDbInfo;
         type CircuitInfo = crate::data::CircuitInfo;
+        type ModelOptions<'a> = crate::data::ModelOptions<'a>;
         type TableInfo = crate::data::TableInfo;
         type PluginInfo = crate::data::PluginInfo;
         type KernelInfo = crate::data::KernelInfo;

@@ -132,6 +132,9 @@ def _parser() -> argparse.ArgumentParser:
         "--size", action="append", default=[], metavar="NAME=VALUE", help="a size to plan for, such as batch=4; default: 1"
     )
     one.add_argument("--strict", action="store_true", help="fail on warnings, and compare every pass with the reference")
+    one.add_argument("--weights", choices=("int8", "int4"), help="store the weights of linear layers as integers")
+    one.add_argument("--group", type=int, help="inputs that share a scale (default: 128 for int4, all for int8)")
+    one.add_argument("--activations", choices=("int8",), help="also quantize the inputs of layers, and compute with integers")
     one = add("perfdb", _perfdb, "show, export, import or delete stored measurements")
     one.add_argument("action", choices=("show", "export", "import", "prune"))
     one.add_argument("file", nargs="?", help="file to export to or import from")
@@ -345,7 +348,15 @@ def _compile(options: argparse.Namespace) -> Report | str:
             raise ValueError(f"expected NAME=VALUE, got {text!r}; for example batch=4")
         sizes[name] = int(value)
     if options.model.endswith(".onnx"):
-        compiled = lz.compile(options.model, validation="strict" if options.strict else "normal")
+        compiled = lz.compile(
+            options.model,
+            validation="strict" if options.strict else "normal",
+            weights=options.weights,
+            group=options.group,
+            activations=options.activations,
+        )
+    elif options.weights or options.activations or options.group is not None:
+        raise ValueError("--weights, --group and --activations need an ONNX model; a saved model keeps its weights")
     else:
         compiled = lz.load(options.model, verify=options.strict)
     samples = [SimpleNamespace(shape=shape) for shape in compiled.sample_shapes(**sizes)]
@@ -370,6 +381,11 @@ def _compile(options: argparse.Namespace) -> Report | str:
         table("outputs", ("name",), [(name,) for name in compiled.outputs]),
         table(options.model, ("what", "value"), facts.items()),
     ]
+    if compiled.accuracy is not None:
+        layers = [layer._asdict() for layer in compiled.accuracy.layers]
+        data["quantized"] = layers
+        columns = ("layer", "shape", "bytes before", "bytes after", "error", "kept")
+        tables.append(table("quantized layers", columns, [layer.values() for layer in layers]))
     if findings:
         tables.append(table("findings", ("phase", "severity", "validator", "message"), compiled.findings))
     return Report(tuple(tables), data)

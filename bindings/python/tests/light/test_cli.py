@@ -1,9 +1,12 @@
 """The command line `lz`: errors are one line with a remedy, never a traceback."""
 
+import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from onnx_writer import model, node, tensor, value
 
 
 def lz(*arguments, **options):
@@ -51,3 +54,15 @@ def test_closed_pipe_ends_the_program_quietly():
     result = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=120)
     assert result.stdout and result.stderr == "", result.stderr
     assert result.returncode == 0
+
+
+def test_weights_of_an_onnx_model_are_quantized(tmp_path):
+    weight = np.array([[1, -2], [0.5, 4], [3, 1], [-1, 2]], np.float32)
+    parts = [node("MatMul", "x w", "y")], [tensor("w", weight)], [value("x", "rows 4")], [value("y", "rows 2")]
+    (tmp_path / "model.onnx").write_bytes(model(*parts))
+    result = lz("compile", str(tmp_path / "model.onnx"), "--weights", "int8", "-o", str(tmp_path / "small.lz"), "--json")
+    assert result.returncode == 0, result.stderr
+    assert len(json.loads(result.stdout)["quantized"]) == 1
+    again = lz("compile", str(tmp_path / "small.lz"), "--weights", "int8")
+    assert again.returncode == 1 and "need an ONNX model" in again.stderr
+    assert lz("compile", str(tmp_path / "model.onnx"), "--group", "64").returncode == 1

@@ -1159,9 +1159,9 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::rust::Box<::lz::bridge::ModelHandle> model_share(::lz::bridge::ModelHandle const &handle) noexcept;
 
-::lz::bridge::Failure *model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool optimize, ::rust::Str validation) noexcept;
+::lz::bridge::Failure *model_compile(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::ModelOptions const &options) noexcept;
 
-::lz::bridge::Failure *model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, bool optimize, ::rust::Str validation) noexcept;
+::lz::bridge::Failure *model_compile_bytes(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Slice<::std::uint8_t const> bytes, ::lz::bridge::ModelOptions const &options) noexcept;
 
 ::lz::bridge::Failure *model_load(::lz::bridge::ModelHandle &handle, ::lz::bridge::Engine const &engine, ::rust::Str path, bool verify, bool refuse_missing_kernels) noexcept;
 
@@ -1172,6 +1172,8 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::rust::Vec<::rust::String> model_outputs(::lz::bridge::ModelHandle const &handle) noexcept;
 
 ::rust::String model_graph(::lz::bridge::ModelHandle const &handle) noexcept;
+
+::rust::Vec<::rust::String> model_quantized_layers(::lz::bridge::ModelHandle const &handle) noexcept;
 
 ::rust::Vec<::rust::String> model_findings(::lz::bridge::ModelHandle const &handle) noexcept;
 
