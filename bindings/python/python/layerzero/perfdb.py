@@ -116,11 +116,7 @@ def push(url: str, *, key: FilePath, file: FilePath | None = None) -> Report:
     the file of a private key, see `keygen`.
     """
     public = _native.public_signing_key(key)
-    if file is not None:
-        content = Path(file).read_bytes()
-        count = None
-    else:
-        content, count = snapshot()
+    content, count = snapshot(file)
     _write(url, content)
     _write(url + ".sig", _native.sign(content, key))
     data = {"url": url, "measurements": count, "bytes": len(content), "key": public}
@@ -155,11 +151,12 @@ def pull(url: str, *, keys: Sequence[str] = (), to: FilePath | None = None) -> R
     return Report((table("fetched", ("url", "file", "measurements", "bytes"), [tuple(data.values())]),), data)
 
 
-def snapshot() -> tuple[bytes, int]:
-    """The measurements of this machine as a database file, and their number."""
+def snapshot(file: FilePath | None = None) -> tuple[bytes, int]:
+    """The measurements of a database, by default of this machine, as one file, and their number. The write-ahead log of a database that
+    is in use is a file of its own, so that its bytes alone are not complete."""
     with tempfile.TemporaryDirectory(prefix="layerzero-") as folder:
         path = Path(folder) / "snapshot.sqlite"
-        count, _, _ = _native.perfdb_publish(path)
+        count, _, _ = _native.perfdb_publish(path) if file is None else _native.perfdb_merge(path, [file])
         return path.read_bytes(), count
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import layerzero as lz
+
 pytest.importorskip("numpy")
 
 TUNE = """
@@ -176,7 +178,11 @@ def test_measurements_without_a_trusted_signature_are_refused(tuned: Machine, tm
     # A file that is signed but no database.
     text = tmp_path / "text"
     text.write_text("not a database")
-    tuned.lz("perfdb", "push", str(published), "--database", str(text), "--key", str(tmp_path / "ours"))
+    assert "not a performance database" in tuned.lz(
+        "perfdb", "push", str(published), "--database", str(text), "--key", str(tmp_path / "ours"), code=1
+    )
+    published.write_bytes(text.read_bytes())
+    signature.write_bytes(lz._native.sign(text.read_bytes(), tmp_path / "ours"))
     refused("not a performance database", "--key", keys["ours"])
     # The keys of the settings.
     tuned.lz("perfdb", "push", str(published), "--key", str(tmp_path / "ours"))

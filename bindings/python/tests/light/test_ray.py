@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import sqlite3
 import subprocess
 import sys
@@ -16,7 +17,10 @@ pytest.importorskip("ray")
 # A cluster that ends with its standard input.
 CLUSTER = """
 import sys, ray
-ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False, logging_level="ERROR")
+ray.init(
+    num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False, logging_level="ERROR",
+    _node_ip_address="127.0.0.1",
+)
 print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 ray.shutdown()
@@ -28,7 +32,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     """The address of a cluster, and the environment of its processes."""
     home = tmp_path_factory.mktemp("ray")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("LAYERZERO_", "RAY_"))}
-    environment = {**clean, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "RAY_TMPDIR": "/tmp"}
+    environment = {
+        **clean,
+        "HOME": str(home),
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # The cluster accepts only the processes of this test.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    }
     with subprocess.Popen(
         [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
