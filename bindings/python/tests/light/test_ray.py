@@ -58,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
 
 
 def run(environment: dict[str, str], *arguments: str, code: int = 0) -> str:
-    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 

@@ -69,7 +69,7 @@ def _ray() -> Any:
     return ray
 
 
-def device_types(*, timeout: float = 60.0) -> list[DeviceType]:
+def device_types(*, timeout: float = 300.0) -> list[DeviceType]:
     """The types of devices of the cluster, each with the first node that has one."""
     ray = _ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
