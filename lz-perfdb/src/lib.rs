@@ -8,11 +8,14 @@
 
 mod bucket;
 mod confidence;
+mod diff;
 mod exchange;
 mod filter;
+mod fleet;
 mod fork;
 mod health_rows;
 mod measurements;
+mod merge;
 mod migrations;
 mod records;
 mod snapshot;
@@ -22,14 +25,20 @@ mod trial_rows;
 
 pub use bucket::{Bucket, MalformedBucket};
 pub use confidence::{AGE_HALF_LIFE_SECONDS, confidence, decay};
+pub use diff::{
+    CallDifference, Change, DiffOptions, Difference, KernelDifference, Measured, Side, VersionDifference, compare,
+    diff,
+};
 pub use exchange::{
     EXCHANGE_FORMAT, EXCHANGE_VERSION, ExportError, Exported, ImportError, ImportReport, RejectedLine,
 };
 pub use filter::{Filter, Invalidation};
+pub use fleet::{fleet_file, replace_fleet_file};
 pub use health_rows::{HealthReset, HealthRow, HealthScope, HealthState};
 pub use measurements::Query;
+pub use merge::{MergeError, MergeReport, merge};
 pub use migrations::SCHEMA_VERSION;
-pub use records::{Evidence, EvidenceKey, Measurement, Rejection, Setting, Timing};
+pub use records::{Evidence, EvidenceKey, Measurement, Rejection, Setting, Timing, device_type};
 pub use snapshot::OperationEvidence;
 pub use store::{ClosedReason, DropReason, Mode, OpenStatus, Opened, Options, PerfDb, Status, unix_now};
 pub use trial_marks::{Marks, collect_crashes};

@@ -1,6 +1,6 @@
 //! Stores, looks up, invalidates and prunes measurements.
 
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 
 use super::filter::seconds;
 use super::snapshot::OperationEvidence;
@@ -9,10 +9,10 @@ use super::{
     Timing,
 };
 
-const COLUMNS: &str = "operation, device_uuid, bucket, kernel, kernel_version, driver, toolkit, torch, layerzero, dtypes,
+pub(super) const COLUMNS: &str = "operation, device_uuid, bucket, kernel, kernel_version, driver, toolkit, torch, layerzero, dtypes,
      capabilities_hash, environment, median_ns, p95_ns, variance_ns2, samples, warmup_ns, measured_at, expires_at, valid";
 
-const KEY: &str = "operation = ?1 AND device_uuid = ?2 AND bucket = ?3 AND kernel = ?4 AND kernel_version = ?5
+pub(super) const KEY: &str = "operation = ?1 AND device_uuid = ?2 AND bucket = ?3 AND kernel = ?4 AND kernel_version = ?5
      AND driver = ?6 AND toolkit = ?7 AND torch = ?8 AND layerzero = ?9 AND dtypes = ?10 AND capabilities_hash = ?11
      AND environment = ?12";
 
@@ -168,7 +168,7 @@ fn collect(
 }
 
 /// Reads a row in the order of `COLUMNS`.
-fn evidence(row: &Row<'_>) -> rusqlite::Result<Option<Evidence>> {
+pub(super) fn evidence(row: &Row<'_>) -> rusqlite::Result<Option<Evidence>> {
     let bucket: Vec<u8> = row.get(2)?;
     let environment: String = row.get(11)?;
     let (Some(bucket), Ok(environment)) = (Bucket::from_bytes(&bucket), environment.parse()) else {
@@ -210,21 +210,7 @@ fn evidence(row: &Row<'_>) -> rusqlite::Result<Option<Evidence>> {
 pub(super) fn find(transaction: &Transaction<'_>, key: &EvidenceKey) -> rusqlite::Result<Option<Evidence>> {
     let sql = format!("SELECT {COLUMNS} FROM measurement WHERE {KEY}");
     let mut statement = transaction.prepare_cached(&sql)?;
-    let setting = &key.setting;
-    let values = params![
-        key.operation,
-        setting.device_uuid,
-        key.bucket.to_bytes(),
-        key.kernel,
-        key.kernel_version,
-        setting.driver,
-        setting.toolkit,
-        setting.torch,
-        setting.layerzero,
-        key.dtypes,
-        key.capabilities_hash,
-        key.environment.to_string(),
-    ];
+    let values = params_from_iter(key_values(key));
     Ok(statement.query_row(values, evidence).optional()?.flatten())
 }
 
@@ -238,35 +224,47 @@ fn merge(transaction: &Transaction<'_>, measurement: &Measurement) -> rusqlite::
     )
 }
 
+/// The columns of `KEY`.
+pub(super) fn key_values(key: &EvidenceKey) -> [Box<dyn ToSql + '_>; 12] {
+    let setting = &key.setting;
+    [
+        Box::new(&key.operation),
+        Box::new(&setting.device_uuid),
+        Box::new(key.bucket.to_bytes()),
+        Box::new(&key.kernel),
+        Box::new(&key.kernel_version),
+        Box::new(&setting.driver),
+        Box::new(&setting.toolkit),
+        Box::new(&setting.torch),
+        Box::new(&setting.layerzero),
+        Box::new(&key.dtypes),
+        Box::new(&key.capabilities_hash),
+        Box::new(key.environment.to_string()),
+    ]
+}
+
+/// The columns of `COLUMNS`.
+pub(super) fn row_values(evidence: &Evidence) -> impl Iterator<Item = Box<dyn ToSql + '_>> {
+    let timing = &evidence.timing;
+    let rest: [Box<dyn ToSql + '_>; 8] = [
+        Box::new(timing.median_ns),
+        Box::new(timing.p95_ns),
+        Box::new(timing.variance_ns2),
+        Box::new(seconds(timing.samples)),
+        Box::new(timing.warmup_ns),
+        Box::new(seconds(timing.measured_at)),
+        Box::new(evidence.expires_at.map(seconds)),
+        Box::new(evidence.valid),
+    ];
+    key_values(&evidence.key).into_iter().chain(rest)
+}
+
 /// Inserts or replaces a row.
 pub(super) fn upsert(transaction: &Transaction<'_>, evidence: &Evidence) -> rusqlite::Result<()> {
     let sql = format!(
         "INSERT OR REPLACE INTO measurement ({COLUMNS})
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)"
     );
-    let (key, timing) = (&evidence.key, &evidence.timing);
-    let setting = &key.setting;
-    transaction.prepare_cached(&sql)?.execute(params![
-        key.operation,
-        setting.device_uuid,
-        key.bucket.to_bytes(),
-        key.kernel,
-        key.kernel_version,
-        setting.driver,
-        setting.toolkit,
-        setting.torch,
-        setting.layerzero,
-        key.dtypes,
-        key.capabilities_hash,
-        key.environment.to_string(),
-        timing.median_ns,
-        timing.p95_ns,
-        timing.variance_ns2,
-        seconds(timing.samples),
-        timing.warmup_ns,
-        seconds(timing.measured_at),
-        evidence.expires_at.map(seconds),
-        evidence.valid,
-    ])?;
+    transaction.prepare_cached(&sql)?.execute(params_from_iter(row_values(evidence)))?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Bucket;
-use lz_core::device::{DeviceSpec, Environment};
+use lz_core::device::{DeviceSpec, Environment, Platform};
 
 /// The machine and software that a measurement is valid for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -33,6 +33,20 @@ impl Setting {
             torch: torch.to_owned(),
             layerzero: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+
+    /// The setting under which a fleet shares the measurements of all devices of one type.
+    pub fn of_type(device: &DeviceSpec, torch: &str) -> Setting {
+        Setting { device_uuid: device_type(device), ..Setting::of(device, torch) }
+    }
+}
+
+/// The name that equal devices of several machines have in common: the identity of a CPU, which depends on its model, or the name and
+/// the architecture of an accelerator.
+pub fn device_type(device: &DeviceSpec) -> String {
+    match device.platform() {
+        Platform::Cpu => device.uuid.clone(),
+        _ => format!("{} {}", device.name, device.hardware_signature()),
     }
 }
 

@@ -425,6 +425,19 @@ void measuring() {
     const lz::Engine elsewhere;
     elsewhere.open_perfdb((folder / "elsewhere.db").string());
     CHECK(elsewhere.import_perfdb(lines) == next.perfdb()->measurements);
+    const std::string merged = folder / "merged.db";
+    for (int repetition = 0; repetition < 2; ++repetition) {
+        CHECK(lz::Engine::merge_perfdb(merged, {database, (folder / "elsewhere.db").string()}) ==
+              next.perfdb()->measurements);
+    }
+    const lz::PerfDbDifference same = next.diff_perfdb(database, merged);
+    CHECK(same.compared >= 1 && same.calls.empty() && same.slower == 0 && same.decisions_changed == 0);
+    try {
+        (void)next.diff_perfdb(database + "@color=red", merged);
+        CHECK(!"an unknown field must be rejected");
+    } catch (const lz::ConfigurationError &error) {
+        CHECK(std::string(error.what()).find("color") != std::string::npos);
+    }
     const lz::Engine nowhere;
     try {
         nowhere.open_perfdb(folder.string()); // a folder, not a file

@@ -27,6 +27,7 @@ const LIGHT: Group = Group {
         "typos==1.51.1",
         "opentelemetry-sdk>=1.30,<2",
         "opentelemetry-exporter-otlp-proto-http>=1.30,<2",
+        "fsspec>=2024.2",
     ],
 };
 

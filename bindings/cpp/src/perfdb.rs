@@ -1,15 +1,16 @@
 //! Tuning and the measurement database (PerfDB) as plain data for C++.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lz_core::{Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run};
 use lz_engine::Engine as Inner;
 use lz_engine::tune::{Outcome, TuneOptions};
-use lz_perfdb::{Filter, Mode, PerfDb};
+use lz_perfdb::{Change, DiffOptions, Filter, Mode, PerfDb, Side};
 
 use crate::call::{Failure, guarded, reason};
 use crate::data;
@@ -121,6 +122,77 @@ pub fn engine_import_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mu
         let report = db.import_file(Path::new(path)).map_err(|why| refuse(path, why.to_string()))?;
         engine.inner.refresh_evidence();
         *count = report.stored as u64;
+        Ok(())
+    })
+}
+
+/// Compares the measurements of two databases, or of two environments (`FILE@torch=2.14`).
+pub fn engine_diff_perfdb(
+    engine: &Engine,
+    before: &str,
+    after: &str,
+    threshold: f64,
+    found: &mut data::PerfDbDifference,
+) -> *mut Failure {
+    guarded(|| {
+        let side = |text: &str| Side::parse(text).map_err(|message| refuse(text, message));
+        let options = DiffOptions { threshold, ..DiffOptions::default() };
+        let difference = lz_perfdb::diff(&side(before)?, &side(after)?, options)
+            .map_err(|error| refuse("perfdb", error.to_string()))?;
+        (found.compared, found.slower) = (difference.compared as u64, difference.slower as u64);
+        found.faster = difference.faster as u64;
+        found.decisions_changed = difference.decisions_changed as u64;
+        let registry = engine.inner.registry();
+        found.calls = difference
+            .calls
+            .into_iter()
+            .map(|call| data::CallDifference {
+                sizes: registry
+                    .operation(&call.operation)
+                    .map(|operation| lz_serve::bucket_text(operation, &call.bucket))
+                    .unwrap_or_default(),
+                operation: call.operation,
+                dtypes: call.dtypes,
+                device: call.device,
+                before: call.before,
+                after: call.after,
+                ratio: call.ratio,
+                change: change(call.change),
+                kernels: call.kernels.iter().map(kernel_difference).collect(),
+            })
+            .collect();
+        Ok(())
+    })
+}
+
+fn kernel_difference(kernel: &lz_perfdb::KernelDifference) -> data::KernelDifference {
+    let time = |side: &Option<lz_perfdb::Measured>| side.as_ref().map_or(0.0, |one| one.median_ns);
+    let samples = |side: &Option<lz_perfdb::Measured>| side.as_ref().map_or(0, |one| one.samples);
+    data::KernelDifference {
+        kernel: kernel.kernel.clone(),
+        before_ns: time(&kernel.before),
+        after_ns: time(&kernel.after),
+        before_samples: samples(&kernel.before),
+        after_samples: samples(&kernel.after),
+        change: change(kernel.change),
+    }
+}
+
+fn change(change: Change) -> String {
+    match change {
+        Change::None => "none",
+        Change::Slower => "slower",
+        Change::Faster => "faster",
+    }
+    .to_owned()
+}
+
+/// Merges databases into one; `count` receives the number of measurements.
+pub fn merge_perfdb(into: &str, files: &[&str], count: &mut u64) -> *mut Failure {
+    guarded(|| {
+        let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+        let merged = lz_perfdb::merge(Path::new(into), &files, &BTreeMap::new());
+        *count = merged.map_err(|error| refuse(into, error.to_string()))?.measurements as u64;
         Ok(())
     })
 }

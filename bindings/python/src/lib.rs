@@ -11,6 +11,7 @@ mod dynamic_call;
 mod engine;
 mod error;
 mod fastcall;
+mod fleet;
 mod function;
 #[rustfmt::skip]
 mod generated;
@@ -77,6 +78,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     torch_norm::add(module)?;
     control::add(module)?;
     prepare::add(module)?;
+    fleet::add(module)?;
     private::add(module)?;
     tensor::add(module)?;
     runtime::add(module)?;

@@ -19,7 +19,7 @@ use crate::inspect::{context, operation};
 use crate::selection::Selection;
 
 /// The performance database.
-fn database() -> PyResult<Arc<PerfDb>> {
+pub fn database() -> PyResult<Arc<PerfDb>> {
     engine()?
         .perfdb()
         .ok_or_else(|| PyValueError::new_err("the performance database is disabled: perfdb.enabled is false"))

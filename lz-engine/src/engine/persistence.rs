@@ -19,7 +19,7 @@ use crate::selection::devices::{Devices, host};
 use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use lz_core::device::{DeviceSpec, Environment, Platform};
 use lz_perfdb::collect_crashes;
-use lz_perfdb::{ClosedReason, DropReason, Filter, HealthScope, Mode, PerfDb};
+use lz_perfdb::{ClosedReason, DropReason, Filter, HealthScope, Mode, Options, PerfDb, fleet_file};
 
 /// Delay between a change of health and writing it, so that changes are batched.
 const SAVE_DELAY: Duration = Duration::from_millis(200);
@@ -100,6 +100,12 @@ fn expanded(path: &str) -> PathBuf {
         (Some(rest), Some(home)) => home.join(rest),
         _ => PathBuf::from(path),
     }
+}
+
+/// The measurements of other machines, if there are any. The file is opened at each load, because `pull` replaces it.
+fn open_fleet(database: &Path) -> Option<PerfDb> {
+    let path = fleet_file(database);
+    path.is_file().then(|| PerfDb::open_with(path, Options { read_only: true, ..Options::default() }).db)
 }
 
 impl Shared {
@@ -189,11 +195,16 @@ impl Shared {
             .collect();
         let devices = devices_of(&snapshot);
         // Backends register one after the other, and a new database is empty: skip the query.
-        let evidence = if db.count(&Filter::default()) == 0 {
+        let names = operations.iter().copied();
+        let mut evidence = if db.count(&Filter::default()) == 0 {
             StoredEvidence::default()
         } else {
-            StoredEvidence::load(&db, devices, operations.iter().copied(), &persistence.torch, environment)
+            StoredEvidence::load(&db, devices.iter().copied(), names.clone(), &persistence.torch, environment)
         };
+        if let Some(fleet) = open_fleet(db.path()) {
+            let fleet = StoredEvidence::load_fleet(&fleet, devices, names, &persistence.torch, environment);
+            evidence = evidence.with_fleet(fleet);
+        }
         let evidence: Option<Arc<dyn Evidence>> =
             if evidence.is_empty() { None } else { Some(Arc::new(evidence)) };
         let change = |parts: SnapshotParts| {

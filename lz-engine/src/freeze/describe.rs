@@ -6,9 +6,10 @@ use crate::selection::decide;
 use crate::selection::filter::{self, FilterVisitor};
 use crate::selection::operation_table::AxisCells;
 use crate::selection::score::PerfTerms;
-use lz_core::context::{Context, FRESH_ALIGNMENT, Field, FieldKind, Store};
+use lz_core::context::{Context, FRESH_ALIGNMENT, Field, FieldKind, Store, dtype_of};
 use lz_core::device::Platform;
 use lz_core::expression_names;
+use lz_core::mode::ModeFlag;
 use lz_core::reason::Reason;
 
 /// `T=bf16 batch=2..4 seq>=2049 …`, then the rules and the kernel's conditions that vary within the cell.
@@ -44,17 +45,63 @@ pub(super) fn cell(call: &Call<'_>, kernel: &CompiledKernel) -> String {
 fn range(field: &Field, cells: Option<&AxisCells>, context: &Context) -> Option<String> {
     let size = context.raw(field.store) as i64;
     let name = &field.name;
-    let Some(AxisCells::Cut(cuts)) = cells else { return Some(format!("{name}={size}")) };
-    let position = cuts.partition_point(|cut| *cut <= size);
-    let low = position.checked_sub(1).and_then(|before| cuts.get(before));
-    let high = cuts.get(position).map(|next| next - 1);
-    match (low, high) {
+    match bounds(cells, size) {
         (None, None) => None,
         (None, Some(high)) => Some(format!("{name}<={high}")),
         (Some(low), None) => Some(format!("{name}>={low}")),
-        (Some(low), Some(high)) if *low == high => Some(format!("{name}={low}")),
+        (Some(low), Some(high)) if low == high => Some(format!("{name}={low}")),
         (Some(low), Some(high)) => Some(format!("{name}={low}..{high}")),
     }
+}
+
+/// The cell as a policy condition: axes, dtypes, params, optional inputs, platform and mode. Strides and scalar params have no form in
+/// conditions, so several decisions may have the same one.
+pub(super) fn condition(call: &Call<'_>) -> String {
+    let table = call.table;
+    let mut parts: Vec<String> = Vec::new();
+    let flag = |name: &str, is_set: bool| if is_set { name.to_owned() } else { format!("not {name}") };
+    for field in table.info.fields.iter() {
+        let (name, raw) = (&field.name, call.context.raw(field.store));
+        match (field.store, &field.kind) {
+            (Store::Axis(axis), _) => {
+                let bounds = bounds(table.axes.get(usize::from(axis)), raw as i64);
+                parts.extend(bounds.0.map(|low| format!("{name} >= {low}")));
+                parts.extend(bounds.1.map(|high| format!("{name} <= {high}")));
+            }
+            (Store::Scalar(_), _) | (_, FieldKind::Digest | FieldKind::Strides) => {}
+            (_, FieldKind::Device) => {
+                let platform = Platform::ALL.into_iter().find(|known| *known as u64 == raw & 0b111);
+                parts.extend(platform.map(|platform| format!("platform == \"{}\"", platform.name())));
+            }
+            (_, FieldKind::Bool | FieldKind::Given) => parts.push(flag(name, raw == 1)),
+            (_, FieldKind::DType) => {
+                let dtype = dtype_of(raw);
+                parts.extend(dtype.map(|dtype| format!("{name} == \"{dtype}\"")));
+            }
+            (_, FieldKind::Int) => {
+                parts.push(format!("{name} == {}", expression_names::show(field, call.context)))
+            }
+            (_, FieldKind::Enum(_)) => {
+                parts.push(format!("{name} == \"{}\"", expression_names::show(field, call.context)));
+            }
+            _ => {}
+        }
+    }
+    let modes = [
+        ("deterministic", ModeFlag::Deterministic),
+        ("capturing", ModeFlag::Capturing),
+        ("tp_invariant", ModeFlag::TensorParallelInvariant),
+    ];
+    parts.extend(modes.map(|(name, mode)| flag(name, call.mode.has(mode))));
+    parts.join(" and ")
+}
+
+/// The smallest and the largest size of the cell of a size.
+fn bounds(cells: Option<&AxisCells>, size: i64) -> (Option<i64>, Option<i64>) {
+    let Some(AxisCells::Cut(cuts)) = cells else { return (Some(size), Some(size)) };
+    let position = cuts.partition_point(|cut| *cut <= size);
+    let low = position.checked_sub(1).and_then(|before| cuts.get(before)).copied();
+    (low, cuts.get(position).map(|next| next - 1))
 }
 
 fn strides(field: &Field, context: &Context, aligned: bool) -> Option<String> {

@@ -3,6 +3,7 @@
 //! While an engine records, each new decision is recorded; cache hits cost nothing. Records do not depend on the order of calls: a decision
 //! is identified by its cell and by the conditions of its kernel that vary within the cell.
 
+mod adopt;
 mod describe;
 mod digest;
 
@@ -23,6 +24,8 @@ use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_files as files;
 
+pub use adopt::AdoptableDecision;
+
 /// Maximum number of recorded decisions.
 const MAX_RECORDED: usize = 100_000;
 
@@ -36,6 +39,8 @@ struct DecisionLog {
 #[derive(Debug, Clone)]
 struct RecordedDecision {
     decision: LockedDecision,
+    /// Its cell as a policy condition.
+    condition: String,
     operation: &'static OperationInfo,
     context: Context,
     mode: Mode,
@@ -72,7 +77,8 @@ fn recorded(call: &Call<'_>, position: u16) -> Option<RecordedDecision> {
         kernel_version: kernel.spec().version.clone(),
         fallbacks: describe::fallbacks(call, position),
     };
-    Some(RecordedDecision { decision, operation: info, context: *call.context, mode: call.mode })
+    let condition = describe::condition(call);
+    Some(RecordedDecision { decision, condition, operation: info, context: *call.context, mode: call.mode })
 }
 
 /// A decision that differs, and why.

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::env::Environment;
 use super::file::Document;
 use super::layer::{Layer, NotASetting, SettingInput};
-use super::{Policy, Provenance};
+use super::{Policy, Provenance, Rule};
 
 /// A value of the configuration and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,6 +128,14 @@ impl PolicyStack {
     /// Removes a lock, whatever its source.
     pub fn unlock(&self, operation: &str) {
         self.change(|layers| layers.calls.unlock(operation));
+    }
+
+    /// Replaces the rules of calls that have this name.
+    pub fn set_rules(&self, name: &str, rules: Vec<Rule>) {
+        self.change(|layers| {
+            layers.calls.rules.retain(|rule| rule.name != name);
+            layers.calls.rules.extend(rules);
+        });
     }
 
     /// The merged layers.

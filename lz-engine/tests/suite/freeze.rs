@@ -1,5 +1,6 @@
 //! The lockfile of a run: identical bytes in every process, and exact differences.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::engine_support::{Shape, attend, engine, entry, run, spec};
@@ -104,6 +105,42 @@ fn modes_have_separate_decisions() {
     let contexts: Vec<String> = engine.freeze().decisions().map(|one| one.context.clone()).collect();
     assert_eq!(contexts.len(), 2);
     assert!(contexts.iter().any(|context| context.contains("(strict)")), "{contexts:?}");
+}
+
+#[test]
+fn adopted_decisions_are_those_of_the_other_engine() {
+    let leader = engine(kernels());
+    let wanted = frozen(&leader, &shapes());
+    let used = |lockfile: &Lockfile| -> Vec<(String, String)> {
+        lockfile.decisions().map(|one| (one.context.clone(), one.kernel.clone())).collect()
+    };
+    let kernels_used: BTreeSet<String> = used(&wanted).into_iter().map(|(_, kernel)| kernel).collect();
+    assert_eq!(kernels_used.len(), 3, "an operation with several kernels: {kernels_used:?}");
+
+    // Another engine would select the reference for every call.
+    let follower = engine_preferring_reference();
+    let own = frozen(&follower, &shapes());
+    assert!(used(&own).iter().any(|one| !used(&wanted).contains(one)), "{own:?}");
+
+    follower.adopt_decisions(&leader.adoptable_decisions()).unwrap();
+    let kernel = |engine: &Engine, shape: &Shape| {
+        engine.which(attend(), &shape.context()).map(|plan| plan.kernel).unwrap()
+    };
+    for shape in shapes() {
+        assert_eq!(kernel(&follower, &shape), kernel(&leader, &shape), "{shape:?}");
+    }
+    follower.adopt_decisions(&[]).unwrap();
+    assert_eq!(kernel(&follower, &shapes()[0]), kernel(&engine_preferring_reference(), &shapes()[0]));
+
+    let mut unknown = leader.adoptable_decisions();
+    unknown[0].condition = "color == 3".to_owned();
+    assert!(follower.adopt_decisions(&unknown).unwrap_err().has(ReasonCode::PolicyInvalid));
+}
+
+fn engine_preferring_reference() -> Engine {
+    let mut kernels = kernels();
+    kernels[0].priority = 90;
+    engine(kernels)
 }
 
 #[test]

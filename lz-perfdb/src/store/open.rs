@@ -179,12 +179,12 @@ impl PerfDb {
             Some(_in_use) => open_backing(&path, options),
             None => closed(forked()),
         };
-        report(&path, &status);
+        report(&path, &status, options);
         Opened { db: PerfDb::new(path, options, backing), status }
     }
 }
 
-fn report(path: &Path, status: &OpenStatus) {
+fn report(path: &Path, status: &OpenStatus, options: Options) {
     let path = path.display();
     match status {
         OpenStatus::Created => tracing::debug!(target: "lz::perfdb", %path, "performance database created"),
@@ -197,6 +197,9 @@ fn report(path: &Path, status: &OpenStatus) {
         OpenStatus::Quarantined { kept_as, why } => {
             let kept_as = kept_as.display();
             tracing::warn!(target: "lz::perfdb", %path, %kept_as, %why, "performance database was damaged: renamed, and a new one created");
+        }
+        OpenStatus::ReadOnly { .. } if options.read_only => {
+            tracing::debug!(target: "lz::perfdb", %path, "performance database opened for reading")
         }
         OpenStatus::ReadOnly { why } => {
             tracing::warn!(target: "lz::perfdb", %path, %why, "performance database is read-only")

@@ -17,7 +17,7 @@ mod report;
 mod routes;
 mod server;
 
-pub use data::Source;
+pub use data::{Source, bucket_text};
 pub use registration::{Process, processes};
 pub use report::report;
 pub use server::{Server, serve};

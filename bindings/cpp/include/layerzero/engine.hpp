@@ -93,6 +93,38 @@ struct PerfDb {
     std::uint64_t dropped_writes = 0; ///< since it was opened
 };
 
+/// The times of one kernel in two databases.
+struct KernelDifference {
+    std::string kernel;
+    double before_ns = 0.0;           ///< median; 0 if it was not measured
+    double after_ns = 0.0;            ///< median; 0 if it was not measured
+    std::uint64_t before_samples = 0; ///< number of samples
+    std::uint64_t after_samples = 0;  ///< number of samples
+    std::string change;               ///< "none", "slower" or "faster"
+};
+
+/// A call whose times or whose fastest kernel changed.
+struct CallDifference {
+    std::string operation;
+    std::string dtypes;
+    std::string sizes;                     ///< the bucket of sizes in words
+    std::string device;
+    std::string before;                    ///< the fastest kernel before
+    std::string after;                     ///< the fastest kernel after
+    double ratio = 1.0;                    ///< time of the fastest kernel after, divided by that before
+    std::string change;                    ///< "none", "slower" or "faster"
+    std::vector<KernelDifference> kernels; ///< all kernels of the call
+};
+
+/// The differences between the measurements of two databases.
+struct PerfDbDifference {
+    std::vector<CallDifference> calls;   ///< calls that changed, slower ones first
+    std::uint64_t compared = 0;          ///< number of calls measured in both
+    std::uint64_t slower = 0;            ///< number of calls whose fastest kernel is slower than before
+    std::uint64_t faster = 0;            ///< number of calls whose fastest kernel is faster than before
+    std::uint64_t decisions_changed = 0; ///< number of calls with another fastest kernel
+};
+
 /// A circuit breaker with recorded failures.
 struct Circuit {
     std::string scope;          ///< "kernel", "backend" or "device"
@@ -329,6 +361,35 @@ class Engine {
     std::uint64_t import_perfdb(std::string_view path) const {
         std::uint64_t count = 0;
         detail::check(bridge::engine_import_perfdb(*engine_, detail::to_str(path), count));
+        return count;
+    }
+
+    /// Compares the measurements of two database files, or of environments of one (`FILE@torch=2.14,driver=580`). A difference counts
+    /// if it exceeds the threshold (0.05 for 5 percent) and the noise.
+    [[nodiscard]] PerfDbDifference diff_perfdb(std::string_view before, std::string_view after,
+                                               double threshold = 0.05) const {
+        bridge::PerfDbDifference found{};
+        detail::check(
+            bridge::engine_diff_perfdb(*engine_, detail::to_str(before), detail::to_str(after), threshold, found));
+        PerfDbDifference difference{{}, found.compared, found.slower, found.faster, found.decisions_changed};
+        for (const bridge::CallDifference &call : found.calls) {
+            CallDifference one{std::string(call.operation), std::string(call.dtypes), std::string(call.sizes),
+                               std::string(call.device),    std::string(call.before), std::string(call.after),
+                               call.ratio,                  std::string(call.change), {}};
+            for (const bridge::KernelDifference &kernel : call.kernels) {
+                one.kernels.push_back({std::string(kernel.kernel), kernel.before_ns, kernel.after_ns,
+                                       kernel.before_samples, kernel.after_samples, std::string(kernel.change)});
+            }
+            difference.calls.push_back(std::move(one));
+        }
+        return difference;
+    }
+    /// Merges database files of several machines into one, which is created or, if it exists, also merged. Nothing is lost, and a file
+    /// that is merged again counts once. Returns the number of measurements.
+    static std::uint64_t merge_perfdb(std::string_view into, std::initializer_list<std::string_view> files) {
+        const std::vector<rust::Str> texts = to_strs({files.begin(), files.size()});
+        std::uint64_t count = 0;
+        detail::check(bridge::merge_perfdb(detail::to_str(into), {texts.data(), texts.size()}, count));
         return count;
     }
 

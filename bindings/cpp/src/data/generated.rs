@@ -77,6 +77,38 @@ pub mod ffi {
         dropped_writes: u64,
     }
 
+    /// The times of one kernel in two databases; 0 samples where it was not measured. The change is "none", "slower" or "faster".
+    struct KernelDifference {
+        kernel: String,
+        before_ns: f64,
+        after_ns: f64,
+        before_samples: u64,
+        after_samples: u64,
+        change: String,
+    }
+
+    /// A call that changed between two databases, with the fastest kernels.
+    struct CallDifference {
+        operation: String,
+        dtypes: String,
+        sizes: String,
+        device: String,
+        before: String,
+        after: String,
+        ratio: f64,
+        change: String,
+        kernels: Vec<KernelDifference>,
+    }
+
+    /// The differences between two databases.
+    struct PerfDbDifference {
+        calls: Vec<CallDifference>,
+        compared: u64,
+        slower: u64,
+        faster: u64,
+        decisions_changed: u64,
+    }
+
     /// A circuit breaker with recorded failures: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
     struct CircuitInfo {
         scope: String,

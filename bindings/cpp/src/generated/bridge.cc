@@ -1238,6 +1238,10 @@ void lz$bridge$cxxbridge1$205$engine_perfdb(::lz::bridge::Engine const &engine, 
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_diff_perfdb(::lz::bridge::Engine const &engine, ::rust::Str before, ::rust::Str after, double threshold, ::lz::bridge::PerfDbDifference &found) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$merge_perfdb(::rust::Str into, ::rust::Slice<::rust::Str const> files, ::std::uint64_t &count) noexcept;
+
 void lz$bridge$cxxbridge1$205$engine_circuits(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::CircuitInfo> *return$) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_reset_kernel(::lz::bridge::Engine const &engine, ::rust::Str name, ::std::uint64_t &count) noexcept;
@@ -1749,6 +1753,14 @@ void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) 
 
 ::lz::bridge::Failure *engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept {
   return lz$bridge$cxxbridge1$205$engine_import_perfdb(engine, path, count);
+}
+
+::lz::bridge::Failure *engine_diff_perfdb(::lz::bridge::Engine const &engine, ::rust::Str before, ::rust::Str after, double threshold, ::lz::bridge::PerfDbDifference &found) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_diff_perfdb(engine, before, after, threshold, found);
+}
+
+::lz::bridge::Failure *merge_perfdb(::rust::Str into, ::rust::Slice<::rust::Str const> files, ::std::uint64_t &count) noexcept {
+  return lz$bridge$cxxbridge1$205$merge_perfdb(into, files, count);
 }
 
 ::rust::Vec<::lz::bridge::CircuitInfo> engine_circuits(::lz::bridge::Engine const &engine) noexcept {

@@ -126,6 +126,14 @@ pub mod ffi {
         fn engine_perfdb(engine: &Engine) -> PerfDbInfo;
         fn engine_export_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure;
         fn engine_import_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure;
+        fn engine_diff_perfdb(
+            engine: &Engine,
+            before: &str,
+            after: &str,
+            threshold: f64,
+            found: &mut PerfDbDifference,
+        ) -> *mut Failure;
+        fn merge_perfdb(into: &str, files: &[&str], count: &mut u64) -> *mut Failure;
         fn engine_circuits(engine: &Engine) -> Vec<CircuitInfo>;
         fn engine_reset_kernel(engine: &Engine, name: &str, count: &mut u64) -> *mut Failure;
         fn engine_load_table(engine: &Engine, path: &str) -> *mut Failure;
@@ -194,6 +202,9 @@ pub mod ffi {
         type Measured = crate::data::Measured;
         type Tuned = crate::data::Tuned;
         type PerfDbInfo = crate::data::PerfDbInfo;
+        type KernelDifference = crate::data::KernelDifference;
+        type CallDifference = crate::data::CallDifference;
+        type PerfDbDifference = crate::data::PerfDbDifference;
         type CircuitInfo = crate::data::CircuitInfo;
         type ModelOptions<'a> = crate::data::ModelOptions<'a>;
         type TableInfo = crate::data::TableInfo;

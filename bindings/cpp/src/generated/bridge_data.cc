@@ -802,6 +802,9 @@ namespace lz {
     struct Measured;
     struct Tuned;
     struct PerfDbInfo;
+    struct KernelDifference;
+    struct CallDifference;
+    struct PerfDbDifference;
     struct CircuitInfo;
     struct ModelOptions;
     struct TableInfo;
@@ -927,6 +930,53 @@ struct PerfDbInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$KernelDifference
+#define CXXBRIDGE1_STRUCT_lz$bridge$KernelDifference
+// The times of one kernel in two databases; 0 samples where it was not measured. The change is "none", "slower" or "faster".
+struct KernelDifference final {
+  ::rust::String kernel;
+  double before_ns CXX_DEFAULT_VALUE(0);
+  double after_ns CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t before_samples CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t after_samples CXX_DEFAULT_VALUE(0);
+  ::rust::String change;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$KernelDifference
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CallDifference
+#define CXXBRIDGE1_STRUCT_lz$bridge$CallDifference
+// A call that changed between two databases, with the fastest kernels.
+struct CallDifference final {
+  ::rust::String operation;
+  ::rust::String dtypes;
+  ::rust::String sizes;
+  ::rust::String device;
+  ::rust::String before;
+  ::rust::String after;
+  double ratio CXX_DEFAULT_VALUE(0);
+  ::rust::String change;
+  ::rust::Vec<::lz::bridge::KernelDifference> kernels;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CallDifference
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$PerfDbDifference
+#define CXXBRIDGE1_STRUCT_lz$bridge$PerfDbDifference
+// The differences between two databases.
+struct PerfDbDifference final {
+  ::rust::Vec<::lz::bridge::CallDifference> calls;
+  ::std::uint64_t compared CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t slower CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t faster CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t decisions_changed CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$PerfDbDifference
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
@@ -1150,6 +1200,26 @@ void cxxbridge1$rust_vec$lz$bridge$Measured$drop(::rust::Vec<::lz::bridge::Measu
 void cxxbridge1$rust_vec$lz$bridge$Measured$reserve_total(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t new_cap) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$Measured$set_len(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t len) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$Measured$truncate(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t len) noexcept;
+
+void cxxbridge1$rust_vec$lz$bridge$KernelDifference$new(::rust::Vec<::lz::bridge::KernelDifference> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$KernelDifference$drop(::rust::Vec<::lz::bridge::KernelDifference> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$KernelDifference$len(::rust::Vec<::lz::bridge::KernelDifference> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$KernelDifference$capacity(::rust::Vec<::lz::bridge::KernelDifference> const *ptr) noexcept;
+::lz::bridge::KernelDifference const *cxxbridge1$rust_vec$lz$bridge$KernelDifference$data_const(::rust::Vec<::lz::bridge::KernelDifference> const *ptr) noexcept;
+::lz::bridge::KernelDifference *cxxbridge1$rust_vec$lz$bridge$KernelDifference$data_mut(::rust::Vec<::lz::bridge::KernelDifference> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$KernelDifference$reserve_total(::rust::Vec<::lz::bridge::KernelDifference> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$KernelDifference$set_len(::rust::Vec<::lz::bridge::KernelDifference> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$KernelDifference$truncate(::rust::Vec<::lz::bridge::KernelDifference> *ptr, ::std::size_t len) noexcept;
+
+void cxxbridge1$rust_vec$lz$bridge$CallDifference$new(::rust::Vec<::lz::bridge::CallDifference> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CallDifference$drop(::rust::Vec<::lz::bridge::CallDifference> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CallDifference$len(::rust::Vec<::lz::bridge::CallDifference> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CallDifference$capacity(::rust::Vec<::lz::bridge::CallDifference> const *ptr) noexcept;
+::lz::bridge::CallDifference const *cxxbridge1$rust_vec$lz$bridge$CallDifference$data_const(::rust::Vec<::lz::bridge::CallDifference> const *ptr) noexcept;
+::lz::bridge::CallDifference *cxxbridge1$rust_vec$lz$bridge$CallDifference$data_mut(::rust::Vec<::lz::bridge::CallDifference> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CallDifference$reserve_total(::rust::Vec<::lz::bridge::CallDifference> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CallDifference$set_len(::rust::Vec<::lz::bridge::CallDifference> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CallDifference$truncate(::rust::Vec<::lz::bridge::CallDifference> *ptr, ::std::size_t len) noexcept;
 
 void cxxbridge1$rust_vec$lz$bridge$CallCount$new(::rust::Vec<::lz::bridge::CallCount> const *ptr) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$CallCount$drop(::rust::Vec<::lz::bridge::CallCount> *ptr) noexcept;
@@ -1487,6 +1557,78 @@ void Vec<::lz::bridge::Measured>::set_len(::std::size_t len) noexcept {
 template <>
 void Vec<::lz::bridge::Measured>::truncate(::std::size_t len) {
   return cxxbridge1$rust_vec$lz$bridge$Measured$truncate(this, len);
+}
+template <>
+Vec<::lz::bridge::KernelDifference>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$KernelDifference$new(this);
+}
+template <>
+void Vec<::lz::bridge::KernelDifference>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelDifference$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::KernelDifference>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelDifference$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::KernelDifference>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelDifference$capacity(this);
+}
+template <>
+::lz::bridge::KernelDifference const *Vec<::lz::bridge::KernelDifference>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelDifference$data_const(this);
+}
+template <>
+::lz::bridge::KernelDifference *Vec<::lz::bridge::KernelDifference>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelDifference$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::KernelDifference>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelDifference$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::KernelDifference>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelDifference$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::KernelDifference>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$KernelDifference$truncate(this, len);
+}
+template <>
+Vec<::lz::bridge::CallDifference>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$CallDifference$new(this);
+}
+template <>
+void Vec<::lz::bridge::CallDifference>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallDifference$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CallDifference>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallDifference$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CallDifference>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallDifference$capacity(this);
+}
+template <>
+::lz::bridge::CallDifference const *Vec<::lz::bridge::CallDifference>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallDifference$data_const(this);
+}
+template <>
+::lz::bridge::CallDifference *Vec<::lz::bridge::CallDifference>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallDifference$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::CallDifference>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallDifference$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::CallDifference>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CallDifference$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::CallDifference>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$CallDifference$truncate(this, len);
 }
 template <>
 Vec<::lz::bridge::CallCount>::Vec() noexcept {

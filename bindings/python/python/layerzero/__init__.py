@@ -142,12 +142,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from layerzero import backends, distributed, integrations
+    from layerzero import backends, distributed, integrations, perfdb
 else:
 
     def __getattr__(name):
         """Imports optional modules on first access."""
-        if name in ("backends", "distributed", "integrations"):
+        if name in ("backends", "distributed", "integrations", "perfdb"):
             from importlib import import_module
 
             return import_module(f"layerzero.{name}")

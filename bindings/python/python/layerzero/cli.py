@@ -43,7 +43,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             print(json.dumps({"error": _message(error), "reasons": reasons}))
         else:
             print(f"lz: {_message(error)}", file=sys.stderr)
-        return 1
+        return getattr(options, "error_code", 1)
     except KeyboardInterrupt:
         return 130
     if isinstance(result, str):
@@ -51,8 +51,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     elif result is not None:
         print(json.dumps(result.to_dict(), indent=2, default=str) if options.json else result)
         # A goal that was not reached is a failure: `ready` but not ready, measurements that were not stored,
-        # models whose outputs differ.
-        if any(result.to_dict().get(goal) is False for goal in ("ready", "kept", "equal")):
+        # models whose outputs differ, calls that got slower.
+        if any(result.to_dict().get(goal) is False for goal in ("ready", "kept", "equal", "passed")):
             return 1
     return 0
 
@@ -110,10 +110,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--output", help="with gpu: results file, written after each shape")
     one.add_argument("--limit", type=float, default=1e9, help="with gpu: start no further shape after this many seconds")
     one = add("tune", _tune, "measure every kernel that can run a call, and store the measurements")
-    one.add_argument("operation")
+    one.add_argument("operation", nargs="?", help="an operation; default: the calls of --calls")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--samples", type=_cli_arguments.positive_int, default=20, help="maximum number of samples per kernel (default: 20)")
     one.add_argument("--device", help="device of the tensors, such as cuda:0; needs torch (default: the host)")
+    one.add_argument("--calls", metavar="FILE", help="measure the calls of this file, one per line: OPERATION NAME=VALUE ...")
+    one.add_argument("--ray", metavar="ADDRESS", help="measure on every type of device of this Ray cluster, such as auto or 10.0.0.1:6379, and merge the results")
+    one.add_argument("--output", "-o", metavar="FILE", help="with --ray: the database of the results (default: the one that this machine reads)")
     one = add("solve", _solve, "select kernels ahead of time and write a dispatch table")
     one.add_argument("operation", nargs="*", help="operations whose workloads are solved; default: all")
     one.add_argument("--output", "-o", default="dispatch.json")
@@ -135,11 +138,27 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--weights", choices=("int8", "int4"), help="store the weights of linear layers as integers")
     one.add_argument("--group", type=int, help="inputs that share a scale (default: 128 for int4, all for int8)")
     one.add_argument("--activations", choices=("int8",), help="also quantize the inputs of layers, and compute with integers")
-    one = add("perfdb", _perfdb, "show, export, import or delete stored measurements")
-    one.add_argument("action", choices=("show", "export", "import", "prune"))
-    one.add_argument("file", nargs="?", help="file to export to or import from")
-    one.add_argument("--operation")
-    one.add_argument("--kernel")
+    one = add(
+        "perfdb",
+        _perfdb,
+        "show, export, import or delete stored measurements, compare or merge the databases of several machines, and exchange "
+        "signed databases; diff has the exit code 1 if a call got slower, and 2 for an error",
+    )
+    one.add_argument("action", choices=("show", "export", "import", "prune", "diff", "merge", "push", "pull", "keygen"))
+    one.add_argument(
+        "file",
+        nargs="*",
+        help="export, import: a file. diff: two databases, or environments of them (FILE@torch=2.14,driver=580). "
+        "merge: the result, then the databases. push, pull: a URL. keygen: the file of the new private key",
+    )
+    one.add_argument("--operation", help="show, prune: only this operation")
+    one.add_argument("--kernel", help="show, prune: only this kernel")
+    one.add_argument("--threshold", type=float, default=5.0, help="diff: percentage by which a time must differ (default: 5)")
+    one.add_argument(
+        "--fail-on", choices=("regression", "change"), default="regression", help="diff: which differences give the exit code 1"
+    )
+    one.add_argument("--key", action="append", default=[], help="push: file of the private key; pull: a trusted public key, or a file with one; may be repeated")
+    one.add_argument("--database", metavar="FILE", help="push: publish this file; pull: only write this file")
     one = add(
         "serve",
         _serve,
@@ -317,7 +336,25 @@ def _bench(options: argparse.Namespace) -> Report:
 
 
 def _tune(options: argparse.Namespace) -> Report:
-    return lz.tune(options.operation, samples=options.samples, **_cli_arguments.parse(options.arguments, options.device))
+    calls: list[tuple[str, list[str]]] = [(options.operation, options.arguments)] if options.operation else []
+    if options.calls:
+        lines = Path(options.calls).read_text(encoding="utf-8").splitlines()
+        words = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        calls += [(line[0], line[1:]) for line in words]
+    if not calls:
+        raise ValueError("no calls to tune: lz tune OPERATION NAME=VALUE ..., or lz tune --calls FILE")
+    if options.ray:
+        from layerzero.integrations import ray
+
+        return ray.tune(calls, options.ray, samples=options.samples, output=options.output)
+    reports = [
+        lz.tune(operation, samples=options.samples, **_cli_arguments.parse(texts, options.device)) for operation, texts in calls
+    ]
+    if len(reports) == 1 and not options.calls:
+        return reports[0]
+    found = [report.to_dict() for report in reports]
+    data = {"calls": found, "kept": all(one["kept"] for one in found)}
+    return Report(tuple(one for report in reports for one in report.tables), data)
 
 
 def _solve(options: argparse.Namespace) -> Report:
@@ -391,18 +428,47 @@ def _compile(options: argparse.Namespace) -> Report | str:
     return Report(tuple(tables), data)
 
 
-def _perfdb(options: argparse.Namespace) -> Report:
-    if options.action in ("export", "import") and not options.file:
-        raise ValueError(f"missing file: lz perfdb {options.action} FILE")
+# The files of each action of `lz perfdb`.
+_PERFDB_FILES = {
+    "export": "FILE",
+    "import": "FILE",
+    "diff": "BEFORE AFTER",
+    "merge": "RESULT FILE...",
+    "push": "URL",
+    "pull": "URL",
+    "keygen": "FILE",
+}
+
+
+def _perfdb(options: argparse.Namespace) -> Report | str:
+    if options.action == "diff":
+        options.error_code = 2
+    expected = _PERFDB_FILES.get(options.action, "")
+    count = len(options.file)
+    if count != len(expected.split()) and not (expected.endswith("...") and count > len(expected.split())):
+        missing = "missing file" if count < len(expected.split()) else "too many files"
+        raise ValueError(f"{missing}: lz perfdb {options.action} {expected}".rstrip())
+    if options.action == "diff":
+        return lz.perfdb.diff(*options.file, threshold=options.threshold / 100, fail_on=options.fail_on)
+    if options.action == "merge":
+        return lz.perfdb.merge(*options.file)
+    if options.action == "keygen":
+        return lz.perfdb.keygen(options.file[0])
+    if options.action == "push":
+        if len(options.key) != 1:
+            raise ValueError("missing private key: lz perfdb push URL --key FILE; lz perfdb keygen FILE creates one")
+        return lz.perfdb.push(options.file[0], key=options.key[0], file=options.database)
+    if options.action == "pull":
+        return lz.perfdb.pull(options.file[0], keys=options.key, to=options.database)
     if options.action == "show":
         columns = ("kernel", "operation", "dtypes", "median_ns", "p95_ns", "samples", "valid")
         found = _native.perfdb_show(options.operation, options.kernel)
         data = {"measurements": [dict(zip(columns, row, strict=True)) for row in found]}
         return Report((table("measurements", columns, found),), data)
     if options.action == "export":
-        count = _native.perfdb_export(options.file)
+        count = _native.perfdb_export(options.file[0])
     elif options.action == "import":
-        count = _native.perfdb_import(options.file)
+        count = _native.perfdb_import(options.file[0])
     else:
         count = _native.perfdb_prune(options.operation, options.kernel)
     return Report((table(options.action, ("measurements",), [(count,)]),), {"measurements": count})

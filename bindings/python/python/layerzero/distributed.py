@@ -1,5 +1,5 @@
 """Ranks that must select the same kernels: comparing decisions, adopting those of one rank, publishing
-digests.
+digests. Ranks with different hardware form capability groups, within which decisions are compared and adopted.
 
 Selection never communicates with other ranks: ranks select different numbers of times, and a collective
 inside selection would deadlock. Ranks compare explicitly, all at the same point of the program, on a
@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import struct
 import threading
 import warnings
@@ -28,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from layerzero import _native
-from layerzero._control import config, configure, lock
+from layerzero._control import config, configure, lock, unlock
 from layerzero._telemetry import metrics
 
 
@@ -53,6 +54,15 @@ class Agreement(NamedTuple):
     versions: dict[str, dict[int, str]] = {}  # noqa: RUF012 (a default of a named tuple, never changed)
 
 
+class CapabilityGroup(NamedTuple):
+    """Ranks whose devices of one platform are equal, so that they can use the same kernels there."""
+
+    platform: str
+    # The hardware signature of the devices, as in lockfiles.
+    hardware: str
+    ranks: tuple[int, ...]
+
+
 class DisagreementError(_native.LayerZeroError):
     """Ranks selected different kernels or have different versions, or a rank did not respond."""
 
@@ -61,7 +71,11 @@ class DisagreementError(_native.LayerZeroError):
 
 OnMismatch = Literal["error", "fallback", "best_effort"]
 
-_GROUPS: dict[tuple[int, float], Any] = {}
+_GROUPS: dict[tuple[int, float, str], Any] = {}
+# Operations that were locked by adopting a decision.
+_LOCKED: set[str] = set()
+# Adopted decisions of operations with several kernels: operation, condition, kernel, precedence.
+_RULES: dict[str, list[tuple[str, str, str, int]]] = {}
 _LOG = logging.getLogger("layerzero.distributed")
 
 
@@ -85,11 +99,31 @@ def digest() -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def hardware() -> dict[str, str]:
+    """The hardware signature of this rank's device of each platform: of the host, and of the current device of others."""
+    current = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    devices = [(platform, signature) for platform, index, _, signature in _native.device_types() if index in (0, current)]
+    # The current device is listed after device 0.
+    return dict(devices)
+
+
+def _backend() -> str:
+    """The backend of comparisons: gloo, which reports a missing rank, or that of the program if gloo is not available."""
+    if dist.is_gloo_available():
+        return "gloo"
+    return str(dist.get_backend())
+
+
+def _tensor_device() -> torch.device:
+    """Where the tensors of a comparison are: nccl reduces tensors of the current GPU only."""
+    return torch.device("cuda", torch.cuda.current_device()) if _backend() == "nccl" else torch.device("cpu")
+
+
 def _group(timeout: float) -> Any:
     """A separate process group, so that comparisons neither delay the program's collectives nor mix with them."""
-    key = (id(dist.group.WORLD), timeout)
+    key = (id(dist.group.WORLD), timeout, _backend())
     if key not in _GROUPS:
-        _GROUPS[key] = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        _GROUPS[key] = dist.new_group(backend=_backend(), timeout=timedelta(seconds=timeout))
     return _GROUPS[key]
 
 
@@ -103,21 +137,21 @@ def _collective(timeout: float, act: Callable[[Any], Any]) -> Any:
 def synchronize(*, timeout: float = 30.0) -> Agreement:
     """Has all ranks select the same kernels; every rank must call it, after warm-up.
 
-    With ``distributed.selection_mode: broadcast`` the kernels of rank 0 are locked on every rank, as `adopt` does; with
-    ``independent`` ranks keep their own decisions, and `verify` compares them. Versions are compared in both modes. With
+    With ``distributed.selection_mode: broadcast`` every rank uses the kernels of the lowest rank of its capability group, which is
+    rank 0 if all have the same hardware, as `adopt` does; with ``independent`` ranks keep their own decisions, and `verify` compares them. Versions are compared in both modes. With
     ``tp_invariance.synchronize_selection: false`` only versions are compared.
     """
     if _setting("tp_invariance.synchronize_selection") != "true":
         return _verify(None, timeout, compare_decisions=False)
     if _setting("distributed.selection_mode") == "broadcast":
         agreement = _verify(None, timeout, compare_decisions=False)
-        return agreement._replace(locked=adopt(0, timeout=timeout))
+        return agreement._replace(locked=adopt(timeout=timeout))
     return verify(timeout=timeout)
 
 
 def verify(on_mismatch: OnMismatch | None = None, *, timeout: float = 30.0) -> Agreement:
-    """Compares the versions and the decisions of all ranks; every rank must call it. Calls that only some ranks made are no
-    disagreement. With ``distributed.verify_selections: false`` only versions are compared.
+    """Compares the versions and the decisions of all ranks; every rank must call it. Calls that only some ranks made, and calls on
+    different hardware, are no disagreement. With ``distributed.verify_selections: false`` only versions are compared.
 
     If they differ, ``error`` raises `DisagreementError` on every rank, ``fallback`` has all ranks use the
     kernel of the lowest rank that made the call, or the reference kernel if a rank lacks it, and
@@ -131,7 +165,8 @@ def _verify(on_mismatch: OnMismatch | None, timeout: float, compare_decisions: b
     on_mismatch = on_mismatch or cast(OnMismatch, _setting("distributed.on_version_mismatch"))
     mine = digest()
     compared = f"{sorted(versions().items())} {mine if compare_decisions else ''}"
-    words = torch.tensor(struct.unpack("<4q", hashlib.sha256(compared.encode()).digest()), dtype=torch.int64)
+    numbers = struct.unpack("<4q", hashlib.sha256(compared.encode()).digest())
+    words = torch.tensor(numbers, dtype=torch.int64, device=_tensor_device())
 
     def compare(group: Any) -> bool:
         low, high = words.clone(), words.clone()
@@ -155,35 +190,97 @@ def _verify(on_mismatch: OnMismatch | None, timeout: float, compare_decisions: b
         _LOG.warning("%s; only reference kernels run from now on", _refusal((), differing))
         configure(enabled=False)
         return Agreement(False, mine, found, {}, differing)
-    return Agreement(False, mine, found, _settle(found, every))
+    return Agreement(False, mine, found, _adopt(every, settle=frozenset(one.operation for one in found)))
 
 
-def adopt(rank: int = 0, *, timeout: float = 30.0) -> dict[str, str]:
-    """Has every rank use the decisions of one rank: its kernels are locked, operation by operation. Returns
-    what was locked.
+def adopt(rank: int | None = None, *, timeout: float = 30.0) -> dict[str, str]:
+    """Has every rank use the decisions of one rank, or by default of the lowest rank of its capability group that used the operation;
+    every rank must call it. Returns the operations with the adopted kernels.
 
-    An operation for which that rank used several kernels is not locked: the kernel of a call depends on its
-    sizes.
+    An operation for which that rank used one kernel is locked to it. One with several kernels gets a rule per decision: for the sizes
+    of the decision its kernel is selected, if it can run the call. Kernels that a rank lacks are not adopted.
     """
-    every = _gather(timeout)
-    chosen: dict[str, set[str]] = {}
-    for (operation, _), kernel in every[rank]["decisions"].items():
-        chosen.setdefault(operation, set()).add(kernel.split(" ")[0])
-    common = set.intersection(*(set(one["kernels"]) for one in every))
-    locked = {}
-    for operation, kernels in sorted(chosen.items()):
-        kernel = next(iter(kernels))
-        if len(kernels) == 1 and kernel in common:
-            lock(operation, kernel)
-            locked[operation] = kernel
-    return locked
+    return _adopt(_gather(timeout), rank)
+
+
+def _adopt(every: list[dict[str, Any]], rank: int | None = None, settle: frozenset[str] | None = None) -> dict[str, str]:
+    """Adopts all operations, or only those of `settle`, which get the reference kernel if a rank lacks an adopted kernel."""
+    own = dist.get_rank()
+    adopted: dict[str, set[str]] = {}
+    rules: list[tuple[str, str, str, int]] = []
+    for group in _capability_groups(every):
+        if own not in group.ranks:
+            continue
+        leaders = group.ranks if rank is None else (rank,)
+        common = set.intersection(*(set(every[one]["kernels"]) for one in {*group.ranks, *leaders}))
+        for operation, found in _rules_of(every, leaders, group.platform).items():
+            if settle is not None and operation not in settle:
+                continue
+            kernels = {kernel for _, _, kernel, _ in found}
+            if settle is not None and not kernels <= common:
+                kernels = {f"reference.{operation}" if group.platform == "cpu" else f"torch.reference.{operation}"}
+            elif kernels & common:
+                kernels &= common
+                rules += [rule for rule in found if rule[2] in kernels]
+            else:
+                continue
+            adopted.setdefault(operation, set()).update(kernels)
+    several = {operation for operation, kernels in adopted.items() if len(kernels) > 1}
+    if settle is None:
+        _RULES.clear()
+    for operation in adopted:
+        _RULES.pop(operation, None)
+    for rule in rules:
+        if rule[0] in several:
+            _RULES.setdefault(rule[0], []).append(rule)
+    _native.adopt_decisions([rule for found in _RULES.values() for rule in found])
+    for operation in several & _LOCKED:
+        unlock(operation)
+    for operation in sorted(adopted.keys() - several):
+        lock(operation, next(iter(adopted[operation])))
+        _LOCKED.add(operation)
+    _LOCKED.difference_update(several)
+    return {operation: ", ".join(sorted(kernels)) for operation, kernels in sorted(adopted.items())}
+
+
+def _rules_of(every: list[dict[str, Any]], leaders: tuple[int, ...], platform: str) -> dict[str, list[tuple[str, str, str, int]]]:
+    """The decisions on a platform by operation, each of the first of these ranks that used the operation there."""
+    found: dict[str, list[tuple[str, str, str, int]]] = {}
+    for leader in leaders:
+        own: dict[str, list[tuple[str, str, str, int]]] = {}
+        for rule in every[leader]["rules"]:
+            if _platform_of(rule[1]) == platform:
+                own.setdefault(rule[0], []).append(rule)
+        found = own | found
+    return found
+
+
+def capability_groups(*, timeout: float = 30.0) -> tuple[CapabilityGroup, ...]:
+    """The ranks with equal devices, by platform; every rank must call it."""
+    return _capability_groups(_gather(timeout))
+
+
+def _capability_groups(every: list[dict[str, Any]]) -> tuple[CapabilityGroup, ...]:
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for rank, one in enumerate(every):
+        for device in one["hardware"].items():
+            ranks.setdefault(device, []).append(rank)
+    return tuple(CapabilityGroup(*device, tuple(found)) for device, found in sorted(ranks.items()))
+
+
+def _platform_of(context: str) -> str:
+    """The platform in the text of a decision's context or condition; the host for operations without tensors on a device."""
+    found = re.search(r'\bon=(\w+)|\bplatform == "(\w+)"', context)
+    return (found[1] or found[2]) if found else "cpu"
 
 
 def _gather(timeout: float) -> list[dict[str, Any]]:
     ours = {
         "decisions": decisions(),
+        "rules": _native.adoptable_decisions(),
         "kernels": [kernel["id"] for kernel in _native.kernels()],
         "versions": versions(),
+        "hardware": hardware(),
     }
     every: list[Any] = [None] * dist.get_world_size()
     _collective(timeout, lambda group: dist.all_gather_object(every, ours, group=group))
@@ -197,27 +294,16 @@ def decisions() -> dict[tuple[str, str], str]:
 
 
 def _differences(every: list[dict[str, Any]]) -> tuple[Disagreement, ...]:
-    by_call: dict[tuple[str, str], dict[int, str]] = {}
+    by_call: dict[tuple[str, str, str], dict[int, str]] = {}
     for rank, one in enumerate(every):
-        for call, kernel in one["decisions"].items():
-            by_call.setdefault(call, {})[rank] = kernel
+        for (operation, context), kernel in one["decisions"].items():
+            hardware = one["hardware"].get(_platform_of(context), "")
+            by_call.setdefault((operation, context, hardware), {})[rank] = kernel
     return tuple(
         Disagreement(operation, context, kernels)
-        for (operation, context), kernels in sorted(by_call.items())
+        for (operation, context, _), kernels in sorted(by_call.items())
         if len(set(kernels.values())) > 1
     )
-
-
-def _settle(found: tuple[Disagreement, ...], every: list[dict[str, Any]]) -> dict[str, str]:
-    common = set.intersection(*(set(one["kernels"]) for one in every))
-    locked = {}
-    for one in found:
-        kernel = one.kernels[min(one.kernels)].split(" ")[0]
-        kernel = kernel if kernel in common else f"reference.{one.operation}"
-        if one.operation not in locked:
-            lock(one.operation, kernel)
-            locked[one.operation] = kernel
-    return locked
 
 
 def _version_differences(every: list[dict[str, str]]) -> dict[str, dict[int, str]]:

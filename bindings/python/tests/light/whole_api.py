@@ -53,6 +53,15 @@ def questions(x: Array) -> None:
     print(kernel, data, names, kernels, codes, report, lz.readiness_check().to_dict(), lz.__version__)
 
 
+def fleets() -> None:
+    difference: lz.Report = lz.perfdb.diff("a.sqlite", "b.sqlite@torch=2.14", threshold=0.1, fail_on="change")
+    merged: lz.Report = lz.perfdb.merge("all.sqlite", "a.sqlite", "b.sqlite")
+    public: str = lz.perfdb.keygen("fleet.key")
+    lz.perfdb.push("s3://bucket/a.sqlite", key="fleet.key", file="a.sqlite")
+    lz.perfdb.pull("s3://bucket/all.sqlite", keys=[public], to="all.sqlite")
+    print(difference, merged)
+
+
 def telemetry() -> None:
     counters: dict[str, Any] = lz.metrics()
     text: str = lz.metrics_text()

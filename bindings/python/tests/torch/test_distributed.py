@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -30,19 +32,22 @@ dist.destroy_process_group()
 """
 
 
-def ranks(code, world=2, expected=0):
+def ranks(code, world=2, expected=0, files=None):
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PREAMBLE + code + EPILOGUE, str(rank), str(world), str(port)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    outputs = [one.communicate(timeout=120)[0] for one in started]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in (files or {}).items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", PREAMBLE + code + EPILOGUE, str(rank), str(world), str(port)],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=folder,
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+        outputs = [one.communicate(timeout=120)[0] for one in started]
     for rank, one in enumerate(started):
         assert one.returncode == expected or (isinstance(expected, tuple) and one.returncode == expected[rank]), outputs[rank]
     return outputs
@@ -205,3 +210,131 @@ distributed.verify("fallback")
 assert lz.which("norm.rms", x).kernel_id == "reference.norm.rms"
 """
     ranks(code)
+
+
+def test_ranks_adopt_several_kernels_of_one_operation():
+    code = """
+sizes = [torch.ones(1, 64), torch.ones(300, 64)]
+def kernels():
+    return [lz.which("norm.rms", x).kernel_id for x in sizes]
+# Rank 0 uses the reference for few rows only.
+if rank == 0:
+    lz.load_config("few.yaml")
+for x in sizes:
+    lz.ops.norm_rms(x)
+wanted = ["reference.norm.rms", kernels()[1]]
+if rank == 0:
+    assert kernels() == wanted and wanted[1].startswith("cpu."), kernels()
+    locked = distributed.adopt()
+else:
+    assert kernels() == [wanted[1], wanted[1]], kernels()
+    locked = distributed.adopt()
+assert locked["norm.rms"] == ", ".join(sorted(wanted)), locked
+assert kernels() == wanted, kernels()
+sources = {entry.source for entry in lz.config().entries if entry.key.startswith("rules.")}
+assert "lz.distributed.adopt" in sources, sources
+distributed.record()
+for x in sizes:
+    lz.ops.norm_rms(x)
+assert distributed.verify().agrees
+# Adopting one kernel replaces the rules by a lock.
+distributed.record()
+lz.ops.norm_rms(sizes[1])
+assert distributed.adopt()["norm.rms"] == wanted[1]
+assert kernels() == [wanted[1], wanted[1]], kernels()
+"""
+    policy = "version: 1\nrules:\n  - operation: norm.rms\n    condition: rows <= 2\n    action: {kernel_override: reference.norm.rms}\n"
+    ranks(code, files={"few.yaml": policy})
+
+
+def test_ranks_with_other_hardware_form_groups():
+    code = """
+# Ranks 0 and 2 have equal hardware, rank 1 has another.
+if rank == 1:
+    distributed.hardware = lambda: {"cpu": "cpu_other"}
+    lz.lock("norm.rms", "reference.norm.rms")
+if rank == 2:
+    lz.lock("activation.relu", "reference.activation.relu")
+lz.ops.norm_rms(x)
+lz.ops.activation_relu(x)
+lz.unlock("norm.rms")
+lz.unlock("activation.relu")
+groups = distributed.capability_groups()
+assert sorted(group.ranks for group in groups) == [(0, 2), (1,)], groups
+assert {group.platform for group in groups} == {"cpu"}
+try:
+    distributed.verify()
+    raise SystemExit("ranks were reported to agree")
+except distributed.DisagreementError as error:
+    # The decisions of rank 1 are for other hardware.
+    assert {one.operation for one in error.disagreements} == {"activation.relu"}, error
+    assert set(error.disagreements[0].kernels) == {0, 2}
+locked = distributed.synchronize().locked
+if rank == 1:
+    assert locked["norm.rms"] == "reference.norm.rms"
+else:
+    assert locked["norm.rms"].startswith("cpu.") and locked["activation.relu"].startswith("cpu."), locked
+"""
+    ranks(code, world=3)
+
+
+def test_watch_checks_after_the_interval_and_acts_as_the_setting_says():
+    code = """
+import logging
+store = dist.distributed_c10d._get_default_store()
+ours = distributed.versions()
+texts = []
+class Records(logging.Handler):
+    def emit(self, record):
+        texts.append((record.levelname, record.getMessage()))
+logging.getLogger("layerzero.distributed").addHandler(Records())
+lz.ops.norm_rms(x)
+
+# More shapes than the thread cache has entries: its hits are counted late.
+shapes = [torch.ones(rows, 64) for rows in range(1, 17)]
+
+def calls_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        for one in shapes:
+            lz.ops.norm_rms(one)
+        time.sleep(0.005)
+    return condition()
+
+# The first check finds equal versions. After a change nothing is compared before the interval is over.
+lz.configure({"distributed.version_check_interval": 2000, "distributed.on_version_mismatch": "best_effort"})
+with distributed.Watch(store, rank, world, seconds=0.05) as watch:
+    while len(watch.peers()) < world or watch._checked_at is None:
+        time.sleep(0.02)
+    dist.barrier()
+    distributed.versions = lambda: ours | {"layerzero": f"0.0.{rank}"}
+    time.sleep(0.5)
+    dist.barrier()
+    assert texts == [], texts
+    for number in range(2000):
+        lz.ops.norm_rms(shapes[number % len(shapes)])
+    assert calls_until(lambda: texts), "the interval is over"
+    assert texts[0][0] == "WARNING" and "different versions" in texts[0][1]
+    assert lz.which("norm.rms", x).kernel_id.startswith("cpu.")
+    dist.barrier()
+texts.clear()
+
+lz.configure({"distributed.version_check_interval": 1, "distributed.on_version_mismatch": "fallback"})
+with distributed.Watch(store, rank, world, seconds=0.05) as watch:
+    assert calls_until(lambda: lz.which("norm.rms", x).kernel_id == "reference.norm.rms")
+    dist.barrier()
+"""
+    ranks(code)
+
+
+def test_comparisons_use_a_tensor_device_that_the_backend_supports(monkeypatch):
+    import torch
+
+    from layerzero import distributed
+
+    assert distributed._backend() == "gloo" and distributed._tensor_device() == torch.device("cpu")
+    # A torch without gloo, in a program that uses nccl.
+    monkeypatch.setattr(distributed.dist, "is_gloo_available", lambda: False)
+    monkeypatch.setattr(distributed.dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert distributed._backend() == "nccl" and distributed._tensor_device() == torch.device("cuda", 3)

@@ -53,6 +53,20 @@ pub fn label(operation: &OperationInfo, words: &[u64]) -> BucketLabel {
     BucketLabel { axes, variant: variant.join(", ") }
 }
 
+/// The bucket of an operation in words, from the text of its words: `rows 17..64, hidden 4096; weight`.
+pub fn bucket_text(operation: &OperationInfo, bucket: &str) -> String {
+    let Ok(bucket) = bucket.parse::<lz_perfdb::Bucket>() else { return String::new() };
+    let label = label(operation, bucket.words());
+    let axis = |axis: &AxisRange| match axis.high {
+        Some(high) if high == axis.low => format!("{} {high}", axis.name),
+        Some(high) => format!("{} {}..{high}", axis.name, axis.low),
+        None => format!("{} {}..", axis.name, axis.low),
+    };
+    let axes: Vec<String> = label.axes.iter().map(axis).collect();
+    let parts = [axes.join(", "), label.variant];
+    parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; ")
+}
+
 fn range(field: &Field, bounds: Option<&[i64]>, word: u64) -> AxisRange {
     let name = field.name.to_string();
     let word = usize::try_from(word).unwrap_or(usize::MAX);
@@ -97,6 +111,16 @@ mod tests {
         let hidden = label.axes.iter().find(|axis| axis.name == "hidden").unwrap();
         assert_eq!((hidden.low, hidden.high), (64, Some(64)));
         assert!(label.variant.contains("weight"), "{}", label.variant);
+    }
+
+    #[test]
+    fn bucket_is_readable_text() {
+        let operation = lz_ops::OPERATIONS.iter().copied().find(|one| one.name == "norm.rms").unwrap();
+        let context = crate::call::context(operation, "x=f32[20,64] weight=f32[64]").unwrap();
+        let words = Bucket::of(operation, &context);
+        let text = bucket_text(operation, &lz_perfdb::Bucket::from(words.words()).to_string());
+        assert!(text.contains("hidden 64") && text.contains("weight"), "{text}");
+        assert_eq!(bucket_text(operation, "nonsense"), "");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use lz_engine::telemetry::BOUNDS_NS;
 use lz_perfdb::{Filter, Mode, Options, PerfDb};
 use serde_json::{Value, json};
 
+pub use bucket::bucket_text;
 pub use health::{health, readiness};
 pub use lockfile::{Lockfiles, diff};
 pub use operation::{ExplainRequest, explain, operation, operations};

@@ -1127,6 +1127,10 @@ void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) 
 
 ::lz::bridge::Failure *engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
 
+::lz::bridge::Failure *engine_diff_perfdb(::lz::bridge::Engine const &engine, ::rust::Str before, ::rust::Str after, double threshold, ::lz::bridge::PerfDbDifference &found) noexcept;
+
+::lz::bridge::Failure *merge_perfdb(::rust::Str into, ::rust::Slice<::rust::Str const> files, ::std::uint64_t &count) noexcept;
+
 ::rust::Vec<::lz::bridge::CircuitInfo> engine_circuits(::lz::bridge::Engine const &engine) noexcept;
 
 ::lz::bridge::Failure *engine_reset_kernel(::lz::bridge::Engine const &engine, ::rust::Str name, ::std::uint64_t &count) noexcept;

@@ -804,6 +804,9 @@ namespace lz {
     struct Measured;
     struct Tuned;
     struct PerfDbInfo;
+    struct KernelDifference;
+    struct CallDifference;
+    struct PerfDbDifference;
     struct CircuitInfo;
     struct ModelOptions;
     struct TableInfo;
@@ -929,6 +932,53 @@ struct PerfDbInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$KernelDifference
+#define CXXBRIDGE1_STRUCT_lz$bridge$KernelDifference
+// The times of one kernel in two databases; 0 samples where it was not measured. The change is "none", "slower" or "faster".
+struct KernelDifference final {
+  ::rust::String kernel;
+  double before_ns CXX_DEFAULT_VALUE(0);
+  double after_ns CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t before_samples CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t after_samples CXX_DEFAULT_VALUE(0);
+  ::rust::String change;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$KernelDifference
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CallDifference
+#define CXXBRIDGE1_STRUCT_lz$bridge$CallDifference
+// A call that changed between two databases, with the fastest kernels.
+struct CallDifference final {
+  ::rust::String operation;
+  ::rust::String dtypes;
+  ::rust::String sizes;
+  ::rust::String device;
+  ::rust::String before;
+  ::rust::String after;
+  double ratio CXX_DEFAULT_VALUE(0);
+  ::rust::String change;
+  ::rust::Vec<::lz::bridge::KernelDifference> kernels;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CallDifference
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$PerfDbDifference
+#define CXXBRIDGE1_STRUCT_lz$bridge$PerfDbDifference
+// The differences between two databases.
+struct PerfDbDifference final {
+  ::rust::Vec<::lz::bridge::CallDifference> calls;
+  ::std::uint64_t compared CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t slower CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t faster CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t decisions_changed CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$PerfDbDifference
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
