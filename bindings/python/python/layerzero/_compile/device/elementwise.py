@@ -50,7 +50,9 @@ def activation(x: Any, *, function: str, alpha: float, beta: float, out: Any) ->
     elif function == "silu":
         _aten.silu.out(_above_minus_infinity(x), out=out)
     elif function in ("gelu", "gelu_tanh"):
-        _aten.gelu.out(_above_minus_infinity(x), approximate="tanh" if function == "gelu_tanh" else "none", out=out)
+        result = torch.nn.functional.gelu(_above_minus_infinity(x), approximate="tanh" if function == "gelu_tanh" else "none")
+        # Some of torch's kernels give NaN at infinity.
+        torch.where(x == math.inf, x, result, out=out)
     elif function == "softplus":
         _aten.softplus.out(x, alpha, beta, out=out)
     elif function == "mish":
