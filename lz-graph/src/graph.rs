@@ -289,9 +289,14 @@ impl Graph {
         }
     }
 
+    /// Whether the node has a constant value that can be read here: constants of a device are only passed to its kernels.
+    pub fn readable_constant(&self, id: NodeId) -> Option<&Constant> {
+        self.constant(id).filter(|constant| constant.view().device().is_host())
+    }
+
     /// The value of a constant with one element.
     pub fn scalar(&self, id: NodeId) -> Option<f64> {
-        let view = self.constant(id)?.view();
+        let view = self.readable_constant(id)?.view();
         let index = [0i64; lz_core::tensor::MAX_RANK];
         (view.elements() == 1).then(|| view.at(&index[..view.rank()]))
     }

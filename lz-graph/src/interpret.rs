@@ -104,7 +104,14 @@ impl Interpreter<'_> {
         let one = |computed: Computed| Ok(vec![Some(computed)]);
         match &node.kind {
             NodeKind::Input(index) => one(self.dense(copy(&self.inputs[*index])?)?),
-            NodeKind::Constant(index) => one(self.dense(copy(&self.graph.constants[*index].view())?)?),
+            NodeKind::Constant(index) => {
+                let view = self.graph.constants[*index].view();
+                if !view.device().is_host() {
+                    let finding = format!("a constant is on {}, which the interpreter cannot read", view.device());
+                    return Err(GraphError::Invalid { stage: "interpretation", findings: vec![finding] });
+                }
+                one(self.dense(copy(&view)?)?)
+            }
             NodeKind::Sizes(dims) => {
                 let numbers = dims
                     .iter()

@@ -7,6 +7,7 @@ pub mod artifact;
 pub mod build;
 pub mod catalogue;
 pub mod compiled;
+pub mod device;
 pub mod dim;
 pub mod error;
 mod execute;

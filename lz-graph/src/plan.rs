@@ -10,6 +10,8 @@ use lz_core::expr::Value;
 use lz_core::{DType, OperationInfo, PreparedInput};
 use lz_engine::{Engine, Pinned};
 
+pub use select::{HostKernels, Selector};
+
 use crate::error::GraphError;
 use crate::graph::{Graph, Node, NodeId, NodeKind, View};
 use crate::interpret::param_value;
@@ -80,7 +82,7 @@ impl CopyReason {
 
 /// One call.
 #[derive(Debug)]
-pub struct Step {
+pub struct Step<K = Pinned> {
     /// The node that it computes.
     pub node: NodeId,
     /// The operation.
@@ -90,7 +92,7 @@ pub struct Step {
     /// One per output of the operation.
     pub outputs: Vec<Option<Location>>,
     /// The kernel.
-    pub pinned: Pinned,
+    pub pinned: K,
     /// What it was selected for.
     pub context: Context,
     /// Set if the step only copies.
@@ -101,11 +103,11 @@ pub struct Step {
 
 /// A graph for given sizes.
 #[derive(Debug)]
-pub struct Plan {
+pub struct Plan<K = Pinned> {
     /// The value of every symbol.
     pub values: Vec<i64>,
     /// Calls, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<Step<K>>,
     /// Buffers of the arena.
     pub lifetimes: Vec<Lifetime>,
     /// Their offsets.
@@ -129,8 +131,19 @@ pub fn plan_with(
     alignment: &[usize],
     prepared: &PreparedConstants,
 ) -> Result<Plan, GraphError> {
+    plan_by(&HostKernels { engine }, graph, values, alignment, prepared)
+}
+
+/// As [`plan_with`], for the device and the kernels of a selector.
+pub fn plan_by<S: Selector>(
+    selector: &S,
+    graph: &Graph,
+    values: &[i64],
+    alignment: &[usize],
+    prepared: &PreparedConstants,
+) -> Result<Plan<S::Kernel>, GraphError> {
     let mut planner = Planner {
-        engine,
+        selector,
         graph,
         values,
         alignment,
@@ -163,23 +176,23 @@ fn destinations(graph: &Graph) -> Vec<Option<usize>> {
     destinations
 }
 
-struct Planner<'a> {
-    engine: &'a Engine,
+struct Planner<'a, S: Selector> {
+    selector: &'a S,
     graph: &'a Graph,
     values: &'a [i64],
     alignment: &'a [usize],
     prepared: &'a PreparedConstants,
     /// Per node its outputs, then, for a call, its inputs that were changed in place.
     locations: Vec<Vec<Option<Location>>>,
-    steps: Vec<Step>,
+    steps: Vec<Step<S::Kernel>>,
     /// Sizes in bytes of the arena's buffers.
     buffers: Vec<usize>,
     tables: Vec<Vec<i64>>,
     destinations: Vec<Option<usize>>,
 }
 
-impl Planner<'_> {
-    fn finish(mut self) -> Result<Plan, GraphError> {
+impl<S: Selector> Planner<'_, S> {
+    fn finish(mut self) -> Result<Plan<S::Kernel>, GraphError> {
         let mut outputs = Vec::new();
         for (index, output) in self.graph.outputs.iter().enumerate() {
             let node = self.graph.node(output.node);
@@ -234,7 +247,14 @@ impl Planner<'_> {
 
     fn dense(&self, shape: &[i64], node: &Node) -> Result<Strided, GraphError> {
         Strided::dense(shape, node.dtype)
+            .map(|view| self.placed(view))
             .ok_or_else(|| self.invalid(node, format!("shape {shape:?} is too large")))
+    }
+
+    /// The same view on the plan's device: all tensors of a plan are there.
+    fn placed(&self, mut view: Strided) -> Strided {
+        view.layout.device = self.selector.device();
+        view
     }
 
     /// A new buffer of the arena, or the output that the node computes directly.
@@ -261,7 +281,13 @@ impl Planner<'_> {
             }
             NodeKind::Constant(index) => {
                 let layout = *graph.constants[*index].view().layout();
-                Location { source: Source::Constant(*index), view: Strided { layout, offset: 0 } }
+                if !layout.device.is_host() && self.selector.device().is_host() {
+                    let message =
+                        format!("a constant is on {}, but the graph is planned for the host", layout.device);
+                    return Err(self.invalid(node, message));
+                }
+                let view = self.placed(Strided { layout, offset: 0 });
+                Location { source: Source::Constant(*index), view }
             }
             NodeKind::Sizes(dims) => {
                 let table =
@@ -329,6 +355,7 @@ impl Planner<'_> {
     fn materialize(&mut self, id: NodeId, from: Location, why: CopyReason) -> Result<Location, GraphError> {
         let node = self.graph.node(id);
         let dense = Strided::dense(&from.view.layout.shape, from.view.layout.dtype)
+            .map(|view| self.placed(view))
             .ok_or_else(|| self.invalid(node, "a copy is too large"))?;
         let to = self.allocate(dense, None);
         self.copy(id, from, to, why)?;

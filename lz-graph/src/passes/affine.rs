@@ -214,7 +214,7 @@ fn positions(graph: &Graph, id: NodeId, search: &mut Search) -> Option<Affine> {
     if node.view().is_some() {
         return positions(graph, node.input(0)?, search)?.through(graph, id, search);
     }
-    if let Some(constant) = graph.constant(id) {
+    if let Some(constant) = graph.readable_constant(id) {
         return constant_positions(&constant.view());
     }
     if let crate::graph::NodeKind::Sizes(dims) = &node.kind {
@@ -343,7 +343,7 @@ fn condition_within(graph: &Graph, id: NodeId, search: &mut Search) -> Option<Af
     if node.view().is_some() {
         return condition_within(graph, node.input(0)?, search)?.through(graph, id, search);
     }
-    if let Some(constant) = graph.constant(id) {
+    if let Some(constant) = graph.readable_constant(id) {
         return triangle(&constant.view());
     }
     if let Some(("logical_not" | "bitwise_not", x)) = query::unary(graph, id) {

@@ -55,7 +55,7 @@ fn constant_view(graph: &Graph, id: NodeId) -> Option<TensorView<'_>> {
         views.push((view, &graph.node(source).shape));
         source = graph.node(source).input(0)?;
     }
-    let constant = graph.constant(source)?.view();
+    let constant = graph.readable_constant(source)?.view();
     let mut strided = Strided { layout: *constant.layout(), offset: 0 };
     for (view, shape) in views.into_iter().rev() {
         let shape = shape.iter().map(Dim::constant).collect::<Option<Vec<i64>>>()?;
@@ -100,7 +100,7 @@ fn is_foldable(graph: &Graph, id: NodeId) -> bool {
             let Some(before) = graph.node(source).input(0) else { return false };
             source = before;
         }
-        if graph.constant(source).is_none() || bytes(graph, *input).is_none() {
+        if graph.readable_constant(source).is_none() || bytes(graph, *input).is_none() {
             return false;
         }
         given = given.saturating_add(bytes(graph, source).unwrap_or(0));

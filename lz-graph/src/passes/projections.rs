@@ -6,7 +6,8 @@ use super::rewriter::Rewriter;
 use crate::dim::Dim;
 use crate::graph::{Graph, NodeId};
 
-/// With more rows the products themselves dominate, and slices of the result cost copies.
+/// With more rows the products themselves dominate, and slices of the result cost copies. On a device one product of any number of rows
+/// is faster than three, and its kernels read slices.
 const MAX_ROWS: i64 = 16;
 
 pub fn run(rewriter: &mut Rewriter<'_>) {
@@ -20,10 +21,10 @@ pub fn run(rewriter: &mut Rewriter<'_>) {
         let mut layers: Vec<NodeId> =
             users.iter().copied().filter(|user| is_projection(rewriter, *user, x)).collect();
         layers.dedup();
-        let Some(first) = layers.first() else { return };
-        let biased = graph.node(*first).input(2).is_some();
+        let Some(&first) = layers.first() else { return };
+        let biased = graph.node(first).input(2).is_some();
         layers.retain(|layer| graph.node(*layer).input(2).is_some() == biased);
-        if layers.len() < 2 || !has_few_rows(graph, x) {
+        if layers.len() < 2 || !(has_few_rows(graph, x) || is_on_device(graph, first)) {
             return;
         }
         merge(rewriter, &layers);
@@ -39,6 +40,11 @@ fn is_projection(rewriter: &Rewriter<'_>, id: NodeId, x: NodeId) -> bool {
         && graph.node(id).input(0) == Some(x)
         && constant(graph.node(id).input(1))
         && constant(graph.node(id).input(2))
+}
+
+fn is_on_device(graph: &Graph, layer: NodeId) -> bool {
+    let weight = graph.node(layer).input(1).and_then(|weight| graph.constant(weight));
+    weight.is_some_and(|weight| !weight.view().device().is_host())
 }
 
 fn has_few_rows(graph: &Graph, x: NodeId) -> bool {

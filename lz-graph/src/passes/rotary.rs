@@ -322,7 +322,7 @@ fn repeated(graph: &Graph, id: NodeId, pairing: Pairing) -> Option<NodeId> {
 }
 
 fn constant_repeats(graph: &Graph, id: NodeId, pairing: Pairing) -> bool {
-    let Some(constant) = graph.constant(id) else { return false };
+    let Some(constant) = graph.readable_constant(id) else { return false };
     let view = constant.view();
     let Some(&size) = view.shape().last() else { return false };
     if size % 2 != 0 {

@@ -2,7 +2,11 @@
 
 use lz_core::args::{Arg, OutArg};
 use lz_core::check::{self, OutputSpec};
-use lz_core::{OperationInfo, PreparedInput, TensorMut, TensorView};
+use lz_core::context::Context;
+use lz_core::kernel::Prepare;
+use lz_core::tensor::Device;
+use lz_core::{Error, OperationInfo, PreparedInput, TensorMut, TensorView};
+use lz_engine::{Engine, Pinned};
 
 use super::{CopyReason, Location, Planner, Source, Step, StepArg};
 use crate::error::GraphError;
@@ -12,7 +16,52 @@ use crate::strided::Strided;
 /// Stands for the memory of a buffer while it does not exist: distinct, and aligned as the buffer will be.
 const BUFFER_SPACING_BITS: u32 = 40;
 
-impl Planner<'_> {
+/// Where a plan runs, and with which kernels.
+pub trait Selector {
+    /// What a step stores about its kernel.
+    type Kernel;
+
+    /// The device of every tensor of the plan.
+    fn device(&self) -> Device;
+
+    /// The kernel of a call.
+    fn select(&self, operation: &'static OperationInfo, context: &Context) -> Result<Self::Kernel, Error>;
+
+    /// Whether only the reference takes the call, so that dense copies of its inputs may lead to a faster kernel.
+    fn is_reference(&self, kernel: &Self::Kernel) -> bool;
+
+    /// How the kernel rearranges constants, if it does.
+    fn prepare<'k>(&self, kernel: &'k Self::Kernel) -> Option<&'k dyn Prepare>;
+}
+
+/// Kernels of an engine for host memory.
+#[derive(Debug)]
+pub struct HostKernels<'a> {
+    /// The engine.
+    pub engine: &'a Engine,
+}
+
+impl Selector for HostKernels<'_> {
+    type Kernel = Pinned;
+
+    fn device(&self) -> Device {
+        Device::HOST
+    }
+
+    fn select(&self, operation: &'static OperationInfo, context: &Context) -> Result<Pinned, Error> {
+        self.engine.pin(operation, context, &mut |_| Ok(()))
+    }
+
+    fn is_reference(&self, kernel: &Pinned) -> bool {
+        kernel.entry().spec.reference
+    }
+
+    fn prepare<'k>(&self, kernel: &'k Pinned) -> Option<&'k dyn Prepare> {
+        kernel.entry().prepare.as_deref()
+    }
+}
+
+impl<S: Selector> Planner<'_, S> {
     /// Sizes and dtypes of a call's outputs; `None` where it does not produce one.
     pub(super) fn output_types(
         &self,
@@ -28,7 +77,7 @@ impl Planner<'_> {
         let types = specs.into_iter().map(|spec| match spec {
             OutputSpec::Absent => Ok(None),
             OutputSpec::Tensor(sizes, dtype) => match Strided::dense(&sizes, dtype) {
-                Some(view) => Ok(Some(view)),
+                Some(view) => Ok(Some(self.placed(view))),
                 None => Err(self.invalid(node, format!("shape {sizes:?} is too large"))),
             },
             OutputSpec::Dynamic(_) | OutputSpec::Text => {
@@ -46,14 +95,15 @@ impl Planner<'_> {
         operation: &'static OperationInfo,
         args: Vec<StepArg>,
         outputs: Vec<Option<Location>>,
-    ) -> Result<Step, GraphError> {
+    ) -> Result<Step<S::Kernel>, GraphError> {
         let strided =
             |arg: &StepArg| matches!(arg, StepArg::Read(location) if !location.view.layout.is_contiguous());
         if !args.iter().any(strided) {
             return self.select(id, operation, args, outputs);
         }
         let direct = self.select(id, operation, args.clone(), outputs.clone());
-        if direct.as_ref().is_ok_and(|step| !step.pinned.entry().spec.reference) {
+        let is_fast = |step: &Step<S::Kernel>| !self.selector.is_reference(&step.pinned);
+        if direct.as_ref().is_ok_and(is_fast) {
             return direct;
         }
         // Copies are planned tentatively: they stay only if they lead to a faster kernel.
@@ -68,7 +118,7 @@ impl Planner<'_> {
             });
         }
         match self.select(id, operation, dense, outputs) {
-            Ok(step) if direct.is_err() || !step.pinned.entry().spec.reference => Ok(step),
+            Ok(step) if direct.is_err() || !self.selector.is_reference(&step.pinned) => Ok(step),
             _ => {
                 self.steps.truncate(steps);
                 self.buffers.truncate(buffers);
@@ -84,7 +134,7 @@ impl Planner<'_> {
         operation: &'static OperationInfo,
         mut args: Vec<StepArg>,
         outputs: Vec<Option<Location>>,
-    ) -> Result<Step, GraphError> {
+    ) -> Result<Step<S::Kernel>, GraphError> {
         let origin = &self.graph.node(id).origin;
         let schema = operation.schema();
         let views = self.arguments(&args);
@@ -101,7 +151,7 @@ impl Planner<'_> {
         let failed = |error| GraphError::run(origin, error);
         let bound = check::check_planned_call(schema, &views, Some(&out_views)).map_err(failed)?;
         let context = lz_core::dynamic::context(schema, &bound, &views, Some(&out_views)).map_err(failed)?;
-        let pinned = self.engine.pin(operation, &context, &mut |_| Ok(())).map_err(failed)?;
+        let pinned = self.selector.select(operation, &context).map_err(failed)?;
         // Kernels receive every param, so that none computes its own default.
         for (param, arg) in args.iter_mut().skip(schema.inputs.len()).enumerate() {
             if let Some(value) = bound.values.get(schema.axes.len() + param) {
@@ -112,8 +162,8 @@ impl Planner<'_> {
     }
 
     /// The constants of a step in the layout of its kernel.
-    pub(super) fn prepare(&self, step: &Step) -> Result<Vec<Option<PreparedInput>>, GraphError> {
-        let Some(prepare) = &step.pinned.entry().prepare else { return Ok(Vec::new()) };
+    pub(super) fn prepare(&self, step: &Step<S::Kernel>) -> Result<Vec<Option<PreparedInput>>, GraphError> {
+        let Some(prepare) = self.selector.prepare(&step.pinned) else { return Ok(Vec::new()) };
         let inputs = prepare.inputs(&self.arguments(&step.args));
         let constant = |input: usize| match step.args.get(input) {
             Some(StepArg::Read(Location { source: Source::Constant(index), view })) => {
@@ -131,7 +181,7 @@ impl Planner<'_> {
             let data = constant.view().as_ptr().wrapping_offset(part.byte_offset());
             // SAFETY: the part is inside the constant, which outlives the view.
             let view = unsafe { TensorView::from_raw(data, part.layout) };
-            let made = self.prepared.get(constant, &view, &**prepare);
+            let made = self.prepared.get(constant, &view, prepare);
             let made = made.map_err(|error| self.invalid(self.graph.node(step.node), error))?;
             prepared[input] = Some(made);
         }

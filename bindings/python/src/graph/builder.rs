@@ -132,13 +132,20 @@ impl GraphBuilder {
         .0)
     }
 
-    /// A constant that shares the memory of a host tensor. The tensor must not be changed later.
-    fn constant(&mut self, py: Python<'_>, name: &str, tensor: Bound<'_, PyAny>) -> PyResult<u32> {
+    /// A constant that shares the memory of a tensor, which must not be changed later. A tensor of a device is never read here.
+    #[pyo3(signature = (name, tensor, on_device = false))]
+    fn constant(
+        &mut self,
+        py: Python<'_>,
+        name: &str,
+        tensor: Bound<'_, PyAny>,
+        on_device: bool,
+    ) -> PyResult<u32> {
         let borrowed = BorrowedTensor::new(tensor.as_borrowed()).map_err(|problem| match problem {
             Problem::Python(error) => error,
             Problem::Reason(reason) => validation_error(py, "graph", *reason),
         })?;
-        if !borrowed.view().device().is_host() {
+        if !on_device && !borrowed.view().device().is_host() {
             return Err(PyValueError::new_err(format!("constant {name} is not in host memory")));
         }
         let memory = PythonMemory { tensor: borrowed, _object: tensor.unbind() };

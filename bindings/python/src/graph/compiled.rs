@@ -15,6 +15,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
+use super::device;
 use super::raise_graph;
 use super::size::to_python;
 use crate::engine::engine;
@@ -360,6 +361,43 @@ impl CompiledGraph {
     #[getter]
     fn cached_plans(&self) -> usize {
         self.model.session().cached_plans()
+    }
+
+    /// The plan for an executor in Python, for inputs of these shapes on a device: steps with their kernels and tensors, the offsets of
+    /// buffers in the arena, and tables of sizes.
+    #[pyo3(signature = (shapes, device, selects = true, compiles = true))]
+    fn device_plan<'py>(
+        &self,
+        py: Python<'py>,
+        shapes: Vec<Vec<i64>>,
+        device: &str,
+        selects: bool,
+        compiles: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        device::plan(py, &self.model, &self.shapes(shapes), device, selects, compiles)
+    }
+
+    /// Name, dtype, sizes, strides, address and whether it is in host memory, of every constant.
+    #[getter]
+    fn constants(&self) -> Vec<device::ConstantRow> {
+        device::constants(self.model.graph())
+    }
+
+    /// The elements of a dense constant in host memory.
+    fn constant_bytes<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyBytes>> {
+        device::constant_bytes(py, self.model.graph(), index)
+    }
+
+    /// Whether the graph changes an input in place, for every input.
+    #[getter]
+    fn mutable_inputs(&self) -> Vec<bool> {
+        self.model.graph().inputs.iter().map(|input| input.mutable).collect()
+    }
+
+    /// Changes whenever policy, registry or health change: plans of an earlier one are stale.
+    #[getter]
+    fn generation(&self) -> u64 {
+        self.model.session().engine().generation()
     }
 
     /// The plan for inputs of these shapes: a dict with `steps`, `arena_bytes`, `live_bytes`, `constant_bytes` and `nodes`.

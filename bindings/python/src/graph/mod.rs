@@ -2,6 +2,7 @@
 
 mod builder;
 mod compiled;
+mod device;
 mod size;
 
 use lz_graph::GraphError;

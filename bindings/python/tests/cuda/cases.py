@@ -237,8 +237,17 @@ def small(operation, dtype, seed):
         }  # fmt: skip
     if operation in ("embedding.lookup",):
         return {"table": draw.normal(30, 16, dtype=dtype), "ids": torch.randint(0, 30, (7,), generator=draw.generator)}
-    if operation == "mlp.linear":
-        return {"x": draw.normal(5, 64, dtype=dtype), "weight": draw.normal(48, 64, dtype=dtype) / 8, "bias": draw.normal(48, dtype=dtype), "activation": draw.one("none", "relu", "silu", "gelu", "gelu_tanh")}
-    if operation == "mlp.fused":
-        return {"x": draw.normal(5, 64, dtype=dtype), "gate_weight": draw.normal(48, 64, dtype=dtype) / 8, "up_weight": draw.normal(48, 64, dtype=dtype) / 8, "down_weight": draw.normal(64, 48, dtype=dtype) / 8, "activation": "silu"}
+    if operation in ("mlp.linear", "mlp.fused"):
+        # One row and several ones are different kernels; sizes need not be multiples of their blocks.
+        rows, inner, outer = draw.one(1, 5, 40), draw.one(64, 72, 1100), draw.one(48, 33)
+        x, activation = draw.normal(rows, inner, dtype=dtype), draw.one("none", "relu", "silu", "gelu", "gelu_tanh")
+
+        def weight(*shape):
+            return (draw.normal(*shape) / shape[-1] ** 0.5).to(DTYPES[dtype])
+
+        if operation == "mlp.fused":
+            down = weight(64, outer)
+            return {"x": x, "gate_weight": weight(outer, inner), "up_weight": weight(outer, inner), "down_weight": down, "activation": activation}
+        call = {"x": x, "weight": weight(outer, inner), "activation": activation}
+        return {**call, "bias": draw.normal(outer, dtype=dtype)} if draw.one(True, False) else call
     return None

@@ -37,7 +37,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from layerzero.backends.triton import _kernels as k
+from layerzero.backends.triton import _kernels as k, _linear_kernels as l, _paged_kernels as p
 
 numbers = {"i": "i32", "f": "fp32"}
 def source(kernel, pointers, constants, **others):
@@ -55,6 +55,19 @@ every = [
     source(k.append, {"k": half, "v": half, "k_cache": "*fp8e4nv", "v_cache": "*fp8e4nv", "slots": "*i64"}, {"SATURATES": True, "LARGEST": 448.0, "BLOCK": 1024}),
     source(k.largest, {"x": half, "parts": "*i32"}, {"PARTS": 512, "BLOCK": 8192}),
 ]
+layer = {"x": half, "weight": half, "up": half, "bias": half, "out": half}
+for gated in (False, True):
+    kind = {"KIND": 2, "HAS_BIAS": not gated, "GATED": gated, "EVEN": gated}
+    every.append(source(l.gemv, layer, {**kind, "N_BLOCK": 2, "K_BLOCK": 1024}))
+    every.append(source(l.skinny, layer, {**kind, "M_BLOCK": 32, "N_BLOCK": 64, "K_BLOCK": 128}))
+tables = dict.fromkeys(("qo_indptr", "kv_indptr", "kv_indices", "last_page_len"), "*i32")
+caches = {"q": half, "k_cache": half, "v_cache": half, **tables, **dict.fromkeys(("slopes", "lse", "partial", "stats"), "*fp32"), "out": half}
+flags = {"CAUSAL": True, "HAS_CAP": True, "HAS_SLOPES": True, "HAS_LSE": True}
+for splits in (1, 32):
+    blocks = {"SPLITS": splits, "REQUESTS": 64, "H_BLOCK": 16, "D_BLOCK": 128, "N_BLOCK": 64}
+    every.append(source(p.attend, caches, {**flags, **blocks}, scale="fp32", soft_cap="fp32"))
+joined = {"partial": "*fp32", "stats": "*fp32", "out": half, "lse": "*fp32"}
+every.append(source(p.combine, joined, {"HAS_LSE": True, "SPLITS": 32, "D_BLOCK": 128}))
 for stored, most in (("*i8", 127.0), ("*fp8e4nv", 448.0), ("*fp8e5", 57344.0)):
     both = {"x": half, "parts": "*i32", "scale": "*fp32", "zero": "*i32", "out": stored}
     made = {"HAS_SCALE": False, "HAS_ZERO": stored == "*i8", "LARGEST": most}
@@ -74,7 +87,7 @@ def test_triton_kernels_compile_for_an_absent_gpu(tmp_path):
 
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", _COMPILED], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and done.stdout.strip() == "16", done.stderr
+    assert done.returncode == 0 and done.stdout.strip() == "23", done.stderr
 
 
 _INTERPRETED = """

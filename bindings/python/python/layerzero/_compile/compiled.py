@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from layerzero._compile import quantization
 from layerzero._compile.quantization import Accuracy
 from layerzero._native import CompiledGraph, GraphImportError
 from layerzero._report import Report, table
 
+if TYPE_CHECKING:
+    from layerzero._compile.device import DeviceGraph
+
 Validation = Literal["none", "normal", "strict"]
 NanPolicy = Literal["allow", "refuse"]
 OnChange = Literal["replan", "refuse"]
+Executor = Literal["native", "torch"]
 Path = str | os.PathLike[str]
 
 
@@ -61,8 +65,8 @@ class CompiledModel:
     tuple of them.
     """
 
-    def __init__(self, graph: CompiledGraph, signature: Any) -> None:
-        self._graph = graph
+    def __init__(self, graph: CompiledGraph | DeviceGraph, signature: Any) -> None:
+        self._graph: Any = graph
         self._signature = signature
         #: How much quantized weights change results; `None` if nothing was quantized.
         self.accuracy: Accuracy | None = None
@@ -112,6 +116,11 @@ class CompiledModel:
     def cached_plans(self) -> int:
         """The number of plans that are kept: one per combination of sizes that ran lately."""
         return self._graph.cached_plans
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """Steps on a device whose kernel failed, so that torch's own functions run instead, and why."""
+        return getattr(self._graph, "fallbacks", [])
 
     def measure_accuracy(self, expected: list[Any], found: list[Any]) -> None:
         """Sets `accuracy`, from tensors that the model and the compiled model returned for the same inputs."""
@@ -196,8 +205,9 @@ def compile(
     group: int | None = None,
     activations: Literal["int8"] | None = None,
     quantize_tied: bool = False,
+    executor: Executor | None = None,
 ) -> CompiledModel:
-    """Compiles a model for inference on the host.
+    """Compiles a model for inference, on the host or on the CUDA device of its parameters.
 
     `model` is a `torch.nn.Module`, a `torch.export.ExportedProgram`, the path of an ONNX file, or the bytes of one. Of
     an ONNX file, external data must be in the folder of the file.
@@ -216,12 +226,19 @@ def compile(
     `weights` stores the weights of linear layers as integers, each `group` of inputs with a scale of its own (by default 128 for int4, all
     inputs of an output feature for int8); `activations="int8"` computes with integers. Weights that are also used elsewhere, such as
     embeddings that are tied to the last layer, are kept unless `quantize_tied`. `accuracy` reports how much results change.
+
+    `executor` says who runs the steps: `"native"`, LayerZero's own loop on the host, or `"torch"`, which calls the kernels that are selected
+    for the device, and torch functions for primitives. By default it follows from where the parameters are.
     """
+    if executor not in (None, "native", "torch"):
+        raise ValueError(f"executor is {executor!r}, expected 'native' or 'torch'")
     quantized = quantization.options(weights, group, activations, quantize_tied)
     options = (optimize, list(disabled_passes), validation, nan, on_change, quantized)
     if isinstance(model, (str, bytes, os.PathLike)):
         if args or kwargs or dynamic_shapes is not None:
             raise TypeError("an ONNX model has its inputs and sizes in the file; sample inputs are for torch models")
+        if executor == "torch":
+            raise ValueError("an ONNX model runs on the host; executor='torch' is for torch models")
         graph = CompiledGraph.from_onnx(model if isinstance(model, bytes) else os.fspath(model), *options)
         compiled = CompiledModel(graph, NamedInputs(graph))
         if quantized is not None:
@@ -231,7 +248,16 @@ def compile(
         raise ValueError(f"validation is {validation!r}, expected 'none', 'normal' or 'strict'")
     from layerzero._compile.export import import_program
 
-    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, lambda build: build.finish(*options))
+    def finish(build: Any, constants: Any) -> Any:
+        if constants is None:
+            return build.finish(*options)
+        from layerzero._compile.device import DeviceGraph
+
+        if quantized is not None:
+            raise GraphImportError(f"quantized weights are for models on the host, but torch runs the model on {constants.device}")
+        return DeviceGraph(build.finish(*options), constants, nan=nan, on_change=on_change)
+
+    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, finish, executor)
     if quantized is not None:
         expected, found = _results(model, compiled, args, kwargs or {}) if args or kwargs else ([], [])
         compiled.measure_accuracy(expected, found)
@@ -259,7 +285,8 @@ def load(
     return CompiledModel(graph, NamedInputs(graph))
 
 
-Finish = Callable[[Any], CompiledGraph]
+# From a builder, and the constants if torch runs the steps.
+Finish = Callable[[Any, Any], Any]
 
 
 def _results(model: Any, compiled: CompiledModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any]]:

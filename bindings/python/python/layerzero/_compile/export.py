@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from layerzero._compile import aten
 from layerzero._compile.compiled import CompiledModel, Finish
+from layerzero._compile.device import Constants, device_of
 from layerzero._compile.functional import functional
 from layerzero._native import CompiledGraph, GraphBuilder, GraphImportError
 
@@ -68,8 +69,9 @@ def import_program(
     kwargs: dict[str, Any],
     dynamic_shapes: Any,
     finish: Finish,
+    executor: str | None = None,
 ) -> CompiledModel:
-    """Exports a model and builds its graph."""
+    """Exports a model and builds its graph. `finish` gets the builder and, if torch runs the steps, the constants."""
     if isinstance(model, torch.export.ExportedProgram):
         program = model
     elif isinstance(model, torch.nn.Module):
@@ -81,12 +83,26 @@ def import_program(
             )
     else:
         raise TypeError(f"cannot compile {type(model).__name__}; expected a torch module or an exported program")
-    return _Walk(functional(program)).run(finish)
+    program = functional(program)
+    return _Walk(program, constants=constants_of(program, executor)).run(finish)
 
 
-def import_with_cache(program: torch.export.ExportedProgram, state: aten.CacheInputs, **options: Any) -> CompiledGraph:
+def constants_of(program: torch.export.ExportedProgram, executor: str | None) -> Constants | None:
+    """The constants of a program whose steps torch runs: on a device, or on the host if that is requested."""
+    inputs = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    device = device_of([*program.state_dict.values(), *program.constants.values(), *inputs])
+    if device is None:
+        return Constants(torch.device("cpu")) if executor == "torch" else None
+    if executor == "native":
+        raise GraphImportError(f"the model is on {device}; the native executor runs on the host")
+    return Constants(device)
+
+
+def import_with_cache(
+    program: torch.export.ExportedProgram, state: aten.CacheInputs, constants: Constants | None = None, **options: Any
+) -> CompiledGraph:
     """The graph of a program whose attention reads and writes a KV cache; `state` describes the inputs that follow the program's own."""
-    walk = _Walk(functional(program), state)
+    walk = _Walk(functional(program), state, constants)
     walk.walk()
     return walk.build.finish(**options)
 
@@ -94,9 +110,12 @@ def import_with_cache(program: torch.export.ExportedProgram, state: aten.CacheIn
 class _Walk:
     """One pass over the nodes of a program; `values` has the graph's node, size or constant per torch node."""
 
-    def __init__(self, program: torch.export.ExportedProgram, state: aten.CacheInputs | None = None) -> None:
+    def __init__(
+        self, program: torch.export.ExportedProgram, state: aten.CacheInputs | None = None, constants: Constants | None = None
+    ) -> None:
         self.program = program
         self.state = state
+        self.constants = constants
         self.build = GraphBuilder()
         self.sizes = aten.Sizes(self.build, program)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -104,7 +123,7 @@ class _Walk:
 
     def run(self, finish: Finish) -> CompiledModel:
         results = self.walk()
-        return CompiledModel(finish(self.build), Signature(self.program, self.inputs, results))
+        return CompiledModel(finish(self.build, self.constants), Signature(self.program, self.inputs, results))
 
     def walk(self) -> list[Any]:
         """Builds the graph; returns what the model returns."""
@@ -132,6 +151,8 @@ class _Walk:
                 tensor = self.program.state_dict.get(spec.target)
             if tensor is None:
                 tensor = self.program.constants[spec.target]
+            if self.constants is not None:
+                return aten.Tensor(self.constants.add(self.build, spec.target, tensor))
             return aten.Tensor(self.build.constant(spec.target, _plain(tensor, spec.target)))
         if spec.kind != InputKind.USER_INPUT:
             raise GraphImportError(f"cannot import input `{node.name}` of kind {spec.kind.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Generator:
-    """A causal language model of Transformers, compiled for generation on the host.
+    """A causal language model of Transformers, compiled for generation on the host or on the CUDA device of its parameters.
 
     Prompts and decode steps of every number of sequences and tokens run one compiled graph, which writes keys and values into the caches
     in place. `cache` is the strategy of the caches: `contiguous`, one block per sequence, or `paged`, pages of `page_size` tokens from a
-    pool. `weights`, `group`, `activations` and `quantize_tied` are those of `lz.compile`; `accuracy` reports how much the logits change.
+    pool. `weights`, `group`, `activations`, `quantize_tied` and `executor` are those of `lz.compile`; `accuracy` reports how much the logits change.
     Threads may share a generator: every call has a session of its own.
 
     Logits after a short sample are compared with the model's, after a longer one with `validation="strict"`, and a model that gives others
@@ -35,10 +36,12 @@ class Generator:
         group: int | None = None,
         activations: Literal["int8"] | None = None,
         quantize_tied: bool = False,
+        executor: Literal["native", "torch"] | None = None,
     ) -> None:
         from layerzero._compile import quantization
         from layerzero._compile.aten import CacheInputs
-        from layerzero._compile.export import import_with_cache
+        from layerzero._compile.device import DeviceGraph
+        from layerzero._compile.export import constants_of, import_with_cache
         from layerzero._generate import memory, trace
 
         if validation not in ("none", "normal", "strict"):
@@ -48,7 +51,13 @@ class Generator:
         memory.make(cache, [], page_size)
         quantized = quantization.options(weights, group, activations, quantize_tied)
         inputs = CacheInputs()
-        self._graph = import_with_cache(trace.export(model), inputs, quantization=quantized)
+        program = trace.export(model)
+        constants = constants_of(program, executor)
+        if constants is not None and quantized is not None:
+            raise GraphImportError(f"quantized weights are for models on the host, but torch runs the model on {constants.device}")
+        graph = import_with_cache(program, inputs, constants, quantization=quantized)
+        self._graph: Any = graph if constants is None else DeviceGraph(graph, constants, takes_host_inputs=True)
+        self._device = None if constants is None else constants.device
         # In the order of the graph's inputs: the order in which the model computes its layers.
         self._layers = list(inputs.layers.values())
         self._cache, self._page_size = cache, page_size
@@ -70,7 +79,7 @@ class Generator:
         tokens = min(tokens, self.max_length or tokens)
         sample = torch.randint(model.config.get_text_config().vocab_size, (tokens,), generator=random)
         with torch.no_grad():
-            expected = model(input_ids=sample[None], use_cache=False).logits[0, -2:]
+            expected = model(input_ids=sample[None].to(device=self._device), use_cache=False).logits[0, -2:]
         session = self.session()
         prompt = session.step({0: sample[:-1].tolist()})
         return expected, torch.cat([prompt, session.step({0: sample[-1:].tolist()})])
@@ -79,7 +88,12 @@ class Generator:
         """A session without sequences."""
         from layerzero._generate import memory
 
-        return GenerationSession(self, memory.make(self._cache, self._layers, self._page_size))
+        caches = memory.make(self._cache, self._layers, self._page_size, self._device)
+        session = GenerationSession(self, caches)
+        if self._device is not None:
+            # Programs refer to the caches that they were made for.
+            weakref.finalize(session, _forget, self._graph, caches).atexit = False
+        return session
 
     @property
     def graph(self) -> str:
@@ -95,6 +109,11 @@ class Generator:
     def cached_plans(self) -> int:
         """The number of plans that are kept: one per combination of sizes that ran lately."""
         return self._graph.cached_plans
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """Steps on a device whose kernel failed, so that torch's own functions run instead, and why."""
+        return getattr(self._graph, "fallbacks", [])
 
     def generate(self, tokens: Any, **options: Any) -> Any:
         """See `lz.generate`."""
@@ -188,6 +207,10 @@ class GenerationSession:
         """Removes a sequence; its memory is used for others."""
         self._memory.release(sequence)
         self._lengths.pop(sequence, None)
+
+
+def _forget(graph: Any, caches: CacheMemory) -> None:
+    graph.forget(caches.tensors)
 
 
 def _compare(model: Any, expected: Any, found: Any) -> None:

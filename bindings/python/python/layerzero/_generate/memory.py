@@ -18,9 +18,10 @@ _STEP = 64
 class CacheMemory:
     """Keys and values of all layers in pages, `[pages, page_size, kv_heads, head_dim]`. Page numbers never change."""
 
-    def __init__(self, layers: Sequence[CacheLayer], page_size: int) -> None:
+    def __init__(self, layers: Sequence[CacheLayer], page_size: int, device: torch.device | None = None) -> None:
         self.layers = layers
         self.page_size = page_size
+        self.device = device
         self.tensors: list[torch.Tensor] = []
         self._allocate(0)
 
@@ -31,7 +32,8 @@ class CacheMemory:
         for index in range(2 * len(self.layers)):
             layer = self.layers[index // 2]
             # Zeros: kernels may read past the end of a sequence, where a NaN would propagate.
-            new = torch.zeros((pages, self.page_size, layer.kv_heads, layer.head_dim), dtype=_DTYPES[layer.dtype])
+            shape = (pages, self.page_size, layer.kv_heads, layer.head_dim)
+            new = torch.zeros(shape, dtype=_DTYPES[layer.dtype], device=self.device)
             if old:
                 part = old[index]
                 new[: part.shape[0], : part.shape[1]] = part[:, : self.page_size]
@@ -84,8 +86,8 @@ class CacheMemory:
 class ContiguousMemory(CacheMemory):
     """One page per sequence, as long as the longest sequence may become; everything moves when one outgrows it."""
 
-    def __init__(self, layers: Sequence[CacheLayer]) -> None:
-        super().__init__(layers, _STEP)
+    def __init__(self, layers: Sequence[CacheLayer], device: torch.device | None = None) -> None:
+        super().__init__(layers, _STEP, device)
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
 
@@ -114,8 +116,8 @@ class ContiguousMemory(CacheMemory):
 class PagedMemory(CacheMemory):
     """Pages of equal size from a pool, which doubles when no page is free."""
 
-    def __init__(self, layers: Sequence[CacheLayer], page_size: int) -> None:
-        super().__init__(layers, page_size)
+    def __init__(self, layers: Sequence[CacheLayer], page_size: int, device: torch.device | None = None) -> None:
+        super().__init__(layers, page_size, device)
         self._tables: dict[int, list[int]] = {}
         self._free: list[int] = []
 
@@ -142,10 +144,10 @@ class PagedMemory(CacheMemory):
         return max(16, 1 << (used - 1).bit_length())
 
 
-def make(strategy: str, layers: Sequence[CacheLayer], page_size: int) -> Any:
+def make(strategy: str, layers: Sequence[CacheLayer], page_size: int, device: torch.device | None = None) -> Any:
     """The memory of a strategy."""
     if strategy == "contiguous":
-        return ContiguousMemory(layers)
+        return ContiguousMemory(layers, device)
     if strategy == "paged":
-        return PagedMemory(layers, page_size)
+        return PagedMemory(layers, page_size, device)
     raise ValueError(f"unknown KV-cache strategy {strategy!r}; expected one of contiguous, paged")

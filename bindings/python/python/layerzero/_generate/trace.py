@@ -99,7 +99,10 @@ def export(model: torch.nn.Module) -> torch.export.ExportedProgram:
         # The other implementations have sizes that depend on the routing.
         model.set_experts_implementation("batched_mm")
     tokens = Dim("tokens", min=2, max=MAX_TOKENS)
-    samples = (torch.zeros(1, 5, dtype=torch.int64), torch.arange(5)[None], torch.tensor([2, 4, 4]))
+    device = next((parameter.device for parameter in model.parameters()), None)
+    samples = tuple(
+        torch.tensor(sample, dtype=torch.int64, device=device) for sample in ([[0] * 5], [[0, 1, 2, 3, 4]], [2, 4, 4])
+    )
     shapes = ({1: tokens}, {1: tokens}, {0: Dim("rows", min=2, max=MAX_TOKENS)})
     try:
         with torch.no_grad():

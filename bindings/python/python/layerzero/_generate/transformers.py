@@ -41,7 +41,7 @@ def decoding_loop(generator: Generator) -> Callable[..., Any]:
                 sampled = torch.multinomial(scores.softmax(-1), 1)[:, 0]
             else:
                 sampled = scores.argmax(-1)
-            finished = torch.ones(input_ids.shape[0], dtype=torch.bool)
+            finished = torch.ones(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
             finished[rows] = False
             sampled = torch.where(finished, pad, sampled)
             input_ids = torch.cat([input_ids, sampled[:, None]], dim=-1)

@@ -285,6 +285,19 @@ def _linear(x: Any, weight: Any, bias: Any, *, activation: str) -> Any:
     return _ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
+def _linear_into(x: Any, weight: Any, bias: Any, *, activation: str, out: Any = None) -> Any:
+    """A linear layer that can write into the caller's tensor."""
+    if out is None or activation != "none":
+        result = _linear(x, weight, bias, activation=activation)
+        return result if out is None else out.copy_(result)
+    rows, target = x.reshape(-1, x.shape[-1]), out.view(-1, weight.shape[0])
+    if bias is None:
+        torch.mm(rows, weight.t(), out=target)
+    else:
+        torch.addmm(bias, rows, weight.t(), out=target)
+    return out
+
+
 #: oneDNN's names of activations, and the formula.
 _POINTWISE = {"none": ("none", ""), "relu": ("relu", ""), "silu": ("swish", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
@@ -325,6 +338,12 @@ def _weight_only(
 def _fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
     gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
     return F.linear(gated, down_weight)
+
+
+def _fused_into(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str, out: Any = None) -> Any:
+    """A gated MLP that can write into the caller's tensor."""
+    gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
+    return _linear_into(gated, down_weight, None, activation="none", out=out)
 
 
 def _embedding(table: Any, ids: Any) -> Any:
@@ -488,6 +507,7 @@ KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
 KERNELS["torch.mlp.linear.weight_only"] = _takes_arrays(_weight_only)
 # numpy arrays are never on a GPU.
 KERNELS.update({f"torch.cuda.{name}": function for name, function in _PLAIN.items()})
+KERNELS["torch.cuda.mlp.linear"], KERNELS["torch.cuda.mlp.fused"] = _linear_into, _fused_into
 # These, and the attention kernels below, call the function of the same name here if torch's C ABI fails.
 KERNELS["torch.cuda.norm.rms"] = _native.torch_rms_norm
 for _family in ("standard", "gqa"):

@@ -30,6 +30,9 @@ _DTYPES = {
     torch.bool: "bool",
 }
 
+#: Dtypes by their names in graphs.
+DTYPES_BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
+
 # The smallest value and the number of values of short integers.
 _WRAPPED = {"int32": (-(2**31), 2**32), "int16": (-(2**15), 2**16), "int8": (-(2**7), 2**8), "uint8": (0, 2**8)}
 

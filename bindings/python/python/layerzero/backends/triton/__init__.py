@@ -33,11 +33,12 @@ _READY: dict[tuple[Any, ...], tuple[Callable[..., Any], tuple[Any, ...], tuple[A
 
 
 class _Recipe(NamedTuple):
-    """A kernel, its constants in order, and the number of warps."""
+    """A kernel, its constants in order, the number of warps, and of stages of its pipeline if that is not Triton's default."""
 
     kernel: Any
     constants: tuple[Any, ...]
     warps: int
+    stages: int | None = None
 
 
 def _launch(
@@ -55,9 +56,10 @@ def _launch(
 
 
 def _launch_first(key: tuple[Any, ...], grid: tuple[int, int], tensors: tuple[Any, ...], numbers: tuple[Any, ...], recipe: _Recipe) -> None:
-    kernel, constants, warps = recipe
+    kernel, constants, warps, stages = recipe
     names = kernel.arg_names[len(tensors) + len(numbers) :]
-    compiled = kernel[grid](*tensors, *numbers, **dict(zip(names, constants, strict=True)), num_warps=warps)
+    options = {"num_warps": warps} if stages is None else {"num_warps": warps, "num_stages": stages}
+    compiled = kernel[grid](*tensors, *numbers, **dict(zip(names, constants, strict=True)), **options)
     # Without a device kernels are interpreted, and nothing is compiled.
     if getattr(compiled, "packed_metadata", None) is None:
         return
@@ -132,12 +134,17 @@ def _gelu_mul(gate: Any, up: Any, *, approximate: str, out: Any = None) -> Any:
 
 def _rope(x: Any, cos: Any, sin: Any, positions: Any, *, interleaved: bool, layout: str, out: Any = None) -> Any:
     if out is None:
-        out = _empty_like(x)
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     half = cos.shape[-1]
     if layout == "BHSD":
         (batch, heads, seq, head_dim), seq_dim, head = x.shape, 2, 1
     else:
         (batch, seq, heads, head_dim), seq_dim, head = x.shape, 1, 2
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    # A slice of joined queries, keys and values has a larger stride between tokens; the tables are read row by row.
+    cos, sin = cos.contiguous(), sin.contiguous()
+    positions = None if positions is None else positions.contiguous()
     strides, out_strides = x.stride(), out.stride()
     numbers = (
         heads, seq, head_dim, half, strides[0], strides[seq_dim], strides[head], out_strides[0], out_strides[seq_dim], out_strides[head],
@@ -167,10 +174,16 @@ _LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 
 def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: str) -> None:
+    if k_cache.stride() != v_cache.stride() or k_cache.stride(-1) != 1:
+        raise NotImplementedError("caches with different strides")
     tokens, heads, head_dim = k.shape
+    # Heads of a token must follow each other; tokens of a slice may be further apart.
+    k, v = (one if one.stride()[1:] == (head_dim, 1) else one.contiguous() for one in (k, v))
+    slots = slots.contiguous()
     slot_dim, head = (1, 2) if layout == "NHD" else (2, 1)
     strides = k_cache.stride()
-    numbers = (tokens, heads, head_dim, k_cache.shape[slot_dim], strides[0], strides[slot_dim], strides[head])
+    sizes = (tokens, heads, head_dim, k_cache.shape[slot_dim])
+    numbers = (*sizes, strides[0], strides[slot_dim], strides[head], k.stride(0), v.stride(0))
 
     def recipe() -> _Recipe:
         largest = _LARGEST.get(k_cache.dtype)
@@ -258,6 +271,9 @@ def _dequantize(
     return out
 
 
+# They call the launcher above.
+from layerzero.backends.triton import _linear, _paged  # noqa: E402
+
 #: Kernels by id.
 KERNELS: dict[str, Callable[..., Any]] = {
     "triton.norm.rms": _norm_rms,
@@ -269,6 +285,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.kv.append": _append,
     "triton.quantize": _quantize,
     "triton.dequantize": _dequantize,
+    "triton.mlp.linear": _linear.linear,
+    "triton.mlp.fused": _linear.fused,
+    "triton.attention.gqa.prefill.paged": _paged.prefill_paged,
 }
 
 _DTYPES = {
@@ -291,6 +310,38 @@ def _compile_format(operation: str, call: Mapping[str, str]) -> None:
     else:
         quantized = torch.empty((outer, channels, stored), dtype=_FORMATS[params["format"]][0], device="cuda")
         _dequantize(quantized, scale, zero_point, None, **params, inner=stored, output_dtype=call["output_dtype"])
+
+
+def _compile_product(operation: str, call: Mapping[str, str]) -> None:
+    """For as many rows as the call has: the block of rows is a compile-time constant."""
+
+    def zeros(*shape: int) -> Any:
+        return torch.zeros(shape, dtype=_DTYPES[call["T"]], device="cuda")
+
+    inner, outer = int(call["in_features"]), int(call["out_features"])
+    x, params = zeros(int(call.get("rows", "1")), inner), {"activation": call["activation"]}
+    if operation == "mlp.linear":
+        _linear.linear(x, zeros(outer, inner), zeros(outer) if call["given(bias)"] == "true" else None, **params)
+    else:
+        middle = int(call["intermediate"])
+        _linear.fused(x, zeros(middle, inner), zeros(middle, inner), zeros(outer, middle), **params)
+
+
+def _compile_paged(call: Mapping[str, str]) -> None:
+    """For as many tokens and requests as the call has, over empty caches."""
+    heads, kv_heads, head_dim, size = (int(call[name]) for name in ("heads", "kv_heads", "head_dim", "page_size"))
+    requests, dtype = max(int(call["batch"]), 1), _DTYPES[call["T"]]
+    shape = (1, size, kv_heads, head_dim) if call["layout"] == "NHD" else (1, kv_heads, size, head_dim)
+    cache = torch.zeros(shape, dtype=dtype, device="cuda")
+    tokens = max(int(call["total_q"]), 1)
+    starts, pages = (torch.zeros(count, dtype=torch.int32, device="cuda") for count in (requests + 1, max(int(call["num_indices"]), 1)))
+    # All tokens are the first request's, which has no pages.
+    ends = torch.full_like(starts, tokens).index_fill_(0, torch.zeros(1, dtype=torch.int64, device="cuda"), 0)
+    _paged.prefill_paged(
+        torch.zeros((tokens, heads, head_dim), dtype=dtype, device="cuda"), cache, cache, ends, starts, pages, starts[1:].contiguous(),
+        causal=call["causal"] == "true", window_left=int(call["window_left"]), window_right=int(call["window_right"]),
+        soft_cap=float(call["soft_cap"]), sm_scale=float(call["sm_scale"]), return_lse=call["return_lse"] == "true", layout=call["layout"],
+    )  # fmt: skip
 
 
 def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
@@ -323,6 +374,10 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _merge(zeros(1, 2, size("heads"), size("head_dim")), torch.zeros((1, 2, size("heads")), device="cuda"))
         elif operation in ("quantize", "dequantize"):
             _compile_format(operation, call)
+        elif operation in ("mlp.linear", "mlp.fused"):
+            _compile_product(operation, call)
+        elif operation == "attention.gqa.prefill.paged":
+            _compile_paged(call)
         else:
             pages = (1, size("page_size"), size("kv_heads"), size("head_dim"))
             if call["layout"] == "HND":

@@ -116,8 +116,8 @@ def merge(v, s, out, lse, states, heads, head_dim, BLOCK: tl.constexpr):
 
 @triton.jit
 def append(
-    k, v, k_cache, v_cache, slots, tokens, heads, head_dim, page_size, by_page, by_slot, by_head, SATURATES: tl.constexpr,
-    LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+    k, v, k_cache, v_cache, slots, tokens, heads, head_dim, page_size, by_page, by_slot, by_head, k_token, v_token,
+    SATURATES: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One token: writes its keys and values to its slot, or skips it."""
     token = tl.program_id(0).to(tl.int64)
@@ -134,8 +134,8 @@ def append(
             at = start + tl.arange(0, BLOCK)
             inside = at < heads * head_dim
             target = page * by_page + offset * by_slot + (at // head_dim) * by_head + at % head_dim
-            keys = tl.load(k + token * heads * head_dim + at, mask=inside, other=0.0)
-            values = tl.load(v + token * heads * head_dim + at, mask=inside, other=0.0)
+            keys = tl.load(k + token * k_token + at, mask=inside, other=0.0)
+            values = tl.load(v + token * v_token + at, mask=inside, other=0.0)
             if SATURATES:
                 keys, values = keys.to(tl.float32), values.to(tl.float32)
                 keys = tl.where(keys != keys, keys, tl.minimum(tl.maximum(keys, -LARGEST), LARGEST))
