@@ -8,6 +8,7 @@ pub mod args;
 pub mod built_in;
 pub mod call;
 pub mod check;
+pub mod compare;
 pub mod context;
 pub mod contract;
 pub mod descriptor;

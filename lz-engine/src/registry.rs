@@ -128,6 +128,11 @@ impl Registry {
         self.kernels.get(index as usize).map(Arc::as_ref)
     }
 
+    /// All kernels, as shared references.
+    pub(crate) fn shared_kernels(&self) -> impl Iterator<Item = &Arc<CompiledKernel>> {
+        self.kernels.iter()
+    }
+
     /// Like [`Registry::compiled`], as a shared reference.
     pub(crate) fn shared(&self, index: u32) -> Option<Arc<CompiledKernel>> {
         self.kernels.get(index as usize).cloned()
@@ -262,10 +267,69 @@ impl Registry {
             .or_insert_with(|| Backend { version: spec.version.clone(), state: BackendState::Available });
     }
 
+    /// Adds versions next to registered kernels, under ids with a version: all of them or, if any is invalid, none.
+    pub(crate) fn with_versions(
+        &self,
+        entries: impl IntoIterator<Item = KernelEntry>,
+    ) -> Result<Registry, Error> {
+        let entries: Vec<KernelEntry> = entries.into_iter().collect();
+        let problems: Vec<Reason> = entries.iter().filter_map(|entry| self.version_problem(entry)).collect();
+        if !problems.is_empty() {
+            return finish(self.copy(), "versions", problems);
+        }
+        self.with_kernels(entries.into_iter().map(KernelEntry::as_version))
+    }
+
+    fn version_problem(&self, entry: &KernelEntry) -> Option<Reason> {
+        let spec = &entry.spec;
+        let info = entry.operation.or_else(|| self.operation(&spec.operation));
+        let stable = info.and_then(|info| self.compiled(self.index_of(info, &spec.id)?));
+        match stable {
+            None => Some(Reason::new(ReasonCode::KernelUnknown).message(format!(
+                "{} of {} is not registered; register its first version without another version next to it",
+                spec.id, spec.operation
+            ))),
+            Some(stable) if stable.spec().version == spec.version => {
+                let message = format!("version {} of {} is already registered", spec.version, spec.id);
+                Some(Reason::new(ReasonCode::KernelDuplicate).message(message))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Replaces kernels by others: all of them or, if any spec is invalid, none.
+    pub(crate) fn with_replaced(
+        &self,
+        is_replaced: impl Fn(&KernelEntry) -> bool,
+        entries: impl IntoIterator<Item = KernelEntry>,
+    ) -> Result<Registry, Error> {
+        let next = self.without(|kernel| is_replaced(&kernel.entry));
+        // Backends keep their state; the version of one that is replaced is read from its new kernels.
+        let mut next = next.with_kernels(entries)?;
+        let versions: Vec<(String, String)> = next
+            .kernels()
+            .filter(|entry| entry.version_of.is_none())
+            .map(|entry| (entry.spec.backend.clone(), entry.spec.version.clone()))
+            .collect();
+        for (name, version) in versions.into_iter().rev() {
+            if let Some(backend) = next.backends.get_mut(&name) {
+                backend.version = version;
+            }
+        }
+        Ok(next)
+    }
+
     /// Removes a backend and its kernels.
     pub(crate) fn without_backend(&self, backend: &str) -> Registry {
+        let mut next = self.without(|kernel| kernel.spec().backend == backend);
+        next.backends.remove(backend);
+        next
+    }
+
+    /// Removes kernels. Backends stay.
+    fn without(&self, is_removed: impl Fn(&CompiledKernel) -> bool) -> Registry {
         let mut next = Registry { operations: self.operations.clone(), ..Registry::default() };
-        let kept = self.kernels.iter().filter(|kernel| kernel.spec().backend != backend);
+        let kept = self.kernels.iter().filter(|kernel| !is_removed(kernel));
         next.kernels = kept.cloned().collect();
         next.by_slot.resize_with(self.by_slot.len(), Vec::new);
         for (index, kernel) in next.kernels.iter().enumerate() {
@@ -275,7 +339,6 @@ impl Registry {
             }
         }
         next.backends = self.backends.clone();
-        next.backends.remove(backend);
         next
     }
 

@@ -1,12 +1,16 @@
 // Tests of the hand-written part of the C++ API: tensors, errors, options, policy, explanations, kernels in C++.
 #include <layerzero/layerzero.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -519,6 +523,177 @@ void plugins() {
     }
 }
 
+/// The value of a setting.
+std::string setting(const lz::Engine &engine, const std::string &key) {
+    for (const lz::ConfigEntry &entry : engine.config()) {
+        if (entry.key == key) {
+            return entry.value;
+        }
+    }
+    return {};
+}
+
+/// Compiles a version of the test plugin into `folder`.
+std::string plugin(const std::string &folder, const std::string &version) {
+    const auto root = std::filesystem::path(__FILE__).parent_path() / ".." / "..";
+    const std::string path = folder + "/" + version + ".so";
+    const std::string command = "gcc -std=gnu11 -shared -fPIC -O1 -DFAULT_" + version + " -I " +
+                                (root / "runtime/plugin/include").string() + " " +
+                                (root / "tests/plugins/native/versioned.c").string() + " -o " + path + " -lm";
+    CHECK(std::system(command.c_str()) == 0);
+    return path;
+}
+
+void reload() {
+    const std::string folder = std::filesystem::temp_directory_path() / ("lz-reload-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder);
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+    const lz::Engine engine;
+    engine.configure("plugins.directories", {folder});
+    const auto version = [&] {
+        std::string found;
+        for (const lz::KernelInfo &kernel : engine.kernels()) {
+            found = kernel.id == "versioned.norm.rms" ? kernel.version : found;
+        }
+        return found;
+    };
+    std::vector<float> x = {3.0F, 4.0F, 6.0F, 8.0F, 1.0F, 2.0F, 3.0F, 4.0F};
+    const lz::ops::NormRms args{.x = {std::span(x), {1, 8}}};
+    const std::vector<float> expected = [&] {
+        const auto result = lz::ops::norm_rms(lz::Engine::reference(), args);
+        return std::vector<float>(result.output.as<float>().begin(), result.output.as<float>().end());
+    }();
+    const auto is_right = [&] {
+        const auto result = lz::ops::norm_rms(engine, args);
+        const auto found = result.output.as<float>();
+        bool right = true;
+        for (std::size_t index = 0; index < expected.size(); ++index) {
+            right = right && std::fabs(found[index] - expected[index]) < 1e-4F;
+        }
+        return right;
+    };
+    (void)engine.load_plugin(plugin(folder, "FIRST"));
+    CHECK(version() == "1.0" && is_right());
+
+    // A plugin with wrong results changes nothing.
+    try {
+        (void)engine.reload_plugin(plugin(folder, "WRONG"));
+        CHECK(!"wrong results must be rejected");
+    } catch (const lz::ConfigurationError &error) {
+        CHECK(error.reasons().at(0).code == "VERSION_REJECTED");
+    }
+    CHECK(version() == "1.0" && is_right());
+
+    // Calls of other threads continue while the plugin is replaced.
+    std::atomic<bool> stop = false;
+    std::atomic<int> wrong = 0;
+    std::vector<std::thread> running;
+    for (int number = 0; number < 3; ++number) {
+        running.emplace_back([&] {
+            while (!stop) {
+                wrong += is_right() ? 0 : 1;
+            }
+        });
+    }
+    const lz::PluginReload done = engine.reload_plugin(plugin(folder, "SECOND"), 30.0);
+    stop = true;
+    for (std::thread &thread : running) {
+        thread.join();
+    }
+    CHECK(wrong == 0);
+    CHECK(done.backend == "versioned" && done.version == "2.0" && done.unloaded);
+    CHECK(done.replaced.at(0).second == "1.0" && done.compared_calls > 0 && done.untried.empty());
+    CHECK(version() == "2.0" && is_right());
+
+    // Versions side by side: by share, then as a canary.
+    engine.unregister_backend("versioned");
+    (void)engine.load_plugin(plugin(folder, "FIRST"));
+    const std::string second = "versioned.norm.rms@2.0";
+    CHECK(engine.load_plugin_alongside(plugin(folder, "SLIGHTLY_WRONG")).kernels.at(0) == second);
+    engine.configure("rollout.canaries", (second + ": 50").c_str());
+    for (int round = 0; round < 20; ++round) {
+        CHECK(is_right());
+    }
+    const lz::Canary canary = engine.canaries().at(0);
+    CHECK(canary.kernel == second && canary.state == "rolled_back" && canary.mismatches == 1);
+    CHECK(canary.why.find("output: ") != std::string::npos);
+    CHECK(engine.explain(args).text.find("rolled back") != std::string::npos);
+    engine.promote_version(second);
+    CHECK(engine.canaries().at(0).percent == 100 && !is_right());
+    engine.roll_back_version(second);
+    CHECK(is_right());
+    try {
+        engine.promote_version("versioned.norm.rms@9");
+        CHECK(!"an unknown version must be rejected");
+    } catch (const lz::ConfigurationError &error) {
+        CHECK(error.reasons().at(0).code == "KERNEL_UNKNOWN");
+    }
+
+    // A watched policy file.
+    const std::string policy = folder + "/layerzero.yaml";
+    std::ofstream(policy) << "deterministic: true\n";
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<lz::ConfigChange> changes;
+    const auto wait_for = [&](const std::string &state) {
+        std::unique_lock lock(mutex);
+        const auto is_there = [&] {
+            return std::any_of(changes.begin(), changes.end(), [&](const auto &one) { return one.state == state; });
+        };
+        CHECK(changed.wait_for(lock, std::chrono::seconds(60), is_there));
+        changes.clear();
+    };
+    {
+        const lz::ConfigWatch watch = engine.watch_config(policy, [&](const lz::ConfigChange &change) {
+            const std::lock_guard lock(mutex);
+            changes.push_back(change);
+            changed.notify_all();
+        });
+        wait_for("applied");
+        CHECK(setting(engine, "deterministic") == "true");
+        std::ofstream(policy) << "determinstic: false\n";
+        wait_for("refused");
+        CHECK(setting(engine, "deterministic") == "true");
+        std::ofstream(policy) << "deterministic: false\n";
+        wait_for("applied");
+        CHECK(setting(engine, "deterministic") == "false");
+    }
+    try {
+        (void)engine.watch_config("/no/such/folder/layerzero.yaml");
+        CHECK(!"a missing folder must be an error");
+    } catch (const lz::ConfigurationError &) {
+    }
+    std::filesystem::remove_all(folder);
+}
+
+void readiness() {
+    const lz::Engine engine;
+    const auto check_of = [&](const lz::Readiness &found, const std::string &name) {
+        for (const lz::ReadinessCheck &check : found.checks) {
+            if (check.name == name) {
+                return check;
+            }
+        }
+        CHECK(!"there is no such check");
+        return lz::ReadinessCheck{};
+    };
+    CHECK(engine.readiness_check().ready);
+    for (const char *name : {"kernels", "health", "backends", "circuits", "dispatch_table", "compilation", "capture", "memory",
+                             "perfdb", "telemetry", "versions"}) {
+        CHECK(check_of(engine.readiness_check(), name).ok);
+    }
+    CHECK(!check_of(engine.readiness_check({"cuda"}), "kernels").ok);
+    engine.configure("memory.probe", true);
+    engine.configure("memory_headroom_mb", std::int64_t{1} << 40);
+    const lz::Readiness found = engine.readiness_check();
+    CHECK(!found.ready && !check_of(found, "memory").ok);
+    try {
+        (void)engine.readiness_check({"gpu"});
+        CHECK(!"an unknown platform must be rejected");
+    } catch (const lz::ConfigurationError &) {
+    }
+}
+
 void logs() {
     std::vector<lz::LogRecord> records;
     lz::set_log_callback([&](const lz::LogRecord &record) { records.push_back(record); });
@@ -621,6 +796,8 @@ int main() {
     measuring();
     own_kernels();
     plugins();
+    reload();
+    readiness();
     logs();
     metrics();
     threads();

@@ -16,5 +16,6 @@ pub mod model;
 mod operation;
 pub mod output;
 pub mod perfdb;
+pub mod reload;
 pub mod serve;
 pub mod telemetry;

@@ -24,8 +24,17 @@ fn given(key: &str, value: &Bound<'_, PyAny>) -> PyResult<SettingInput> {
     if value.is_instance_of::<PyString>() {
         return Ok(SettingInput::Text(value.extract()?));
     }
+    if let Ok(table) = value.cast::<PyDict>() {
+        // A mapping of names to numbers or words, as text.
+        let pair = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+            Ok(format!("{}: {}", name.extract::<String>()?, value.str()?))
+        };
+        let pairs: Vec<String> = table.iter().map(pair).collect::<PyResult<_>>()?;
+        return Ok(SettingInput::Text(pairs.join(", ")));
+    }
     value.extract::<Vec<String>>().map(SettingInput::Texts).map_err(|_| {
-        let text = format!("{key} must be a bool, a number, a string or a list of strings, not {value}");
+        let text =
+            format!("{key} must be a bool, a number, a string, a list of strings or a mapping, not {value}");
         PyTypeError::new_err(text)
     })
 }

@@ -137,7 +137,7 @@ fn torch_version(py: Python<'_>) -> String {
 }
 
 /// Whether an operation has a function of its own; the primitives of graphs have none.
-fn is_callable(name: &str) -> bool {
+pub fn is_callable(name: &str) -> bool {
     !lz_primitives::all().iter().any(|primitive| primitive.name == name)
 }
 
@@ -147,16 +147,6 @@ fn list_operations() -> PyResult<Vec<&'static str>> {
     let registry = engine()?.registry();
     let names = registry.operations().map(|operation| operation.name.as_ref());
     Ok(names.filter(|name| is_callable(name)).collect())
-}
-
-/// Operations that can have tensors on a platform but no usable kernel for it.
-#[pyfunction]
-fn operations_without_kernel(platform: &str) -> PyResult<Vec<&'static str>> {
-    let platform: lz_core::device::Platform =
-        platform.parse().map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("{error}")))?;
-    let mut names = engine()?.registry().operations_without_kernel(platform);
-    names.retain(|name| is_callable(name));
-    Ok(names)
 }
 
 /// The devices of this machine and the health of the engine, as JSON.
@@ -194,6 +184,5 @@ fn state() -> PyResult<String> {
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(list_operations, module)?)?;
-    module.add_function(wrap_pyfunction!(operations_without_kernel, module)?)?;
     module.add_function(wrap_pyfunction!(state, module)?)
 }

@@ -4,6 +4,7 @@
 mod arguments;
 mod backend;
 mod call;
+mod compare;
 mod control;
 mod cuda;
 mod decisions;
@@ -29,6 +30,7 @@ mod private;
 mod python_kernel;
 mod python_kernel_run;
 mod register;
+mod reload;
 mod results;
 mod runtime;
 mod selection;
@@ -65,10 +67,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     engine::connect_on_open(|engine| {
         cuda::connect(engine);
         engine.set_annotate(Some(telemetry::TorchRanges::shared()));
+        engine.set_result_comparison(Some(std::sync::Arc::new(compare::PythonResults)));
     });
     engine::add(module)?;
     inspect::add(module)?;
     register::add(module)?;
+    reload::add(module)?;
     results::add(module)?;
     health::add(module)?;
     backend::add(module)?;

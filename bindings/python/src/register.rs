@@ -1,5 +1,7 @@
 //! Registering Python kernels, and listing kernels and backends.
 
+use std::time::Duration;
+
 use lz_core::device::Platform;
 use lz_core::spec::{Limit, StrideNeeds};
 use lz_core::{DType, KernelEntry, KernelSpec, ReasonCode};
@@ -34,6 +36,18 @@ struct Description {
     cuda_graph_safe: bool,
     reduced_precision: bool,
     writes_into_output: bool,
+    install: String,
+}
+
+/// Registers a kernel: as a new one, in place of the one with its id, or as another version next to it.
+fn install(py: Python<'_>, entry: KernelEntry, how: &str) -> PyResult<()> {
+    let engine = engine()?;
+    let installed = py.detach(|| match how {
+        "replace" => engine.replace_kernels(vec![entry], Duration::ZERO).map(drop),
+        "alongside" => engine.register_versions([entry]),
+        _ => engine.register([entry]),
+    });
+    installed.map_err(|error| raise(py, &error))
 }
 
 fn wrong(what: &str, found: &str, allowed: &str) -> PyErr {
@@ -85,12 +99,12 @@ fn register_kernel(
     let module = worker::module_of(function);
     if worker::is_isolated(py, Origin::Module(&module), &spec.backend)? {
         let entry = worker::remote_function(function, spec, info)?;
-        return engine()?.register([entry]).map_err(|error| raise(py, &error));
+        return install(py, entry, &kernel.install);
     }
     let params = info.schema().params.iter().map(|param| param.name.as_str());
     let hosted = PythonKernel::new(function, kernel.writes_into_output, params)?;
     let entry = KernelEntry::new(spec, hosted).of(info);
-    engine()?.register([entry]).map_err(|error| raise(py, &error))
+    install(py, entry, &kernel.install)
 }
 
 /// Unregisters a backend and its kernels.
@@ -153,6 +167,7 @@ fn kernels<'py>(
         one.set_item("operation", &spec.operation)?;
         one.set_item("backend", &spec.backend)?;
         one.set_item("version", &spec.version)?;
+        one.set_item("version_of", entry.version_of.as_deref())?;
         one.set_item("platform", spec.platform.to_string())?;
         one.set_item("priority", spec.priority)?;
         let dtypes = PyDict::new(py);

@@ -214,6 +214,8 @@ crate::reason_codes::reason_codes!(
     KernelPanicked = "KERNEL_PANICKED" in Backend: "The kernel panicked; the panic was caught.", "";
     KernelUnknown = "KERNEL_UNKNOWN" in Backend: "No kernel with this id is registered.",
         "List the kernels of the operation.";
+    VersionRejected = "VERSION_REJECTED" in Backend: "The new version of a kernel failed its trial and was not installed.",
+        "Fix the kernel; the version in use was not changed.";
     KernelDuplicate = "KERNEL_DUPLICATE" in Backend: "Two kernels have the same id.", "";
     NoKernel = "NO_KERNEL" in Backend: "No registered kernel is valid for the call.",
         "Call `explain`, which lists the reasons for every kernel.";
@@ -254,6 +256,8 @@ crate::reason_codes::reason_codes!(
         "Add the kernel to the list of allowed kernels.";
     PolicyLockedOther = "POLICY_LOCKED_OTHER" in Policy: "The policy locks the operation to another kernel.",
         "";
+    VersionInactive = "VERSION_INACTIVE" in Policy: "Another version of the kernel is in use.",
+        "Set `rollout.shares`, or name the version in a lock or a rule.";
     PolicyInvalid = "POLICY_INVALID" in Policy: "The policy is invalid, so the previous one remains active.",
         "";
     LockedKernelInvalid = "LOCKED_KERNEL_INVALID" in Policy: "The policy locks the operation to a kernel that is not valid for the call.",

@@ -170,13 +170,40 @@ pub struct KernelEntry {
     pub prepare: Option<Arc<dyn Prepare>>,
     /// Its operation, if known; otherwise the registry looks it up by the spec's name.
     pub operation: Option<&'static OperationInfo>,
+    /// For a version that is registered next to the stable one: the id of the stable one. Its own id is `<id>@<version>`.
+    pub version_of: Option<Arc<str>>,
 }
 
 impl KernelEntry {
     /// Combines a spec and an implementation.
     pub fn new(spec: crate::spec::KernelSpec, kernel: impl Kernel) -> KernelEntry {
         let (spec, kernel) = (Arc::new(spec), Arc::new(kernel));
-        KernelEntry { spec, kernel, compile: None, fused: None, judge: None, prepare: None, operation: None }
+        KernelEntry {
+            spec,
+            kernel,
+            compile: None,
+            fused: None,
+            judge: None,
+            prepare: None,
+            operation: None,
+            version_of: None,
+        }
+    }
+
+    /// This kernel as a version next to the stable one: its id becomes `<id>@<version>`.
+    #[must_use]
+    pub fn as_version(mut self) -> KernelEntry {
+        let mut spec = (*self.spec).clone();
+        self.version_of = Some(spec.id.as_str().into());
+        spec.id = format!("{}@{}", spec.id, spec.version);
+        self.spec = Arc::new(spec);
+        self
+    }
+
+    /// Whether a name is the name of this kernel: its id, or the id with its version.
+    pub fn is_named(&self, name: &str) -> bool {
+        let versioned = || name.strip_prefix(&*self.spec.id)?.strip_prefix('@');
+        self.spec.id == name || versioned() == Some(self.spec.version.as_str())
     }
 
     /// Sets its operation, so that it need not be registered before.

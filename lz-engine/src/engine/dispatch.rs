@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Shared;
+use super::versions::DividedCall;
 use super::decide::{self, Decision, LastResort, Workspace};
 use crate::compiled::CompiledKernel;
 use crate::health::Failure;
@@ -151,10 +152,10 @@ impl Shared {
         let change = thread_scope::of_thread();
         let mode = change.apply(snapshot.mode);
         let (slot, generation) = (operation.slot(), snapshot.generation);
-        let has_recent_failures = snapshot.has_recent_failures(slot);
+        let takes_slow_path = snapshot.takes_slow_path(slot);
         if !snapshot.fast_path_enabled
             || mode.overlay_id() != 0
-            || has_recent_failures && snapshot.health.poll_due()
+            || takes_slow_path && snapshot.health.poll_due()
         {
             return None;
         }
@@ -172,7 +173,7 @@ impl Shared {
             Some(decision) => (decision, true),
             None => lookup_decision(snapshot, snapshot.table(operation)?, number, context, mode)?,
         };
-        if has_recent_failures && snapshot.needs_permit(decision.kernel) {
+        if takes_slow_path && snapshot.needs_permit(decision.kernel) {
             return None;
         }
         *hits += 1;
@@ -180,7 +181,7 @@ impl Shared {
         tally.exact_hits += u32::from(is_exact);
         tally.called(decision.kernel);
         // A hit in the thread cache does not consult health, so operations with recent failures are not inserted.
-        if depends_only_on_call && !has_recent_failures && set.is_none_or(|set| set.should_insert(number)) {
+        if depends_only_on_call && !takes_slow_path && set.is_none_or(|set| set.should_insert(number)) {
             let (table, call) = (snapshot.table(operation)?, (number, context, change));
             thread_cache.insert(snapshot, table, call, decision, (tally, *hit_budget));
         }
@@ -224,12 +225,12 @@ impl Shared {
         if state
             .snapshot
             .as_ref()
-            .is_some_and(|snapshot| snapshot.any_recent_failure() && snapshot.health.poll())
+            .is_some_and(|snapshot| snapshot.any_slow_path() && snapshot.health.poll())
         {
             state.refresh(&self.published);
         }
         state.count_slow_selection();
-        let failed_run = {
+        let failed_run = 'run: {
             let ThreadState { snapshot: Some(snapshot), thread_cache, scratch, tally, hit_budget, .. } =
                 state
             else {
@@ -259,12 +260,22 @@ impl Shared {
                 return Err(no_kernels(operation));
             };
             tally.slow_executions += 1;
+            if snapshot.needs_permit(index) && !table.versions.is_empty() {
+                let call = DividedCall { snapshot, table, context, mode, stable: index };
+                if let Some(divided) = self.run_divided(&call, scratch, run_one) {
+                    tally.called(divided.kernel);
+                    match divided.failed {
+                        None => return Ok(()),
+                        Some(failed_run) => break 'run failed_run,
+                    }
+                }
+            }
             tally.called(index);
             let bytes = workspace.bytes(kernel, context);
-            let (slot, has_recent_failures) =
-                (operation.slot(), snapshot.has_recent_failures(operation.slot()));
+            let (slot, takes_slow_path) =
+                (operation.slot(), snapshot.takes_slow_path(operation.slot()));
             if let Selected::Cached(entry) = &selected
-                && !(has_recent_failures || snapshot.observe.every_call())
+                && !(takes_slow_path || snapshot.observe.every_call())
                 && snapshot.depends_only_on_call(entry)
             {
                 let number = cache::number(cache::head(slot, mode), cache::hash_words(context.cell_words()));
@@ -277,7 +288,7 @@ impl Shared {
                     thread_cache.insert(snapshot, table, (number, context, change), decision, budget);
                 }
             }
-            let outcome = if has_recent_failures {
+            let outcome = if takes_slow_path {
                 let mut call = Call::new(snapshot, table, context, mode);
                 call.allow_open_circuit = matches!(selected, Selected::LastResort(_, LastResort::Open));
                 run_admitted(&call, kernel, bytes, transforms, scratch, run_one)
@@ -294,7 +305,7 @@ impl Shared {
                 }
                 Some(error) => {
                     let kernel = snapshot.registry.shared(index);
-                    if has_recent_failures {
+                    if takes_slow_path {
                         FailedRun::recorded(kernel, error)
                     } else {
                         FailedRun::new(kernel, error)

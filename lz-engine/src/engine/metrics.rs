@@ -53,6 +53,7 @@ impl Engine {
             circuit_transitions: metrics.transitions(),
             worker_restarts: load(&metrics.worker_restarts),
             estimated_regret: metrics.regret(),
+            canaries: metrics.canaries(),
             selection_latency: metrics.selection.snapshot(),
             execution_latency: metrics.execution.snapshot(),
             kernel_latency,

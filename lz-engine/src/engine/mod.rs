@@ -15,6 +15,8 @@ mod persistence;
 mod pinned;
 mod planned;
 mod settings;
+mod swap;
+mod versions;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -40,10 +42,11 @@ use crate::selection::devices::Devices;
 use crate::selection::loaded_tables::LoadedTables;
 use crate::selection::publish::Published;
 use crate::selection::snapshot::{Snapshot, SnapshotParts};
+use crate::selection::thread_cache::announce_release;
 use crate::selection::{decide, split, thread_scope};
 use crate::telemetry::Observation;
 
-pub use crate::selection::snapshot::JitRequests;
+pub use crate::selection::snapshot::{JitRequests, JitState};
 pub use builder::EngineBuilder;
 pub use capture::HeldSnapshot;
 pub(crate) use extensions::DecisionObserver;
@@ -178,7 +181,11 @@ impl Engine {
     /// Removes a backend and its kernels.
     pub fn unregister_backend(&self, backend: &str) {
         // Removal cannot fail.
-        self.shared.change_registry(|registry| Ok(registry.without_backend(backend))).ok();
+        let remove = |registry: &Registry| {
+            announce_release();
+            Ok(registry.without_backend(backend))
+        };
+        self.shared.change_registry(remove).ok();
         self.shared.update_population();
     }
 

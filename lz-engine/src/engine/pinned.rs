@@ -175,12 +175,21 @@ impl Engine {
         let mut call = Call::new(&snapshot, table, context, mode);
         // Re-planning would also use a kernel with an open circuit if there is no other.
         call.allow_open_circuit =
-            snapshot.has_recent_failures(operation.slot()) && decide::eligible(&call).is_empty();
+            snapshot.takes_slow_path(operation.slot()) && decide::eligible(&call).is_empty();
         let kernel = &pinned.kernel;
         let id = &kernel.spec().id;
         let mut reasons: Vec<Reason> = Vec::new();
+        let registered = |position: &u16| {
+            let candidate = table.candidates.get(usize::from(*position))?;
+            snapshot.registry.shared(candidate.kernel)
+        };
         match table.position_of(&snapshot.registry, id) {
-            Some(position) => filter::examine(&call, position, &mut reasons),
+            Some(position) if registered(&position).is_some_and(|now| Arc::ptr_eq(&now, kernel)) => {
+                filter::examine(&call, position, &mut reasons);
+            }
+            Some(_) => reasons.push(
+                Reason::new(ReasonCode::KernelUnknown).message(format!("{id} was replaced by another version")),
+            ),
             None => reasons.push(Reason::new(ReasonCode::KernelUnknown)),
         }
         // Compiling inside the call was accepted when the plan was made.

@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use crate::compiled::CompiledKernel;
 use crate::engine::Engine;
 use crate::evidence::Measured;
+use crate::rollout::Verdict;
 use crate::selection::cache::CellKey;
 use crate::selection::call::Call;
 use crate::selection::decide::{self, Ranked};
@@ -23,6 +24,7 @@ use crate::selection::snapshot::Snapshot;
 use crate::selection::split;
 use lz_core::context::{Context, FieldKind};
 use lz_core::expression_names;
+use lz_core::kernel::KernelEntry;
 use lz_core::mode::Mode;
 use lz_core::operation::OperationInfo;
 use lz_core::plan::{Plan, Transforms};
@@ -51,6 +53,9 @@ pub struct Explanation {
     pub policy: Vec<PolicyLine>,
     /// The answer of a dispatch table.
     pub table: Option<TableLine>,
+    /// Kernel versions that share the calls of another version, or have taken them over.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub versions: Vec<VersionLine>,
     /// Why candidates are omitted, if policy disables explanations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
@@ -123,6 +128,21 @@ pub struct TableLine {
     pub what: String,
     /// Why it does not apply.
     pub reason: Option<ReasonLine>,
+}
+
+/// The share of a kernel version in the calls of its operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VersionLine {
+    /// The version, `<id>@<version>`.
+    pub kernel: String,
+    /// The stable version.
+    pub stable: String,
+    /// The percentage of calls that it gets.
+    pub percent: u8,
+    /// `share`, `canary`, `promoted` or `rolled_back`.
+    pub state: &'static str,
+    /// The progress of a canary, or the reason of its verdict.
+    pub detail: String,
 }
 
 /// A candidate kernel.
@@ -286,6 +306,7 @@ pub(crate) fn explain(
         decided_in_ns: 0,
         policy: Vec::new(),
         table: None,
+        versions: Vec::new(),
         withheld: None,
         perfdb: None,
         plan: None,
@@ -299,6 +320,7 @@ pub(crate) fn explain(
     explanation.cache = cache_state(&call);
     explanation.policy = active_rules(&call);
     explanation.table = tabled(&call);
+    explanation.versions = versions(&call);
     let measured = score::measured(&call);
     for ranked in decide::rank(&call, &PerfTerms::of(&call)) {
         let entry = table.candidates.get(usize::from(ranked.position));
@@ -393,6 +415,34 @@ fn active_rules(call: &Call<'_>) -> Vec<PolicyLine> {
         }
     }
     lines
+}
+
+fn versions(call: &Call<'_>) -> Vec<VersionLine> {
+    let (snapshot, policy) = (call.snapshot, &call.snapshot.policy);
+    let line = |entry: &KernelEntry| {
+        let stable = entry.version_of.as_deref()?;
+        let version = &entry.spec.id;
+        let share = snapshot.rollouts.share(policy, version);
+        let record = snapshot.rollouts.record(version);
+        let (state, detail) = match record.and_then(|record| record.verdict.as_ref()) {
+            Some((Verdict::Promoted, why)) => ("promoted", why.clone()),
+            Some((Verdict::RolledBack, why)) => ("rolled_back", why.clone()),
+            None if share.is_canary => {
+                let totals = record.map(|record| record.stats.totals()).unwrap_or_default();
+                let (calls, wanted) = (totals.calls, policy.canary.calls);
+                ("canary", format!("{calls} of {wanted} calls, {} mismatches, {} errors", totals.mismatches, totals.errors))
+            }
+            None => ("share", String::new()),
+        };
+        Some(VersionLine {
+            kernel: version.clone(),
+            stable: stable.to_owned(),
+            percent: share.percent,
+            state,
+            detail,
+        })
+    };
+    snapshot.registry.kernels_of(call.table.info).filter_map(line).collect()
 }
 
 fn tabled(call: &Call<'_>) -> Option<TableLine> {

@@ -77,6 +77,12 @@ impl Explanation {
         if let Some(line) = &self.table {
             write!(f, "; table {} of {} {}", line.source, line.model_id, line.what)?;
         }
+        for line in &self.versions {
+            write!(f, "; version {} gets {} % of the calls of {}", line.kernel, line.percent, line.stable)?;
+            if line.state != "share" {
+                write!(f, " ({}: {})", line.state.replace('_', " "), line.detail)?;
+            }
+        }
         if let Some(reason) = &self.perfdb {
             write!(f, "; {}: {}", reason.code, reason.sentence)?;
         }

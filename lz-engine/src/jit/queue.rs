@@ -13,7 +13,7 @@ use super::config::JitConfig;
 use super::manifest::{Manifest, ManifestState};
 use crate::bucket::Bucket;
 use crate::engine::Engine;
-use crate::engine::{JitRequests, WeakEngine};
+use crate::engine::{JitRequests, JitState, WeakEngine};
 use lz_core::context::Context;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
@@ -68,6 +68,8 @@ struct Inner {
     stopping: AtomicBool,
     /// The process that owns the threads: a forked child has none of them, and they may have held the lock.
     process: u32,
+    /// Why the shape manifest is ignored.
+    manifest_problem: Option<String>,
     wanted: AtomicU64,
     dropped: AtomicU64,
     compiled: AtomicU64,
@@ -85,16 +87,13 @@ pub struct JitQueue {
 impl JitQueue {
     /// Starts the threads and registers with the engine. `model` identifies the served model in the manifest.
     pub fn start(engine: &Engine, model: &str, config: JitConfig) -> JitQueue {
-        let manifest = match &config.manifest {
-            None => Manifest::new(model),
-            Some(path) => {
-                let (manifest, warning) = Manifest::load(path, model, config.manifest_stale);
-                if let Some(warning) = warning {
-                    tracing::warn!(target: "lz::jit", warning, "shape manifest is ignored");
-                }
-                manifest
-            }
+        let (manifest, manifest_problem) = match &config.manifest {
+            None => (Manifest::new(model), None),
+            Some(path) => Manifest::load(path, model, config.manifest_stale),
         };
+        if let Some(warning) = &manifest_problem {
+            tracing::warn!(target: "lz::jit", warning, "shape manifest is ignored");
+        }
         let count = if config.background { config.workers.max(1) } else { 0 };
         let inner = Arc::new(Inner {
             config,
@@ -103,6 +102,7 @@ impl JitQueue {
             wake: Condvar::new(),
             stopping: AtomicBool::new(false),
             process: std::process::id(),
+            manifest_problem,
             wanted: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             compiled: AtomicU64::new(0),
@@ -194,6 +194,16 @@ impl Drop for JitQueue {
 }
 
 impl JitRequests for Inner {
+    fn compilation_state(&self) -> JitState {
+        let state = self.state();
+        JitState {
+            waiting: state.waiting.len() + state.busy,
+            failed: state.failures.len(),
+            compiled: self.compiled.load(Ordering::Relaxed),
+            manifest_problem: self.manifest_problem.clone(),
+        }
+    }
+
     fn request(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let key: Key = (kernel.to_owned(), operation.slot(), Bucket::of(operation, context).words().into());
         if !self.is_own() {

@@ -19,6 +19,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 
 pub use filter::{AREAS, Levels, Severity};
 pub use queue::Queue;
+pub(crate) use queue::dropped;
 
 /// The environment variable with the levels: `info,select=debug`.
 pub const VARIABLE: &str = "LAYERZERO_LOG";

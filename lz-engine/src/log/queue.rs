@@ -2,6 +2,7 @@
 //! interpreter lock, and its handlers may call the engine.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,6 +10,14 @@ use super::{Record, Severity, Sink};
 
 /// Records that wait for the reader.
 const CAPACITY: usize = 4096;
+
+/// Records that queues of this process have dropped and not reported yet.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// The number of records that were dropped and not reported yet.
+pub(crate) fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
 
 /// A bounded queue. When it is full, new records are dropped and counted.
 #[derive(Debug, Default)]
@@ -34,6 +43,7 @@ impl Queue {
         let mut state = self.state();
         let mut records: Vec<Record> = state.records.drain(..).collect();
         let dropped = std::mem::take(&mut state.dropped);
+        DROPPED.fetch_sub(dropped, Ordering::Relaxed);
         if dropped > 0 {
             records.push(Record {
                 area: "log",
@@ -76,6 +86,7 @@ impl Sink for std::sync::Arc<Queue> {
             self.changed.notify_one();
         } else {
             state.dropped += 1;
+            DROPPED.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

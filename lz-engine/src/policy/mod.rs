@@ -148,6 +148,38 @@ pub enum Action {
     Filter(String),
 }
 
+/// The share of calls that a kernel version gets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VersionShare {
+    /// The version, `<id>@<version>`.
+    pub version: String,
+    /// The percentage of calls.
+    pub percent: u8,
+    /// Whether its results are compared, until it is promoted or rolled back.
+    pub is_canary: bool,
+    /// The source.
+    pub source: Provenance,
+}
+
+/// When a canary is promoted or rolled back.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CanaryCriteria {
+    /// Number of its calls after which it is promoted.
+    pub calls: u64,
+    /// Number of wrong results that are tolerated.
+    pub max_mismatches: u64,
+    /// Number of failed calls that are tolerated.
+    pub max_errors: u64,
+    /// How much slower than the stable version it may be.
+    pub max_slowdown_percent: f64,
+}
+
+impl Default for CanaryCriteria {
+    fn default() -> Self {
+        CanaryCriteria { calls: 100, max_mismatches: 0, max_errors: 0, max_slowdown_percent: 20.0 }
+    }
+}
+
 /// The decision cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
@@ -228,6 +260,10 @@ pub struct Policy {
     pub avoid: Vec<ListEntry>,
     /// Conditional rules.
     pub rules: Vec<Rule>,
+    /// Shares of kernel versions that are registered side by side, canaries last.
+    pub versions: Vec<VersionShare>,
+    /// When a canary is promoted or rolled back.
+    pub canary: CanaryCriteria,
 }
 
 impl Default for Policy {
@@ -263,6 +299,8 @@ impl Default for Policy {
             prefer: Vec::new(),
             avoid: Vec::new(),
             rules: Vec::new(),
+            versions: Vec::new(),
+            canary: CanaryCriteria::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lz_core::kernel::KernelEntry;
 use serde::{Serialize, Serializer};
 
 /// A name in which `*` stands for any text.
@@ -47,9 +48,21 @@ impl Pattern {
         }
     }
 
-    /// Whether a kernel matches, by its id or by its backend.
-    pub fn matches_kernel(&self, id: &str, backend: &str) -> bool {
-        self.matches(id) || self.matches(backend)
+    /// Whether it names versions of kernels: `vendor.norm.rms@2.0`.
+    pub fn names_version(&self) -> bool {
+        self.0.contains('@')
+    }
+
+    /// Whether a kernel matches, by its id or by its backend. A pattern with a version matches that version only, a pattern
+    /// without one matches all versions.
+    pub fn matches_kernel(&self, entry: &KernelEntry) -> bool {
+        let spec = &entry.spec;
+        self.matches(&spec.id)
+            || self.matches(&spec.backend)
+            || match &entry.version_of {
+                Some(stable) => !self.names_version() && self.matches(stable),
+                None => self.names_version() && self.matches(&format!("{}@{}", spec.id, spec.version)),
+            }
     }
 }
 

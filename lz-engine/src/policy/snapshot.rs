@@ -6,8 +6,8 @@ use lz_schema::policy::{List, SettingValue};
 
 use super::layer::Layer;
 use super::{
-    Action, CacheConfig, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule, TpFallback,
-    WithSource,
+    Action, CacheConfig, CanaryCriteria, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule,
+    TpFallback, VersionShare, WithSource,
 };
 use lz_core::mode::{KvStrategy, ReductionOrder};
 
@@ -56,6 +56,9 @@ impl Policy {
             policy.kv_min_driver = WithSource { value: version.clone(), source: source.clone() };
         }
         cache(&mut policy.cache, layer);
+        versions(&mut policy.versions, layer, "rollout.shares", false);
+        versions(&mut policy.versions, layer, "rollout.canaries", true);
+        canary(&mut policy.canary, layer);
         merge_locks(&mut policy.locks, layer);
         let banned = policy.deny.iter().find(|listed| listed.kernels.as_str() == EXPERIMENTAL).cloned();
         policy.deny.retain(|listed| listed.kernels.as_str() != EXPERIMENTAL);
@@ -219,4 +222,34 @@ fn cache(target: &mut WithSource<CacheConfig>, layer: &Layer) {
             config.time_to_live = Duration::try_from_secs_f64(*value).unwrap_or(Duration::MAX);
         }
     });
+}
+
+/// Replaces the shares, or the canaries, if the layer sets them.
+fn versions(target: &mut Vec<VersionShare>, layer: &Layer, key: &str, is_canary: bool) {
+    let Some(WithSource { value: SettingValue::Numbers(shares), source }) = layer.settings.get(key) else {
+        return;
+    };
+    target.retain(|share| share.is_canary != is_canary);
+    let share = |(version, percent): &(String, i64)| VersionShare {
+        version: version.clone(),
+        percent: u8::try_from((*percent).clamp(0, 100)).unwrap_or(0),
+        is_canary,
+        source: source.clone(),
+    };
+    target.extend(shares.iter().map(share));
+}
+
+fn canary(target: &mut CanaryCriteria, layer: &Layer) {
+    let value = |key: &str| layer.settings.get(key).map(|sourced| &sourced.value);
+    let count = |key: &str, into: &mut u64| {
+        if let Some(SettingValue::Int(count)) = value(key) {
+            *into = u64::try_from(*count).unwrap_or(0);
+        }
+    };
+    count("rollout.canary_calls", &mut target.calls);
+    count("rollout.canary_max_mismatches", &mut target.max_mismatches);
+    count("rollout.canary_max_errors", &mut target.max_errors);
+    if let Some(SettingValue::Float(percent)) = value("rollout.canary_max_slowdown_percent") {
+        target.max_slowdown_percent = *percent;
+    }
 }

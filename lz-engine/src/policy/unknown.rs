@@ -63,7 +63,7 @@ fn is_known(name: &str, registry: &Registry) -> bool {
     let pattern = Pattern::new(name);
     let backend = name.split(['.', '*']).next().unwrap_or(name);
     let is_registered = registry.backend(backend).is_some();
-    registry.kernels().any(|kernel| pattern.matches(&kernel.spec.id) || pattern.matches(&kernel.spec.backend))
+    registry.kernels().any(|kernel| pattern.matches_kernel(kernel))
         || !is_registered && BUILT_IN_BACKENDS.contains(&backend)
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct Call<'a> {
     pub allow_cold: bool,
     /// Whether open circuits of kernels and backends are ignored; see [`Call::with_open`].
     pub allow_open_circuit: bool,
+    /// The version that was drawn for this call.
+    pub version: Option<u16>,
     /// Whether scores depend on more than kernels, policy and measurements: on requested invariance or on recent failures.
     pub is_special: bool,
 }
@@ -104,7 +106,8 @@ impl<'a> Call<'a> {
             strides: Strides::of(table, context),
             allow_cold: false,
             allow_open_circuit: false,
-            is_special: snapshot.has_recent_failures(table.info.slot())
+            version: None,
+            is_special: snapshot.takes_slow_path(table.info.slot())
                 || mode.has(ModeFlag::TensorParallelInvariant),
         }
     }
@@ -130,6 +133,14 @@ impl<'a> Call<'a> {
     /// The active rule that denies a candidate; the last one if there are several.
     pub fn denied_by(&self, position: u16) -> Option<&'a CompiledRule> {
         self.active_rules().filter(|rule| rule.denied.contains(&position)).last()
+    }
+
+    /// Whether a version that is not in use is requested for this call: drawn by its share, or named in a lock or a rule.
+    pub fn requests_version(&self, position: u16, candidate: &Candidate) -> bool {
+        candidate.is_requested
+            || self.version == Some(position)
+            || self.lock.is_some_and(|(locked, ..)| locked == Some(position))
+            || self.active_rules().any(|rule| rule.versions.contains(&position))
     }
 
     /// Candidates that may be able to run the call; all others are excluded for its whole cell. JIT-compiled candidates stay if
@@ -168,7 +179,7 @@ impl<'a> Call<'a> {
 
     /// The same call with open circuits ignored, for calls without an eligible kernel. `None` without recent failures.
     pub fn with_open(&self) -> Option<Call<'a>> {
-        self.snapshot.has_recent_failures(self.table.info.slot()).then(|| Call {
+        self.snapshot.takes_slow_path(self.table.info.slot()).then(|| Call {
             allow_open_circuit: true,
             ..Call::new(self.snapshot, self.table, self.context, self.mode)
         })

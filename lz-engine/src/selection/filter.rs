@@ -67,6 +67,12 @@ fn policy(
             return true;
         }
     }
+    if let Some(reason) = &candidate.inactive
+        && !call.requests_version(position, candidate)
+        && visitor.excluded(|| (**reason).clone())
+    {
+        return true;
+    }
     if let Some(rule) = call.denied_by(position)
         && visitor.excluded(|| {
             Reason::new(ReasonCode::PolicyDenied).message(format!("{} ({})", rule.what, rule.source))

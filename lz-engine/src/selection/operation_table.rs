@@ -3,6 +3,8 @@
 //!
 //! A table depends on one registry, one policy and the loaded dispatch tables. It does not depend on health, measurements or calls.
 
+use std::sync::Arc;
+
 use lz_schema::expr::{self, Program, Type};
 use lz_schema::model::Kind;
 
@@ -13,10 +15,12 @@ use crate::compiled::{CompiledKernel, Facts};
 use crate::condition_parts::{Part, parts};
 use crate::policy::{Action, ListEntry, Pattern, Policy, Provenance};
 use crate::registry::{BackendState, Registry};
+use crate::rollout::{Rollouts, Share, VersionGroup};
 use crate::selection::cache::hash_text;
 use crate::selection::loaded_tables::LoadedTables;
 use lz_core::context::{Context, FLAG_WORDS, FieldKind, MAX_AXES, Store};
 use lz_core::expression_names::{DEVICE_NAMES, FieldSet, MAX_VALUES, Names, Values, kernel_values};
+use lz_core::kernel::KernelEntry;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
@@ -59,6 +63,8 @@ pub(crate) struct OperationTable {
     pub jit_candidates: BitSet,
     /// Rule scores, grouped by candidate.
     pub rule_scores: Vec<RuleScore>,
+    /// Kernels whose calls are divided among versions.
+    pub versions: Vec<VersionGroup>,
 }
 
 /// The score that a rule adds to a candidate.
@@ -112,6 +118,10 @@ pub(crate) struct Candidate {
     pub notes: Vec<PolicyNote>,
     /// Reasons that exclude it from every call.
     pub excluded: Vec<Reason>,
+    /// Why this version is not in use; calls that request it by name may use it.
+    pub inactive: Option<Box<Reason>>,
+    /// Whether an unconditional preference names this version.
+    pub is_requested: bool,
 }
 
 /// An effect of the policy.
@@ -160,6 +170,8 @@ pub(crate) struct CompiledRule {
     pub denied: Vec<u16>,
     /// The kernel that it locks: its position, if it is a candidate, and its id.
     pub lock: Option<(Option<u16>, String)>,
+    /// Candidates that it requests by version.
+    pub versions: Vec<u16>,
     pub source: Provenance,
 }
 
@@ -200,6 +212,7 @@ impl OperationTable {
         registry: &Registry,
         policy: &Policy,
         solved: &LoadedTables,
+        rollouts: &Rollouts,
     ) -> OperationTable {
         let candidates = candidates(info, registry, policy);
         let id = |candidate: &Candidate| Some(hash_text(&registry.compiled(candidate.kernel)?.spec().id));
@@ -230,7 +243,9 @@ impl OperationTable {
             locking_rules: Vec::new(),
             jit_candidates: 0,
             rule_scores: Vec::new(),
+            versions: Vec::new(),
         };
+        table.versions = versions(&mut table.candidates, registry, policy, rollouts);
         let names = Names::of_policy(info);
         table.locks = locks(&table, registry, policy, &names);
         table.rules = rules(&table, registry, policy, &names);
@@ -416,14 +431,25 @@ impl OperationTable {
         }
     }
 
-    /// The position of the candidate with this id.
+    /// The position of the candidate with this id, or with this id and version.
     pub fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
-        self.ids.of_hash(hash_text(id)).find(|position| {
-            let candidate = self.candidates.get(usize::from(*position));
-            candidate
-                .and_then(|candidate| registry.compiled(candidate.kernel))
-                .is_some_and(|kernel| kernel.spec().id == id)
-        })
+        let found = |name: &str| {
+            self.ids.of_hash(hash_text(name)).find(|position| {
+                let candidate = self.candidates.get(usize::from(*position));
+                candidate
+                    .and_then(|candidate| registry.compiled(candidate.kernel))
+                    .is_some_and(|kernel| kernel.entry.is_named(id))
+            })
+        };
+        found(id).or_else(|| found(id.rsplit_once('@')?.0))
+    }
+
+    /// The group of versions that share the calls of a kernel.
+    pub fn version_group(&self, kernel: u32) -> Option<&VersionGroup> {
+        let is_stable = |group: &&VersionGroup| {
+            self.candidates.get(usize::from(group.stable)).is_some_and(|one| one.kernel == kernel)
+        };
+        self.versions.iter().find(is_stable)
     }
 
     fn matching<'a>(
@@ -432,8 +458,8 @@ impl OperationTable {
         pattern: &'a Pattern,
     ) -> impl Iterator<Item = u16> + 'a {
         self.candidates.iter().enumerate().filter_map(move |(position, candidate)| {
-            let spec = registry.compiled(candidate.kernel)?.spec();
-            pattern.matches_kernel(&spec.id, &spec.backend).then_some(position as u16)
+            let kernel = registry.compiled(candidate.kernel)?;
+            pattern.matches_kernel(&kernel.entry).then_some(position as u16)
         })
     }
 }
@@ -464,17 +490,21 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
             rule_scores: (0, 0),
             notes: Vec::new(),
             excluded: Vec::new(),
+            inactive: None,
+            is_requested: prefer
+                .iter()
+                .any(|(listed, _)| listed.kernels.names_version() && matches(listed, &kernel.entry)),
         };
         if let Some(BackendState::Disabled(reason)) = registry.backend(&spec.backend).map(|b| &b.state) {
             candidate.excluded.push(reason.clone());
         }
-        for (listed, list) in deny.iter().filter(|(listed, _)| matches(listed, spec)) {
+        for (listed, list) in deny.iter().filter(|(listed, _)| matches(listed, &kernel.entry)) {
             candidate.excluded.push(
                 Reason::new(ReasonCode::PolicyDenied)
                     .message(format!("{list}: {} ({})", listed.kernels, listed.source)),
             );
         }
-        if !allow.is_empty() && !allow.iter().any(|(listed, _)| matches(listed, spec)) {
+        if !allow.is_empty() && !allow.iter().any(|(listed, _)| matches(listed, &kernel.entry)) {
             let names: Vec<String> = allow.iter().map(|(listed, _)| listed.kernels.to_string()).collect();
             let sources: Vec<String> = allow.iter().map(|(listed, _)| listed.source.to_string()).collect();
             candidate.excluded.push(
@@ -485,7 +515,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
         }
         let mut add_points = |entries: &[(ListEntry, &str)], points: f64| {
             // Several matching entries of a list count once.
-            if let Some((listed, list)) = entries.iter().find(|(listed, _)| matches(listed, spec)) {
+            if let Some((listed, list)) = entries.iter().find(|(listed, _)| matches(listed, &kernel.entry)) {
                 candidate.points += points;
                 let what = format!("{list}: {}", listed.kernels);
                 candidate.notes.push(PolicyNote { what, points, source: listed.source.clone() });
@@ -503,8 +533,61 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
     all
 }
 
-fn matches(listed: &ListEntry, spec: &lz_core::spec::KernelSpec) -> bool {
-    listed.kernels.matches_kernel(&spec.id, &spec.backend)
+fn matches(listed: &ListEntry, entry: &KernelEntry) -> bool {
+    listed.kernels.matches_kernel(entry)
+}
+
+/// Marks the versions that are not in use, and returns the groups of versions that share calls.
+fn versions(
+    candidates: &mut [Candidate],
+    registry: &Registry,
+    policy: &Policy,
+    rollouts: &Rollouts,
+) -> Vec<VersionGroup> {
+    let entry = |candidate: &Candidate| registry.compiled(candidate.kernel).map(|kernel| &kernel.entry);
+    let is_version = |candidate: &Candidate| entry(candidate).is_some_and(|one| one.version_of.is_some());
+    if !candidates.iter().any(is_version) {
+        return Vec::new();
+    }
+    let mut groups = Vec::new();
+    for stable in 0..candidates.len() {
+        let Some(id) = entry(&candidates[stable]).filter(|one| one.version_of.is_none()) else { continue };
+        let id = id.spec.id.clone();
+        let all = candidates.iter().zip(0u16..);
+        let versions: Vec<(u16, String)> = all
+            .filter_map(|(one, position)| Some((entry(one)?, position)))
+            .filter(|(one, _)| one.version_of.as_deref() == Some(id.as_str()))
+            .map(|(one, position)| (position, one.spec.id.clone()))
+            .collect();
+        let mut shares = Vec::new();
+        let mut whole = None;
+        for (position, version) in &versions {
+            let share = rollouts.share(policy, version);
+            if share.percent >= 100 && !share.is_canary {
+                whole = Some((*position, version.clone()));
+            } else if share.percent > 0 {
+                let canary = rollouts.record(version).filter(|_| share.is_canary);
+                let canary = canary.map(|record| Arc::clone(&record.stats));
+                shares.push(Share { position: *position, percent: share.percent, canary });
+            }
+        }
+        let inactive = |in_use: &str| {
+            Some(Box::new(Reason::new(ReasonCode::VersionInactive).message(format!("{in_use} is in use"))))
+        };
+        for (position, _) in &versions {
+            candidates[usize::from(*position)].inactive = inactive(&id);
+        }
+        if let Some((position, version)) = whole {
+            for (other, _) in &versions {
+                candidates[usize::from(*other)].inactive = inactive(&version);
+            }
+            candidates[usize::from(position)].inactive = None;
+            candidates[stable].inactive = inactive(&version);
+        } else if !shares.is_empty() {
+            groups.push(VersionGroup::new(stable as u16, shares));
+        }
+    }
+    groups
 }
 
 /// Whether a pattern names the operation, by name or alias.
@@ -571,9 +654,18 @@ fn rules(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
             points: Vec::new(),
             denied: Vec::new(),
             lock: None,
+            versions: Vec::new(),
             source: rule.source.clone(),
         };
         for action in &rule.actions {
+            let requested = match action {
+                Action::Prefer(pattern) | Action::Boost(pattern, 0.0..) => Some(pattern.clone()),
+                Action::Override(id) => Some(Pattern::new(id)),
+                _ => None,
+            };
+            if let Some(pattern) = requested.filter(Pattern::names_version) {
+                compiled.versions.extend(table.matching(registry, &pattern));
+            }
             let mut add = |pattern: &Pattern, points: f64| {
                 compiled.points.extend(table.matching(registry, pattern).map(|position| (position, points)));
             };

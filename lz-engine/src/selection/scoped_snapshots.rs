@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::snapshot::{Snapshot, SnapshotParts};
 use crate::policy::Policy;
+use crate::registry::Registry;
 use crate::selection::thread_scope;
 use lz_core::mode::Mode;
 
@@ -22,9 +23,15 @@ pub(crate) struct ScopedSnapshots {
 }
 
 impl ScopedSnapshots {
-    /// For a snapshot that follows `before`.
-    pub fn after(before: Option<&Snapshot>, policy: &Arc<Policy>) -> ScopedSnapshots {
-        let same = before.filter(|before| Arc::ptr_eq(&before.policy, policy));
+    /// For a snapshot that follows `before`. Those of another registry are dropped: they would keep replaced kernels loaded.
+    pub fn after(
+        before: Option<&Snapshot>,
+        policy: &Arc<Policy>,
+        registry: &Arc<Registry>,
+    ) -> ScopedSnapshots {
+        let same = before.filter(|before| {
+            Arc::ptr_eq(&before.policy, policy) && Arc::ptr_eq(&before.registry, registry)
+        });
         let before = same.map(|before| before.scoped.now().clone()).unwrap_or_default();
         ScopedSnapshots { now: Mutex::default(), before }
     }

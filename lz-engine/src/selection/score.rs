@@ -199,7 +199,7 @@ pub(crate) fn score(
     // are the ones submitted for compilation.
     let inside = call.snapshot.policy.jit.value != JitPolicy::WhenWarm || call.allow_cold;
     let cold = facts.jit && inside && kernel().is_some_and(|kernel| call.is_cold(kernel.spec()));
-    let careful = if call.snapshot.has_recent_failures(call.table.info.slot()) { kernel() } else { None };
+    let careful = if call.snapshot.takes_slow_path(call.table.info.slot()) { kernel() } else { None };
     let score = Score {
         priority: facts.priority,
         policy,

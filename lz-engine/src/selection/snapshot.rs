@@ -13,16 +13,19 @@ use super::guard::Guard;
 use super::operation_table::OperationTable;
 use super::publish::Numbered;
 use super::scoped_snapshots::ScopedSnapshots;
+use super::thread_cache;
 use crate::evidence::{Evidence, FreeBlockCache, MemoryProbe, StoredEvidence, system_memory};
 use crate::health::{DegradationLevel, Health};
 use crate::policy::Policy;
 use crate::registry::Registry;
+use crate::rollout::Rollouts;
 use crate::selection::cache::{DecisionCache, Entry};
 use crate::selection::loaded_tables::LoadedTables;
 use crate::selection::prepared_evidence::Prepared;
 use crate::telemetry::{Observation, ObserveOptions};
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
+use lz_core::kernel::KernelEntry;
 use lz_core::mode::Mode;
 use lz_core::operation::OperationInfo;
 
@@ -30,6 +33,24 @@ use lz_core::operation::OperationInfo;
 pub trait JitRequests: Send + Sync {
     /// Requests compilation of a kernel for calls like this one. Must return at once and must not call the engine.
     fn request(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
+
+    /// What it has done and what it has to do, for readiness checks.
+    fn compilation_state(&self) -> JitState {
+        JitState::default()
+    }
+}
+
+/// The state of a background compiler.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JitState {
+    /// Kernels that wait or are being compiled.
+    pub waiting: usize,
+    /// Kernels whose last compilation failed.
+    pub failed: usize,
+    /// Successful compilations.
+    pub compiled: u64,
+    /// Why the shape manifest is ignored.
+    pub manifest_problem: Option<String>,
 }
 
 /// Buckets by operation slot and kernel id: the same id may be registered for several operations.
@@ -54,6 +75,18 @@ impl WarmState {
 
     pub fn can_be_captured(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
         contains_bucket(&self.captured, operation, kernel, bucket)
+    }
+
+    /// Forgets what was established about kernels that are replaced.
+    pub fn forget(&mut self, is_replaced: impl Fn(&str) -> bool) {
+        for kernels in self.buckets.values_mut().chain(self.captured.values_mut()) {
+            kernels.retain(|kernel, _| !is_replaced(kernel));
+        }
+    }
+
+    /// Whether any kernel passed a trial capture.
+    pub fn has_captures(&self) -> bool {
+        self.captured.values().any(|kernels| !kernels.is_empty())
     }
 
     pub fn add_captured(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
@@ -96,6 +129,8 @@ pub(crate) struct SnapshotParts {
     pub health: Arc<Health>,
     /// Precomputed dispatch tables.
     pub solved: Arc<LoadedTables>,
+    /// What is known about kernel versions at run time.
+    pub rollouts: Arc<Rollouts>,
     pub observation: Observation,
 }
 
@@ -112,6 +147,7 @@ pub(crate) struct Snapshot {
     pub warm: Arc<WarmState>,
     pub health: Arc<Health>,
     pub solved: Arc<LoadedTables>,
+    pub rollouts: Arc<Rollouts>,
     pub observation: Observation,
     /// What is observed of each call.
     pub observe: ObserveOptions,
@@ -119,14 +155,16 @@ pub(crate) struct Snapshot {
     pub scoped: ScopedSnapshots,
     /// The degradation level of the engine.
     pub level: DegradationLevel,
-    /// Kernels and operations with recent failures; `None` without any.
-    failures: Option<Box<RecentFailures>>,
+    /// Kernels and operations whose calls take the slow path; `None` without any.
+    slow_path: Option<Box<SlowPathFlags>>,
     /// Whether decisions are cached.
     pub caching_enabled: bool,
     /// Whether the cache is enabled, devices are real and not every call is observed. True for nearly all calls.
     pub fast_path_enabled: bool,
     /// The base mode of calls, before the thread's mode override.
     pub mode: Mode,
+    /// The number of releases of kernels before it, see [`thread_cache::releases`].
+    pub releases: u64,
     /// When it was published; see `cache.time_to_live`.
     pub created_at: Instant,
     tables: Arc<Tables>,
@@ -140,15 +178,20 @@ pub(crate) struct Snapshot {
 struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
 
 impl Snapshot {
-    /// Builds a snapshot. Operation tables are shared with the previous one if registry, policy and dispatch tables are the same.
+    /// Builds a snapshot. Operation tables are shared with the previous one if registry, policy, dispatch tables and rollouts are
+    /// the same.
     pub fn new(
-        parts: SnapshotParts,
+        mut parts: SnapshotParts,
         generation: u64,
         before: Option<&Snapshot>,
         capacity: usize,
     ) -> Snapshot {
+        if let Some(rollouts) = parts.rollouts.with_canaries(&parts.policy) {
+            parts.rollouts = Arc::new(rollouts);
+        }
         let same = before.filter(|before| {
             Arc::ptr_eq(&before.registry, &parts.registry)
+                && Arc::ptr_eq(&before.rollouts, &parts.rollouts)
                 && Arc::ptr_eq(&before.policy, &parts.policy)
                 && Arc::ptr_eq(&before.solved, &parts.solved)
         });
@@ -179,19 +222,21 @@ impl Snapshot {
             warm,
             health,
             solved,
+            rollouts,
             observation,
         } = parts;
         let caching_enabled = policy.cache.value.enabled && health.level().allows_cache();
-        let failures = RecentFailures::of(&registry, &health).map(Box::new);
+        let slow_path = SlowPathFlags::of(&registry, &health, &policy, &rollouts).map(Box::new);
         Snapshot {
             generation,
             mode: policy.mode(),
             observe: observation.options(),
-            scoped: ScopedSnapshots::after(before, &policy),
+            scoped: ScopedSnapshots::after(before, &policy, &registry),
             caching_enabled,
             fast_path_enabled: caching_enabled && devices.are_real() && !observation.options().every_call(),
             level: health.level(),
-            failures,
+            slow_path,
+            releases: thread_cache::releases(),
             created_at: Instant::now(),
             decisions: DecisionCache::new(capacity),
             registry,
@@ -204,6 +249,7 @@ impl Snapshot {
             warm,
             health,
             solved,
+            rollouts,
             observation,
             tables,
             prepared,
@@ -230,6 +276,7 @@ impl Snapshot {
             warm: Arc::clone(&self.warm),
             health: Arc::clone(&self.health),
             solved: Arc::clone(&self.solved),
+            rollouts: Arc::clone(&self.rollouts),
             observation: self.observation.clone(),
         }
     }
@@ -254,7 +301,7 @@ impl Snapshot {
             return None;
         }
         Some(slot.get_or_init(|| {
-            Box::new(OperationTable::build(info, &self.registry, &self.policy, &self.solved))
+            Box::new(OperationTable::build(info, &self.registry, &self.policy, &self.solved, &self.rollouts))
         }))
     }
 
@@ -288,52 +335,59 @@ impl Snapshot {
     pub fn has_fast_path(&self, operation: &OperationInfo) -> bool {
         self.fast_path_enabled
             && self.observe == ObserveOptions::default()
-            && !self.has_recent_failures(operation.slot())
+            && !self.takes_slow_path(operation.slot())
     }
 
-    /// Whether any kernel has failed recently.
+    /// Whether any kernel takes the slow path.
     #[inline]
-    pub fn any_recent_failure(&self) -> bool {
-        self.failures.is_some()
+    pub fn any_slow_path(&self) -> bool {
+        self.slow_path.is_some()
     }
 
-    /// Whether a kernel of an operation has failed recently, so that its calls depend on circuit-breaker timers.
+    /// Whether a kernel of an operation has failed recently, so that its calls depend on circuit-breaker timers, or shares its
+    /// calls with other versions.
     #[inline]
-    pub fn has_recent_failures(&self, slot: u32) -> bool {
-        self.failures.as_ref().is_some_and(|failures| is_set(&failures.operations, slot))
+    pub fn takes_slow_path(&self, slot: u32) -> bool {
+        self.slow_path.as_ref().is_some_and(|flags| is_set(&flags.operations, slot))
     }
 
-    /// Whether calls of a kernel need a circuit-breaker permit and must record their outcome.
+    /// Whether calls of a kernel need a circuit-breaker permit and must record their outcome, or may go to another version.
     #[inline]
     pub fn needs_permit(&self, kernel: u32) -> bool {
-        self.failures.as_ref().is_some_and(|failures| is_set(&failures.kernels, kernel))
+        self.slow_path.as_ref().is_some_and(|flags| is_set(&flags.kernels, kernel))
     }
 }
 
-/// Recent failures according to health.
-struct RecentFailures {
+/// Kernels with recent failures according to health, and kernels that share their calls with other versions.
+struct SlowPathFlags {
     /// Indexed by kernel.
     kernels: Box<[bool]>,
     /// Indexed by operation slot.
     operations: Box<[bool]>,
 }
 
-impl RecentFailures {
-    fn of(registry: &Registry, health: &Health) -> Option<RecentFailures> {
-        if health.has_no_records() {
+impl SlowPathFlags {
+    fn of(
+        registry: &Registry,
+        health: &Health,
+        policy: &Policy,
+        rollouts: &Rollouts,
+    ) -> Option<SlowPathFlags> {
+        let is_divided = |entry: &KernelEntry| rollouts.divides(policy, registry, &entry.spec.id);
+        if health.has_no_records() && !registry.kernels().any(is_divided) {
             return None;
         }
-        let kernels: Box<[bool]> = registry
-            .kernels()
-            .map(|entry| health.has_failure_record(&entry.spec.id, &entry.spec.backend))
-            .collect();
+        let is_slow = |entry: &KernelEntry| {
+            health.has_failure_record(&entry.spec.id, &entry.spec.backend) || is_divided(entry)
+        };
+        let kernels: Box<[bool]> = registry.kernels().map(is_slow).collect();
         let mut operations: Box<[bool]> = vec![false; registry.slots()].into();
         for operation in registry.operations() {
             if let Some(slot) = operations.get_mut(operation.slot() as usize) {
                 *slot = registry.compiled_of(operation).iter().any(|kernel| is_set(&kernels, *kernel));
             }
         }
-        Some(RecentFailures { kernels, operations })
+        Some(SlowPathFlags { kernels, operations })
     }
 }
 

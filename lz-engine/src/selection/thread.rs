@@ -87,6 +87,21 @@ impl Thread {
         self.spare.set(spare);
     }
 
+    /// Drops the snapshots of all states of this thread that are not in use.
+    pub fn release_all(&self) {
+        if let Some(state) = self.state.take() {
+            state.release();
+            self.state.set(Some(state));
+        }
+        let mut spare = self.spare.take();
+        let mut level = spare.as_deref_mut();
+        while let Some(one) = level {
+            one.release();
+            level = one.next_spare.as_deref_mut();
+        }
+        self.spare.set(spare);
+    }
+
     /// The rare cases of [`Thread::restore`]: a nested call has put its state back before, or the exit hook must be installed. A
     /// thread that is ending keeps no state.
     #[cold]

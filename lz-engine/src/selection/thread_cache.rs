@@ -5,6 +5,7 @@
 //! closed) are never inserted.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::operation_table::OperationTable;
 use super::publish::Published;
@@ -16,6 +17,19 @@ use lz_core::context::{Context, Extent, MAX_WORDS};
 use lz_core::mode::ModeOverride;
 use lz_core::plan::Transforms;
 use lz_core::run::Scratch;
+
+/// How often kernels were replaced or removed in this process.
+static RELEASES: AtomicU64 = AtomicU64::new(0);
+
+/// Announces that the next snapshot has no longer all kernels of the one before: threads that load it clear their caches.
+pub(crate) fn announce_release() {
+    RELEASES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The number of releases so far.
+pub(crate) fn releases() -> u64 {
+    RELEASES.load(Ordering::Relaxed)
+}
 
 /// Entries per operation.
 const ENTRIES: usize = 4;
@@ -40,6 +54,8 @@ pub(crate) struct ThreadState {
     pub snapshot: Option<Arc<Snapshot>>,
     /// Counters not yet flushed to telemetry.
     pub tally: ThreadCounters,
+    /// The number of releases up to which entries of other snapshots were cleared.
+    releases: u64,
     /// The next one in the list of spare states.
     pub next_spare: Option<&'static mut ThreadState>,
 }
@@ -60,7 +76,19 @@ impl ThreadState {
         self.generation = snapshot.generation;
         self.hit_budget = snapshot.observe.hit_budget(HITS_BETWEEN_CLOCK_READS);
         self.restart();
+        if snapshot.releases > self.releases {
+            self.releases = snapshot.releases;
+            self.thread_cache.release_stale(self.generation);
+        }
         self.snapshot = Some(snapshot);
+    }
+
+    /// Drops the snapshot and all entries, so that nothing keeps replaced kernels loaded.
+    pub fn release(&mut self) {
+        self.flush();
+        (self.snapshot, self.generation) = (None, 0);
+        self.restart();
+        self.thread_cache.release_stale(0);
     }
 
     fn restart(&mut self) {
@@ -273,6 +301,13 @@ impl ThreadCache {
 
     fn entries(&mut self) -> impl Iterator<Item = &mut ThreadCacheEntry> {
         self.0.iter_mut().flatten().flat_map(|set| &mut set.entries)
+    }
+
+    /// Clears the entries of other snapshots: they would keep replaced kernels loaded.
+    fn release_stale(&mut self, generation: u64) {
+        for entry in self.entries().filter(|entry| entry.generation != generation) {
+            *entry = ThreadCacheEntry::EMPTY;
+        }
     }
 
     /// Moves the hits of all entries to the counters of the thread.

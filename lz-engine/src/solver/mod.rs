@@ -4,7 +4,7 @@
 //! so that one answer holds for a whole cell; conditions that cannot be divided are checked again when the table is used.
 
 mod grid;
-mod workload;
+pub(crate) mod workload;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;

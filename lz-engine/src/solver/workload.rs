@@ -10,7 +10,7 @@ use lz_core::reason::{Reason, ReasonCode};
 use lz_core::tensor::Device;
 
 /// One context per workload, as if its tensors were dense and on this device.
-pub(super) fn contexts(operation: &'static OperationInfo, device: Device) -> Result<Vec<Context>, Error> {
+pub(crate) fn contexts(operation: &'static OperationInfo, device: Device) -> Result<Vec<Context>, Error> {
     let schema = operation.schema();
     schema
         .workloads

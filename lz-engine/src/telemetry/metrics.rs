@@ -150,6 +150,8 @@ pub(crate) struct Metrics {
     transitions: Labeled<(&'static str, String, &'static str), u64>,
     /// Estimated lost nanoseconds by operation.
     regret: Labeled<String, f64>,
+    /// Calls of canaries by kernel version and outcome.
+    canaries: Labeled<(String, &'static str), u64>,
 }
 
 impl Metrics {
@@ -245,6 +247,17 @@ impl Metrics {
         self.transitions.all(|count| *count).into_iter().map(of).collect()
     }
 
+    /// Counts a call of a canary.
+    pub fn canary_called(&self, kernel: &str, outcome: &'static str) {
+        self.canaries.update((kernel.to_owned(), outcome), |count| *count += 1);
+    }
+
+    /// Calls of canaries, sorted.
+    pub fn canaries(&self) -> Vec<CanaryCalls> {
+        let of = |((kernel, outcome), count)| CanaryCalls { kernel, outcome, count };
+        self.canaries.all(|count| *count).into_iter().map(of).collect()
+    }
+
     /// Adds time that calls of an operation lost against the fastest measured kernel.
     pub fn lost(&self, operation: &str, ns: f64) {
         self.regret.update(operation.to_owned(), |total| *total += ns);
@@ -292,6 +305,17 @@ pub struct CircuitTransition {
     pub name: String,
     /// The new state: `closed`, `open` or `half_open`.
     pub to: &'static str,
+    /// The count.
+    pub count: u64,
+}
+
+/// Number of calls of a canary with one outcome.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CanaryCalls {
+    /// The kernel version, `<id>@<version>`.
+    pub kernel: String,
+    /// `matched`, `mismatched`, `failed` or `not_compared`.
+    pub outcome: &'static str,
     /// The count.
     pub count: u64,
 }
@@ -392,6 +416,8 @@ pub struct MetricsSnapshot {
     pub worker_restarts: u64,
     /// Estimated time lost against the fastest measured kernel, by operation; from timed calls.
     pub estimated_regret: Vec<OperationRegret>,
+    /// Calls of canaries by kernel version and outcome.
+    pub canaries: Vec<CanaryCalls>,
     /// Latency of selection, sampled.
     pub selection_latency: HistogramSnapshot,
     /// Latency of kernel runs, sampled. On a device this is the launch, unless calls are synchronized.

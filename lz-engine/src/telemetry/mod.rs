@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use metrics::Metrics;
 pub use metrics::{
-    BOUNDS_NS, CallCount, CircuitTransition, FailureCounts, FallbackCount, Histogram, HistogramSnapshot,
+    BOUNDS_NS, CallCount, CanaryCalls, CircuitTransition, FailureCounts, FallbackCount, Histogram, HistogramSnapshot,
     HitsByLevel, KernelLatency, MetricsSnapshot, OperationRegret, ValidationErrors,
 };
 pub use prometheus::render as prometheus_text;

@@ -194,6 +194,25 @@ fn probes() -> Vec<Probe> {
         ("speculative_decoding.adaptive_speculation", Bool(false), speculative),
         ("speculative_decoding.share_kv_cache", Bool(true), speculative),
         ("speculative_decoding.cache_kernel_pairs", Bool(false), speculative),
+        ("rollout.shares", Text("a.x@2: 100".to_owned()), |engine| {
+            with_second_version(engine, || Ok(()));
+            outcome(run(engine, &Shape::default()))
+        }),
+        ("rollout.canaries", Text("a.x@2: 50".to_owned()), |engine| {
+            with_second_version(engine, || Ok(()));
+            engine.canaries().len().to_string()
+        }),
+        ("rollout.canary_calls", Int(5), |engine| canary_state(engine, || Ok(()))),
+        ("rollout.canary_max_errors", Int(1000), |engine| {
+            canary_state(engine, || Err(KernelError::failed("no")))
+        }),
+        ("rollout.canary_max_slowdown_percent", Float(1e12), |engine| {
+            engine.configure([("rollout.canary_calls".to_owned(), Int(5))]).unwrap();
+            canary_state(engine, || {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                Ok(())
+            })
+        }),
         ("circuit_breaker.failure_threshold", Int(1), after_a_failure),
         ("circuit_breaker.success_threshold", Int(9), health),
         ("circuit_breaker.timeout_ms", Int(5), health),
@@ -230,6 +249,29 @@ fn probes() -> Vec<Probe> {
             engine.which(attend(), &Shape::default().context()).is_ok().to_string()
         }),
     ]
+}
+
+/// A kernel and another version of it next to it.
+fn with_second_version(
+    engine: &Engine,
+    does: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static,
+) {
+    with(engine, [spec("a.x")]);
+    let second = changed("a.x", |spec| spec.version = "2".to_owned());
+    engine.register_versions([failing(second, does)]).unwrap();
+}
+
+/// The state of a canary after some calls.
+fn canary_state(
+    engine: &Engine,
+    does: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static,
+) -> String {
+    engine.configure([("rollout.canaries".to_owned(), Text("a.x@2: 50".to_owned()))]).unwrap();
+    with_second_version(engine, does);
+    for _ in 0..40 {
+        run(engine, &Shape::default()).unwrap();
+    }
+    engine.canaries()[0].state.to_owned()
 }
 
 /// A kernel of another layout, whose adapter converts.
@@ -299,6 +341,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "quant_formats.accuracy_profile",
         "lz-engine/tests/suite/every_setting.rs",
         "a_profile_of_formats_changes_their_ranks",
+    ),
+    (
+        "rollout.canary_max_mismatches",
+        "tests/plugins/tests/reload.rs",
+        "mismatches_up_to_the_limit_are_tolerated",
     ),
     ("tp_invariance.synchronize_selection", "bindings/python/tests/torch/test_distributed.py", ""),
     ("kv_cache.physical_chunk_size_mb", "bindings/python/tests/torch/test_kv.py", ""),

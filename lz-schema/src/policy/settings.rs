@@ -188,7 +188,17 @@ impl Setting {
                 });
                 self.words_by_name(parts)
             }
-            Kind::Ints { .. } | Kind::NumberTable | Kind::RangeTable => None,
+            Kind::NumberTable => {
+                // `vendor.norm.rms@2.0: 10, vendor.norm.rms@3.0: 5`.
+                let number = |part: &str| {
+                    let (name, value) = part.rsplit_once([':', '='])?;
+                    let value: i64 = value.trim().parse().ok().filter(|value| *value >= 0)?;
+                    (!name.trim().is_empty()).then(|| (name.trim().to_owned(), value))
+                };
+                let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+                parts.map(number).collect::<Option<Vec<_>>>().map(SettingValue::Numbers)
+            }
+            Kind::Ints { .. } | Kind::RangeTable => None,
         }
     }
 
@@ -573,6 +583,26 @@ pub const SETTINGS: &[Setting] = &[
     ),
     off_by_default("speculative_decoding.share_kv_cache", "Whether both models share one KV cache."),
     on_by_default("speculative_decoding.cache_kernel_pairs", "Whether kernel pairs are cached."),
+    Setting {
+        key: "rollout.shares",
+        kind: Kind::NumberTable,
+        doc: "Percentage of calls by kernel version, for versions that are registered side by side: `vendor.norm.rms@2.0: 10`.",
+    },
+    Setting {
+        key: "rollout.canaries",
+        kind: Kind::NumberTable,
+        doc: "Percentage of calls on which a kernel version is tried and compared with the stable version, until it is promoted or rolled back.",
+    },
+    int("rollout.canary_calls", 100, 1, "Number of calls after which a canary is promoted."),
+    int("rollout.canary_max_mismatches", 0, 0, "Number of wrong results above which a canary is rolled back."),
+    int("rollout.canary_max_errors", 0, 0, "Number of failed calls above which a canary is rolled back."),
+    float(
+        "rollout.canary_max_slowdown_percent",
+        20.0,
+        0.0,
+        f64::MAX,
+        "How much slower than the stable version a canary may be, by median latency.",
+    ),
     int("circuit_breaker.failure_threshold", 5, 1, "Number of failures that open a circuit."),
     int("circuit_breaker.success_threshold", 3, 1, "Number of successful probes that close it."),
     int("circuit_breaker.timeout_ms", 30_000, 0, "Initial time for which it stays open."),

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use lz_core::built_in::reserved_name;
 use lz_core::{Error, Reason, ReasonCode};
 use lz_engine::Engine;
-use lz_plugin::loader::{self, LoadedPlugin, Trust};
+use lz_engine::replace::Trial;
+use lz_plugin::loader::{self, Trust};
 use lz_schema::policy::SettingValue;
+
+pub use lz_plugin::loader::{Install, LoadedPlugin};
 
 use crate::host::Worker;
 use crate::settings::{self, Isolation, Origin};
@@ -39,14 +42,45 @@ pub unsafe fn load(engine: &Engine, path: &Path) -> Result<LoadedPlugin, Error> 
 /// # Safety
 /// As for [`load`].
 pub unsafe fn load_trusted(engine: &Engine, path: &Path, trust: &Trust) -> Result<LoadedPlugin, Error> {
+    // SAFETY: forwarded to the caller.
+    unsafe { install_trusted(engine, path, trust, Install::New) }
+}
+
+/// Loads a plugin that the policy trusts next to, or in place of, registered kernels: see [`Install`]. On error nothing
+/// changes.
+///
+/// # Safety
+/// As for [`load`].
+pub unsafe fn load_as(engine: &Engine, path: &Path, install: Install) -> Result<LoadedPlugin, Error> {
+    // SAFETY: forwarded to the caller.
+    unsafe { install_trusted(engine, path, &trust(engine)?, install) }
+}
+
+/// Checks a plugin that the policy trusts: loads it into this process, tries its kernels and unloads it.
+///
+/// # Safety
+/// As for [`load`].
+pub unsafe fn check(engine: &Engine, path: &Path) -> Result<(LoadedPlugin, Trial), Error> {
+    // SAFETY: forwarded to the caller.
+    unsafe { loader::check(engine, path, &trust(engine)?) }
+}
+
+/// # Safety
+/// As for [`load`].
+unsafe fn install_trusted(
+    engine: &Engine,
+    path: &Path,
+    trust: &Trust,
+    install: Install,
+) -> Result<LoadedPlugin, Error> {
     // The backend's name is known only after the plugin's code has run. If any backend is isolated, it runs in a worker first.
     if settings::any_isolated(engine)
-        && let Some(loaded) = load_isolated(engine, path, trust)?
+        && let Some(loaded) = load_isolated(engine, path, trust, install)?
     {
         return Ok(loaded);
     }
     // SAFETY: forwarded to the caller.
-    unsafe { loader::load(engine, path, trust) }
+    unsafe { loader::load_as(engine, path, trust, install) }
 }
 
 /// Loads every plugin of `plugins.load`; a rejected plugin does not prevent the others from loading.
@@ -64,9 +98,14 @@ pub unsafe fn load_all(engine: &Engine) -> Vec<(PathBuf, Result<LoadedPlugin, Er
 }
 
 /// Starts a worker with a plugin; `None` if its backend is not isolated.
-fn load_isolated(engine: &Engine, path: &Path, trust: &Trust) -> Result<Option<LoadedPlugin>, Error> {
+fn load_isolated(
+    engine: &Engine,
+    path: &Path,
+    trust: &Trust,
+    install: Install,
+) -> Result<Option<LoadedPlugin>, Error> {
     let mut sha256 = String::new();
-    let outcome = try_isolated(engine, path, trust, &mut sha256);
+    let outcome = try_isolated(engine, path, trust, install, &mut sha256);
     if let Some(outcome) =
         outcome.as_ref().map_or_else(|error| Some(Err(error)), |loaded| loaded.as_ref().map(Ok))
     {
@@ -79,6 +118,7 @@ fn try_isolated(
     engine: &Engine,
     path: &Path,
     trust: &Trust,
+    install: Install,
     sha256: &mut String,
 ) -> Result<Option<LoadedPlugin>, Error> {
     let refuse = |reason: Reason| loader::refusal(path, reason);
@@ -114,9 +154,9 @@ fn try_isolated(
     }
     let entries = worker.kernels(engine)?;
     let version = entries.first().map(|entry| entry.spec.version.clone()).unwrap_or_default();
-    let kernels = entries.iter().map(|entry| entry.spec.id.clone()).collect();
-    engine.register(entries)?;
-    Ok(Some(LoadedPlugin { backend, version, sha256: sha256.clone(), kernels, runs_in: Some(runs_in) }))
+    let (kernels, replacement) = install.install(engine, &backend, entries)?;
+    let (sha256, runs_in) = (sha256.clone(), Some(runs_in));
+    Ok(Some(LoadedPlugin { backend, version, sha256, kernels, runs_in, replacement }))
 }
 
 fn texts(engine: &Engine, key: &str) -> Vec<String> {

@@ -46,7 +46,7 @@ fn offer() -> Result<WorkerKernels, String> {
     let mut sha256 = String::new();
     let checked = trust.check(&plugin, &mut sha256).map_err(|reason| reason.to_string())?;
     // SAFETY: the purpose of this process is to run the plugin.
-    let opened = unsafe { Plugin::open(&checked) }.map_err(|reason| reason.to_string())?;
+    let opened = unsafe { Plugin::open(&checked, &sha256, false) }.map_err(|reason| reason.to_string())?;
     // SAFETY: as above.
     let (_, kernels) = unsafe { opened.kernels(&engine, &plugin) }.map_err(|error| error.to_string())?;
     // SAFETY: as above.

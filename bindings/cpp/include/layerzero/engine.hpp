@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -61,6 +63,80 @@ struct Plugin {
     std::string backend;
     std::vector<std::string> kernels;
     std::string runs_in; ///< the process that runs it and the setting that requires it; empty for this process
+};
+
+/// A plugin that replaced another one.
+struct PluginReload {
+    std::string backend;
+    std::string version;
+    std::vector<std::string> kernels;
+    std::string runs_in;                                       ///< as in `Plugin`
+    std::vector<std::pair<std::string, std::string>> replaced; ///< kernels that it replaced, with their versions
+    std::uint64_t compared_calls = 0;                          ///< calls of the trial that were compared with the reference
+    std::vector<std::string> untried;                          ///< kernels that could not be tried
+    bool unloaded = false;                                     ///< whether nothing uses the old library any more
+};
+
+/// A kernel version that is compared with the stable one.
+struct Canary {
+    std::string kernel;       ///< `<id>@<version>`
+    std::uint8_t percent = 0; ///< of the calls
+    std::string state;        ///< "running", "promoted" or "rolled_back"
+    std::string why;          ///< the reason of the verdict; empty while it runs
+    std::uint64_t calls = 0;
+    std::uint64_t compared = 0;
+    std::uint64_t mismatches = 0;
+    std::uint64_t errors = 0;
+    std::uint64_t median_ns = 0;
+    std::uint64_t stable_median_ns = 0;
+    std::string problem; ///< the latest mismatch or error
+};
+
+/// One check of readiness.
+struct ReadinessCheck {
+    std::string name;
+    bool ok = false;
+    std::string detail;
+};
+
+/// Whether calls can be served.
+struct Readiness {
+    bool ready = false;
+    std::vector<ReadinessCheck> checks;
+};
+
+/// What happened to a watched policy file.
+struct ConfigChange {
+    std::string state;   ///< "applied", "unchanged", "refused" or "unreadable"
+    std::string message; ///< why, if the previous policy stays in force
+};
+
+/// Receives what happened to a watched file, on a thread of the library. An exception that it throws is discarded.
+using ConfigCallback = std::function<void(const ConfigChange &)>;
+
+namespace detail {
+
+inline void call_config(void *owner, const bridge::ConfigChange *change) noexcept {
+    try {
+        (*static_cast<ConfigCallback *>(owner))({std::string(change->state), std::string(change->message)});
+    } catch (...) {
+    }
+}
+
+inline void release_config(void *owner) noexcept { delete static_cast<ConfigCallback *>(owner); }
+
+} // namespace detail
+
+/// Watches a policy file until it is destroyed.
+class [[nodiscard]] ConfigWatch {
+  public:
+    explicit ConfigWatch(rust::Box<bridge::WatchHandle> watch) : watch_(std::move(watch)) {}
+
+    /// Stops watching. The settings stay.
+    void close() { bridge::watch_stop(*watch_); }
+
+  private:
+    rust::Box<bridge::WatchHandle> watch_;
 };
 
 /// The outcome of measuring one kernel.
@@ -233,6 +309,17 @@ class Engine {
     void load_config(std::string_view path) const {
         detail::check(bridge::engine_load_config(*engine_, detail::to_str(path)));
     }
+    /// Watches a policy file and applies its changes. An invalid file changes nothing. `callback` receives every outcome,
+    /// including that of the first read.
+    ConfigWatch watch_config(std::string_view path, ConfigCallback callback = {}) const {
+        rust::Box<bridge::WatchHandle> watch = bridge::watch_new();
+        auto owner = std::make_unique<ConfigCallback>(std::move(callback));
+        const std::uintptr_t call = *owner ? reinterpret_cast<std::uintptr_t>(&detail::call_config) : 0;
+        detail::check(bridge::watch_start(*watch, *engine_, detail::to_str(path), call,
+                                          reinterpret_cast<std::uintptr_t>(owner.release()),
+                                          reinterpret_cast<std::uintptr_t>(&detail::release_config)));
+        return ConfigWatch(std::move(watch));
+    }
     /// All configuration values, each with its source.
     [[nodiscard]] std::vector<ConfigEntry> config() const {
         std::vector<ConfigEntry> entries;
@@ -291,6 +378,61 @@ class Engine {
         bridge::PluginInfo plugin{};
         detail::check(bridge::engine_load_plugin(*engine_, detail::to_str(path), plugin));
         return {std::string(plugin.backend), to_strings(plugin.kernels), std::string(plugin.runs_in)};
+    }
+    /// Loads other versions of registered kernels next to them, as `<id>@<version>`, after a trial. The settings `rollout.shares`
+    /// and `rollout.canaries`, rules and locks give them calls.
+    Plugin load_plugin_alongside(std::string_view path) const {
+        bridge::PluginInfo plugin{};
+        detail::check(bridge::engine_load_plugin_alongside(*engine_, detail::to_str(path), plugin));
+        return {std::string(plugin.backend), to_strings(plugin.kernels), std::string(plugin.runs_in)};
+    }
+    /// Replaces the kernels of a backend by those of a new plugin, under load: they are tried first, then replaced in one step. Waits
+    /// up to `drain_seconds` until no call uses the old library, which is then unloaded. On error nothing changes.
+    PluginReload reload_plugin(std::string_view path, double drain_seconds = 5.0) const {
+        bridge::ReloadInfo info{};
+        detail::check(bridge::engine_reload_plugin(*engine_, detail::to_str(path), drain_seconds, info));
+        PluginReload reload{std::string(info.backend),
+                            std::string(info.version),
+                            to_strings(info.kernels),
+                            std::string(info.runs_in),
+                            {},
+                            info.compared_calls,
+                            to_strings(info.untried),
+                            info.unloaded};
+        for (std::size_t index = 0; index + 1 < info.replaced.size(); index += 2) {
+            reload.replaced.emplace_back(std::string(info.replaced[index]), std::string(info.replaced[index + 1]));
+        }
+        return reload;
+    }
+    /// The canaries: those of the settings, and versions with a verdict.
+    [[nodiscard]] std::vector<Canary> canaries() const {
+        std::vector<Canary> canaries;
+        for (const bridge::CanaryInfo &one : bridge::engine_canaries(*engine_)) {
+            canaries.push_back({std::string(one.kernel), one.percent, std::string(one.state), std::string(one.why),
+                                one.calls, one.compared, one.mismatches, one.errors, one.median_ns,
+                                one.stable_median_ns, std::string(one.problem)});
+        }
+        return canaries;
+    }
+    /// Gives all calls of a kernel to a version (`<id>@<version>`), whatever the settings say.
+    void promote_version(std::string_view version) const {
+        detail::check(bridge::engine_promote_version(*engine_, detail::to_str(version)));
+    }
+    /// Gives no calls to a version any more, whatever the settings say.
+    void roll_back_version(std::string_view version) const {
+        detail::check(bridge::engine_roll_back_version(*engine_, detail::to_str(version)));
+    }
+    /// Whether calls can be served on these platforms ("cpu", "cuda", …): kernels, health, dispatch tables, compilation, capture,
+    /// memory, database, telemetry and versions.
+    [[nodiscard]] Readiness readiness_check(std::initializer_list<std::string_view> platforms = {"cpu"}) const {
+        const std::vector<rust::Str> names = to_strs({platforms.begin(), platforms.size()});
+        bridge::ReadinessInfo info{};
+        detail::check(bridge::engine_readiness(*engine_, {names.data(), names.size()}, info));
+        Readiness readiness{info.ready, {}};
+        for (const bridge::CheckInfo &one : info.checks) {
+            readiness.checks.push_back({std::string(one.name), one.ok, std::string(one.detail)});
+        }
+        return readiness;
     }
     /// The metrics of this engine, including all calls of this thread.
     [[nodiscard]] Metrics metrics() const {

@@ -194,6 +194,55 @@ pub mod ffi {
         json: String,
     }
 
+    /// A plugin that replaced another one; each kernel of `replaced` is followed by its version.
+    #[derive(Default)]
+    struct ReloadInfo {
+        backend: String,
+        version: String,
+        kernels: Vec<String>,
+        runs_in: String,
+        replaced: Vec<String>,
+        compared_calls: u64,
+        untried: Vec<String>,
+        unloaded: bool,
+    }
+
+    /// A canary: "running", "promoted" or "rolled_back".
+    struct CanaryInfo {
+        kernel: String,
+        percent: u8,
+        state: String,
+        why: String,
+        calls: u64,
+        compared: u64,
+        mismatches: u64,
+        errors: u64,
+        median_ns: u64,
+        stable_median_ns: u64,
+        problem: String,
+    }
+
+    /// One check of readiness.
+    struct CheckInfo {
+        name: String,
+        ok: bool,
+        detail: String,
+    }
+
+    /// Whether calls can be served.
+    #[derive(Default)]
+    struct ReadinessInfo {
+        ready: bool,
+        checks: Vec<CheckInfo>,
+    }
+
+    /// What happened to a watched file: "applied", "unchanged", "refused" or "unreadable".
+    struct ConfigChange {
+        state: String,
+        message: String,
+    }
+
+    impl Vec<CanaryInfo> {}
     impl Vec<CircuitInfo> {}
     impl Vec<ConfigEntry> {}
     impl Vec<KernelInfo> {}

@@ -1027,6 +1027,7 @@ namespace lz {
     struct Scope;
     struct ServerHandle;
     struct TokenizerHandle;
+    struct WatchHandle;
   }
 }
 
@@ -1115,6 +1116,20 @@ private:
   };
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$WatchHandle
+#define CXXBRIDGE1_STRUCT_lz$bridge$WatchHandle
+struct WatchHandle final : public ::rust::Opaque {
+  ~WatchHandle() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$WatchHandle
 } // namespace bridge
 } // namespace lz
 
@@ -1145,6 +1160,9 @@ static_assert(
 static_assert(
     ::rust::IsRelocatable<::lz::bridge::MetricsInfo>::value,
     "type lz::bridge::MetricsInfo should be trivially move constructible and trivially destructible in C++ to be used as a return value of `engine_metrics` in Rust");
+static_assert(
+    ::std::is_base_of<::rust::Opaque, ::lz::bridge::CanaryInfo>::value || ::rust::IsRelocatableOrArray<::lz::bridge::CanaryInfo>::value,
+    "type lz::bridge::CanaryInfo should be trivially move constructible and trivially destructible in C++ to be used as a vector element in Vec<CanaryInfo> in Rust");
 
 namespace lz {
 namespace bridge {
@@ -1161,6 +1179,8 @@ extern "C" {
 ::std::size_t lz$bridge$cxxbridge1$205$ServerHandle$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$TokenizerHandle$operator$sizeof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$TokenizerHandle$operator$alignof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$WatchHandle$operator$sizeof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$WatchHandle$operator$alignof() noexcept;
 
 ::std::uint32_t lz$bridge$cxxbridge1$205$abi_version() noexcept;
 
@@ -1215,6 +1235,24 @@ void lz$bridge$cxxbridge1$205$engine_config(::lz::bridge::Engine const &engine, 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_load_config(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_load_plugin(::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::PluginInfo &plugin) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_load_plugin_alongside(::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::PluginInfo &plugin) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_reload_plugin(::lz::bridge::Engine const &engine, ::rust::Str path, double drain_seconds, ::lz::bridge::ReloadInfo &reload) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_canaries(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::CanaryInfo> *return$) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_promote_version(::lz::bridge::Engine const &engine, ::rust::Str version) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_roll_back_version(::lz::bridge::Engine const &engine, ::rust::Str version) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_readiness(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> platforms, ::lz::bridge::ReadinessInfo &readiness) noexcept;
+
+::lz::bridge::WatchHandle *lz$bridge$cxxbridge1$205$watch_new() noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$watch_start(::lz::bridge::WatchHandle &watch, ::lz::bridge::Engine const &engine, ::rust::Str path, ::std::size_t callback, ::std::size_t owner, ::std::size_t release) noexcept;
+
+void lz$bridge$cxxbridge1$205$watch_stop(::lz::bridge::WatchHandle &watch) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_lock(::lz::bridge::Engine const &engine, ::rust::Str operation, ::rust::Str kernel) noexcept;
 
@@ -1579,6 +1617,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
   return lz$bridge$cxxbridge1$205$TokenizerHandle$operator$alignof();
 }
 
+::std::size_t WatchHandle::layout::size() noexcept {
+  return lz$bridge$cxxbridge1$205$WatchHandle$operator$sizeof();
+}
+
+::std::size_t WatchHandle::layout::align() noexcept {
+  return lz$bridge$cxxbridge1$205$WatchHandle$operator$alignof();
+}
+
 ::std::uint32_t abi_version() noexcept {
   return lz$bridge$cxxbridge1$205$abi_version();
 }
@@ -1707,6 +1753,44 @@ void engine_start_recording(::lz::bridge::Engine const &engine) noexcept {
 
 ::lz::bridge::Failure *engine_load_plugin(::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::PluginInfo &plugin) noexcept {
   return lz$bridge$cxxbridge1$205$engine_load_plugin(engine, path, plugin);
+}
+
+::lz::bridge::Failure *engine_load_plugin_alongside(::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::PluginInfo &plugin) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_load_plugin_alongside(engine, path, plugin);
+}
+
+::lz::bridge::Failure *engine_reload_plugin(::lz::bridge::Engine const &engine, ::rust::Str path, double drain_seconds, ::lz::bridge::ReloadInfo &reload) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_reload_plugin(engine, path, drain_seconds, reload);
+}
+
+::rust::Vec<::lz::bridge::CanaryInfo> engine_canaries(::lz::bridge::Engine const &engine) noexcept {
+  ::rust::MaybeUninit<::rust::Vec<::lz::bridge::CanaryInfo>> return$;
+  lz$bridge$cxxbridge1$205$engine_canaries(engine, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::lz::bridge::Failure *engine_promote_version(::lz::bridge::Engine const &engine, ::rust::Str version) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_promote_version(engine, version);
+}
+
+::lz::bridge::Failure *engine_roll_back_version(::lz::bridge::Engine const &engine, ::rust::Str version) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_roll_back_version(engine, version);
+}
+
+::lz::bridge::Failure *engine_readiness(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> platforms, ::lz::bridge::ReadinessInfo &readiness) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_readiness(engine, platforms, readiness);
+}
+
+::rust::Box<::lz::bridge::WatchHandle> watch_new() noexcept {
+  return ::rust::Box<::lz::bridge::WatchHandle>::from_raw(lz$bridge$cxxbridge1$205$watch_new());
+}
+
+::lz::bridge::Failure *watch_start(::lz::bridge::WatchHandle &watch, ::lz::bridge::Engine const &engine, ::rust::Str path, ::std::size_t callback, ::std::size_t owner, ::std::size_t release) noexcept {
+  return lz$bridge$cxxbridge1$205$watch_start(watch, engine, path, callback, owner, release);
+}
+
+void watch_stop(::lz::bridge::WatchHandle &watch) noexcept {
+  lz$bridge$cxxbridge1$205$watch_stop(watch);
 }
 
 ::lz::bridge::Failure *engine_lock(::lz::bridge::Engine const &engine, ::rust::Str operation, ::rust::Str kernel) noexcept {
@@ -2366,6 +2450,10 @@ void cxxbridge1$box$lz$bridge$Failure$drop(::rust::Box<::lz::bridge::Failure> *p
 void cxxbridge1$box$lz$bridge$Engine$dealloc(::lz::bridge::Engine *) noexcept;
 void cxxbridge1$box$lz$bridge$Engine$drop(::rust::Box<::lz::bridge::Engine> *ptr) noexcept;
 
+::lz::bridge::WatchHandle *cxxbridge1$box$lz$bridge$WatchHandle$alloc() noexcept;
+void cxxbridge1$box$lz$bridge$WatchHandle$dealloc(::lz::bridge::WatchHandle *) noexcept;
+void cxxbridge1$box$lz$bridge$WatchHandle$drop(::rust::Box<::lz::bridge::WatchHandle> *ptr) noexcept;
+
 ::lz::bridge::Scope *cxxbridge1$box$lz$bridge$Scope$alloc() noexcept;
 void cxxbridge1$box$lz$bridge$Scope$dealloc(::lz::bridge::Scope *) noexcept;
 void cxxbridge1$box$lz$bridge$Scope$drop(::rust::Box<::lz::bridge::Scope> *ptr) noexcept;
@@ -2408,6 +2496,18 @@ void Box<::lz::bridge::Engine>::allocation::dealloc(::lz::bridge::Engine *ptr) n
 template <>
 void Box<::lz::bridge::Engine>::drop() noexcept {
   cxxbridge1$box$lz$bridge$Engine$drop(this);
+}
+template <>
+::lz::bridge::WatchHandle *Box<::lz::bridge::WatchHandle>::allocation::alloc() noexcept {
+  return cxxbridge1$box$lz$bridge$WatchHandle$alloc();
+}
+template <>
+void Box<::lz::bridge::WatchHandle>::allocation::dealloc(::lz::bridge::WatchHandle *ptr) noexcept {
+  cxxbridge1$box$lz$bridge$WatchHandle$dealloc(ptr);
+}
+template <>
+void Box<::lz::bridge::WatchHandle>::drop() noexcept {
+  cxxbridge1$box$lz$bridge$WatchHandle$drop(this);
 }
 template <>
 ::lz::bridge::Scope *Box<::lz::bridge::Scope>::allocation::alloc() noexcept {

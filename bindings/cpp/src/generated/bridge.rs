@@ -9,6 +9,7 @@ use crate::health::*;
 use crate::logs::*;
 use crate::model::*;
 use crate::perfdb::*;
+use crate::reload::*;
 use crate::serve::*;
 use crate::telemetry::*;
 use super::activation_gelu::{activation_gelu, activation_gelu_explain};
@@ -79,6 +80,7 @@ pub mod ffi {
         type Scope;
         type ServerHandle;
         type TokenizerHandle;
+        type WatchHandle;
 
         fn abi_version() -> u32;
         fn version() -> String;
@@ -109,6 +111,31 @@ pub mod ffi {
         fn engine_configure_list(engine: &Engine, key: &str, values: &[&str]) -> *mut Failure;
         fn engine_load_config(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_load_plugin(engine: &Engine, path: &str, plugin: &mut PluginInfo) -> *mut Failure;
+        fn engine_load_plugin_alongside(engine: &Engine, path: &str, plugin: &mut PluginInfo) -> *mut Failure;
+        fn engine_reload_plugin(
+            engine: &Engine,
+            path: &str,
+            drain_seconds: f64,
+            reload: &mut ReloadInfo,
+        ) -> *mut Failure;
+        fn engine_canaries(engine: &Engine) -> Vec<CanaryInfo>;
+        fn engine_promote_version(engine: &Engine, version: &str) -> *mut Failure;
+        fn engine_roll_back_version(engine: &Engine, version: &str) -> *mut Failure;
+        fn engine_readiness(
+            engine: &Engine,
+            platforms: &[&str],
+            readiness: &mut ReadinessInfo,
+        ) -> *mut Failure;
+        fn watch_new() -> Box<WatchHandle>;
+        unsafe fn watch_start(
+            watch: &mut WatchHandle,
+            engine: &Engine,
+            path: &str,
+            callback: usize,
+            owner: usize,
+            release: usize,
+        ) -> *mut Failure;
+        fn watch_stop(watch: &mut WatchHandle);
         fn engine_lock(engine: &Engine, operation: &str, kernel: &str) -> *mut Failure;
         fn engine_unlock(engine: &Engine, operation: &str) -> *mut Failure;
         fn scope_new() -> Box<Scope>;
@@ -214,6 +241,11 @@ pub mod ffi {
         type LogRecord = crate::data::LogRecord;
         type CallCount = crate::data::CallCount;
         type MetricsInfo = crate::data::MetricsInfo;
+        type ReloadInfo = crate::data::ReloadInfo;
+        type CanaryInfo = crate::data::CanaryInfo;
+        type CheckInfo = crate::data::CheckInfo;
+        type ReadinessInfo = crate::data::ReadinessInfo;
+        type ConfigChange = crate::data::ConfigChange;
         #[namespace = ""]
         #[cxx_name = "lz_output"]
         type Output = lz_plugin::abi::Output;

@@ -814,6 +814,11 @@ namespace lz {
     struct LogRecord;
     struct CallCount;
     struct MetricsInfo;
+    struct ReloadInfo;
+    struct CanaryInfo;
+    struct CheckInfo;
+    struct ReadinessInfo;
+    struct ConfigChange;
   }
 }
 
@@ -1107,10 +1112,91 @@ struct MetricsInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$MetricsInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ReloadInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$ReloadInfo
+// A plugin that replaced another one; each kernel of `replaced` is followed by its version.
+struct ReloadInfo final {
+  ::rust::String backend;
+  ::rust::String version;
+  ::rust::Vec<::rust::String> kernels;
+  ::rust::String runs_in;
+  ::rust::Vec<::rust::String> replaced;
+  ::std::uint64_t compared_calls CXX_DEFAULT_VALUE(0);
+  ::rust::Vec<::rust::String> untried;
+  bool unloaded CXX_DEFAULT_VALUE(false);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ReloadInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CanaryInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$CanaryInfo
+// A canary: "running", "promoted" or "rolled_back".
+struct CanaryInfo final {
+  ::rust::String kernel;
+  ::std::uint8_t percent CXX_DEFAULT_VALUE(0);
+  ::rust::String state;
+  ::rust::String why;
+  ::std::uint64_t calls CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t compared CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t mismatches CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t errors CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t median_ns CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t stable_median_ns CXX_DEFAULT_VALUE(0);
+  ::rust::String problem;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CanaryInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CheckInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$CheckInfo
+// One check of readiness.
+struct CheckInfo final {
+  ::rust::String name;
+  bool ok CXX_DEFAULT_VALUE(false);
+  ::rust::String detail;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CheckInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ReadinessInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$ReadinessInfo
+// Whether calls can be served.
+struct ReadinessInfo final {
+  bool ready CXX_DEFAULT_VALUE(false);
+  ::rust::Vec<::lz::bridge::CheckInfo> checks;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ReadinessInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ConfigChange
+#define CXXBRIDGE1_STRUCT_lz$bridge$ConfigChange
+// What happened to a watched file: "applied", "unchanged", "refused" or "unreadable".
+struct ConfigChange final {
+  ::rust::String state;
+  ::rust::String message;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ConfigChange
 } // namespace bridge
 } // namespace lz
 
 extern "C" {
+void cxxbridge1$rust_vec$lz$bridge$CanaryInfo$new(::rust::Vec<::lz::bridge::CanaryInfo> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CanaryInfo$drop(::rust::Vec<::lz::bridge::CanaryInfo> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CanaryInfo$len(::rust::Vec<::lz::bridge::CanaryInfo> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CanaryInfo$capacity(::rust::Vec<::lz::bridge::CanaryInfo> const *ptr) noexcept;
+::lz::bridge::CanaryInfo const *cxxbridge1$rust_vec$lz$bridge$CanaryInfo$data_const(::rust::Vec<::lz::bridge::CanaryInfo> const *ptr) noexcept;
+::lz::bridge::CanaryInfo *cxxbridge1$rust_vec$lz$bridge$CanaryInfo$data_mut(::rust::Vec<::lz::bridge::CanaryInfo> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CanaryInfo$reserve_total(::rust::Vec<::lz::bridge::CanaryInfo> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CanaryInfo$set_len(::rust::Vec<::lz::bridge::CanaryInfo> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CanaryInfo$truncate(::rust::Vec<::lz::bridge::CanaryInfo> *ptr, ::std::size_t len) noexcept;
+
 void cxxbridge1$rust_vec$lz$bridge$CircuitInfo$new(::rust::Vec<::lz::bridge::CircuitInfo> const *ptr) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$CircuitInfo$drop(::rust::Vec<::lz::bridge::CircuitInfo> *ptr) noexcept;
 ::std::size_t cxxbridge1$rust_vec$lz$bridge$CircuitInfo$len(::rust::Vec<::lz::bridge::CircuitInfo> const *ptr) noexcept;
@@ -1230,10 +1316,56 @@ void cxxbridge1$rust_vec$lz$bridge$CallCount$drop(::rust::Vec<::lz::bridge::Call
 void cxxbridge1$rust_vec$lz$bridge$CallCount$reserve_total(::rust::Vec<::lz::bridge::CallCount> *ptr, ::std::size_t new_cap) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$CallCount$set_len(::rust::Vec<::lz::bridge::CallCount> *ptr, ::std::size_t len) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$CallCount$truncate(::rust::Vec<::lz::bridge::CallCount> *ptr, ::std::size_t len) noexcept;
+
+void cxxbridge1$rust_vec$lz$bridge$CheckInfo$new(::rust::Vec<::lz::bridge::CheckInfo> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CheckInfo$drop(::rust::Vec<::lz::bridge::CheckInfo> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CheckInfo$len(::rust::Vec<::lz::bridge::CheckInfo> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CheckInfo$capacity(::rust::Vec<::lz::bridge::CheckInfo> const *ptr) noexcept;
+::lz::bridge::CheckInfo const *cxxbridge1$rust_vec$lz$bridge$CheckInfo$data_const(::rust::Vec<::lz::bridge::CheckInfo> const *ptr) noexcept;
+::lz::bridge::CheckInfo *cxxbridge1$rust_vec$lz$bridge$CheckInfo$data_mut(::rust::Vec<::lz::bridge::CheckInfo> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CheckInfo$reserve_total(::rust::Vec<::lz::bridge::CheckInfo> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CheckInfo$set_len(::rust::Vec<::lz::bridge::CheckInfo> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CheckInfo$truncate(::rust::Vec<::lz::bridge::CheckInfo> *ptr, ::std::size_t len) noexcept;
 } // extern "C"
 
 namespace rust {
 inline namespace cxxbridge1 {
+template <>
+Vec<::lz::bridge::CanaryInfo>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$CanaryInfo$new(this);
+}
+template <>
+void Vec<::lz::bridge::CanaryInfo>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CanaryInfo$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CanaryInfo>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CanaryInfo$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CanaryInfo>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CanaryInfo$capacity(this);
+}
+template <>
+::lz::bridge::CanaryInfo const *Vec<::lz::bridge::CanaryInfo>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CanaryInfo$data_const(this);
+}
+template <>
+::lz::bridge::CanaryInfo *Vec<::lz::bridge::CanaryInfo>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CanaryInfo$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::CanaryInfo>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CanaryInfo$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::CanaryInfo>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CanaryInfo$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::CanaryInfo>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$CanaryInfo$truncate(this, len);
+}
 template <>
 Vec<::lz::bridge::CircuitInfo>::Vec() noexcept {
   cxxbridge1$rust_vec$lz$bridge$CircuitInfo$new(this);
@@ -1665,6 +1797,42 @@ void Vec<::lz::bridge::CallCount>::set_len(::std::size_t len) noexcept {
 template <>
 void Vec<::lz::bridge::CallCount>::truncate(::std::size_t len) {
   return cxxbridge1$rust_vec$lz$bridge$CallCount$truncate(this, len);
+}
+template <>
+Vec<::lz::bridge::CheckInfo>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$CheckInfo$new(this);
+}
+template <>
+void Vec<::lz::bridge::CheckInfo>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CheckInfo$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CheckInfo>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CheckInfo$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CheckInfo>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CheckInfo$capacity(this);
+}
+template <>
+::lz::bridge::CheckInfo const *Vec<::lz::bridge::CheckInfo>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CheckInfo$data_const(this);
+}
+template <>
+::lz::bridge::CheckInfo *Vec<::lz::bridge::CheckInfo>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CheckInfo$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::CheckInfo>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CheckInfo$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::CheckInfo>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CheckInfo$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::CheckInfo>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$CheckInfo$truncate(this, len);
 }
 } // namespace cxxbridge1
 } // namespace rust

@@ -51,6 +51,15 @@ from layerzero._native import (
 )
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
 from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
+from layerzero._reload import (
+    ConfigWatch,
+    PluginReload,
+    canaries,
+    promote_version,
+    reload_plugin,
+    roll_back_version,
+    watch_config,
+)
 from layerzero._serve import Server, serve
 from layerzero._telemetry import flush_logs, metrics, metrics_text, record, start_recording, stop_recording
 from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
@@ -59,6 +68,7 @@ __all__ = [
     "Accuracy",
     "CompiledModel",
     "Config",
+    "ConfigWatch",
     "ConfigurationError",
     "CudaGraphUnsafeError",
     "Explanation",
@@ -73,6 +83,7 @@ __all__ = [
     "Plan",
     "PlanHandle",
     "Plugin",
+    "PluginReload",
     "QuantizedLayer",
     "Reason",
     "Report",
@@ -83,6 +94,7 @@ __all__ = [
     "Worker",
     "__version__",
     "attention",
+    "canaries",
     "compile",
     "config",
     "configure",
@@ -112,6 +124,7 @@ __all__ = [
     "paged_attention",
     "prefer",
     "prepare_capture",
+    "promote_version",
     "quantize",
     "readiness_check",
     "record",
@@ -119,8 +132,10 @@ __all__ = [
     "register_kernel",
     "register_operation",
     "register_tokenizer",
+    "reload_plugin",
     "reset_kernel",
     "rms_norm",
+    "roll_back_version",
     "rope",
     "sample_topk",
     "sample_topp",
@@ -137,6 +152,7 @@ __all__ = [
     "verify_capture",
     "verify_lockfile",
     "warmup",
+    "watch_config",
     "which",
     "workers",
 ]

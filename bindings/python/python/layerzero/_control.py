@@ -9,7 +9,7 @@ from typing import NamedTuple
 from layerzero import _native
 from layerzero._report import Report, table
 
-Setting = bool | int | float | str | Sequence[str]
+Setting = bool | int | float | str | Sequence[str] | Mapping[str, int | str]
 
 
 def configure(values: Mapping[str, Setting] | None = None, /, **settings: Setting) -> None:

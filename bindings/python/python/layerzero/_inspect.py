@@ -278,8 +278,30 @@ def _platforms_in_use(state: dict[str, Any]) -> list[str]:
     return ["cpu", *(sorted(found) if any(name in sys.modules for name in _DEVICE_LIBRARIES) else ())]
 
 
+def _agreeing(check: tuple[str, bool, str]) -> tuple[str, bool, str]:
+    """The check of versions, with the version of the installed package."""
+    from importlib import metadata
+
+    name, good, detail = check
+    try:
+        installed = metadata.version("layerzero")
+    except metadata.PackageNotFoundError:
+        return check
+    if installed == _native.__version__:
+        return check
+    problem = f"the package has version {installed}, its native library {_native.__version__}"
+    return name, False, problem if good else f"{detail}; {problem}"
+
+
 def readiness_check(platforms: Iterable[str] | None = None) -> Report:
-    """Whether calls can be served: every operation has a kernel on every platform in use, the engine is healthy, and no backend is broken.
+    """Whether calls can be served. Each check passes or says what is wrong.
+
+    ``kernels``: every operation has a kernel on every platform in use. ``health``, ``backends``, ``circuits``: the engine is not
+    degraded, no backend is disabled, no circuit is open. ``dispatch_table``: no loaded table is stale. ``compilation``: no kernel
+    waits for its compilation, none failed to compile, and the shape manifest is valid. ``capture``: with ``graph_strict_mode``,
+    kernels have passed a trial capture. ``memory``: at least ``memory_headroom_mb`` is free, where memory is probed. ``perfdb``:
+    the database can be read. ``telemetry``: no log record was dropped. ``versions``: the kernels of a backend have one version,
+    and the package and its native library agree.
 
     Platforms in use are the host and those of this machine's other devices once a library is imported whose
     tensors can be on them; `platforms` (`cpu`, `cuda`, …) checks others instead. Text operations count for
@@ -289,28 +311,7 @@ def readiness_check(platforms: Iterable[str] | None = None) -> Report:
 
     state = json.loads(_native.state())
     checked = _platforms_in_use(state) if platforms is None else list(platforms)
-    without = {platform: names for platform in checked if (names := _native.operations_without_kernel(platform))}
-    broken = [backend for backend in _native.backends() if not backend["available"]]
-    level = state["health"]["level"]
-    checks = [
-        (
-            "kernels",
-            not without,
-            "; ".join(f"no kernel on {platform}: {', '.join(names)}" for platform, names in without.items())
-            or f"every operation has a kernel on {' and '.join(checked)}",
-        ),
-        ("health", level == "Full", level),
-        (
-            "backends",
-            not broken,
-            "; ".join(f"{backend['name']}: {backend['reason']}" for backend in broken) or "all registered backends are available",
-        ),
-        (
-            "circuits",
-            state["health"]["circuits_open"] == 0,
-            f"{state['health']['circuits_open']} open of {state['health']['circuits_tracked']}; see lz health show",
-        ),
-    ]
+    checks = [_agreeing(check) if check[0] == "versions" else check for check in _native.readiness(checked)]
     if state["problems"]:
         checks.append(("environment", False, "; ".join(state["problems"])))
     ready = all(good for _, good, _ in checks)

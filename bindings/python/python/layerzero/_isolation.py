@@ -50,11 +50,14 @@ class Plugin(NamedTuple):
     runs_in: str | None
 
 
-def load_plugin(path: str | os.PathLike[str]) -> Plugin:
+def load_plugin(path: str | os.PathLike[str], *, alongside: bool = False) -> Plugin:
     """Loads a native plugin (``.so``) from one of ``plugins.directories``, and registers its kernels.
 
     Before any of its code runs, its owner and permissions are checked, and its hash and signature if
     ``plugins.manifest`` and ``plugins.keys`` require them. ``backend_isolation`` determines whether it runs
     in this process.
+
+    With `alongside`, its kernels are other versions of registered kernels. After a trial they are registered next to them
+    with the ids ``<id>@<version>``; ``rollout.shares``, ``rollout.canaries``, rules and locks give them calls.
     """
-    return Plugin(*_native.load_plugin(path))
+    return Plugin(*(_native.load_plugin_alongside(path) if alongside else _native.load_plugin(path)))

@@ -27,6 +27,8 @@ def register_kernel(
     cuda_graph_safe: bool = False,
     reduced_precision: bool = False,
     writes_into_output: bool | None = None,
+    replace: bool = False,
+    alongside: bool = False,
 ) -> Callable[[_F], _F]:
     """Registers a Python function as a kernel of an operation, or of every operation of an alias.
 
@@ -40,10 +42,17 @@ def register_kernel(
     variables of the operation, or all of them if it is a sequence. Raising `NotImplementedError` declines a
     call.
 
+    With `replace`, the function takes the place of the registered kernel with the same id, in one step: running calls
+    finish with the old function. With `alongside`, it is registered as another version next to it, with the id
+    ``<id>@<version>``; ``rollout.shares``, ``rollout.canaries``, rules and locks give it calls.
+
     A function with an attribute ``plan`` takes part in ``lz.ops.<operation>.plan(...)``: the attribute is
     called with the same arguments, and its result is called in place of the function by every `run` of that
     plan.
     """
+
+    if replace and alongside:
+        raise ValueError("a kernel either replaces another one or is registered alongside it")
 
     def decorate(function: _F) -> _F:
         for target, fixed in _native.operation_targets(operation):
@@ -79,6 +88,7 @@ def register_kernel(
                 "cuda_graph_safe": cuda_graph_safe,
                 "reduced_precision": reduced_precision,
                 "writes_into_output": takes_out if writes_into_output is None else writes_into_output,
+                "install": "replace" if replace else "alongside" if alongside else "new",
             },
         )
 

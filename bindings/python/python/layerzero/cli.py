@@ -88,6 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     one = add("health", _health, "show circuit breakers with recorded failures, or reset them")
     one.add_argument("action", choices=("show", "reset"))
     one.add_argument("kernel", nargs="?", help="a kernel or backend; default: all")
+    one = add("plugin", _plugin, "check a plugin before a running process loads it: its file, its interface, and its results against the reference")
+    one.add_argument("action", choices=("check",))
+    one.add_argument("path", help="the shared library")
+    one.add_argument("--allow", action="append", help="a directory from which plugins may be loaded; default: plugins.directories")
     add("metrics", lambda options: Report((), lz.metrics()) if options.json else lz.metrics_text().rstrip(), "print the metrics of this process, after loading backends and plugins, in Prometheus format")
     one = add("ops", _ops, "list operations, or show the documentation of one")
     one.add_argument("operation", nargs="?")
@@ -199,6 +203,22 @@ def _ready(options: argparse.Namespace) -> Report:
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401
     return lz.readiness_check(options.platform)
+
+
+def _plugin(options: argparse.Namespace) -> Report:
+    if options.allow:
+        lz.configure({"plugins.directories": options.allow})
+    backend, version, sha256, kernels, compared, untried = _native.check_plugin(options.path)
+    data = {
+        "backend": backend,
+        "version": version,
+        "sha256": sha256,
+        "kernels": kernels,
+        "compared_calls": compared,
+        "untried": untried,
+    }
+    rows = [(kernel, "not tried" if kernel in untried else "ok") for kernel in kernels]
+    return Report((table(f"{backend} {version}: {compared} calls compared with the reference", ("kernel", "state"), rows),), data)
 
 
 def _health(options: argparse.Namespace) -> Report:

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use lz_core::descriptor::{self, Catalogue, Descriptor};
@@ -72,6 +72,47 @@ unsafe impl Versioned for KernelRecord {}
 
 type Init = unsafe extern "C" fn(*const Host, *mut PluginRecord) -> Status;
 
+/// The files of all loaded plugins: device, inode and hash.
+static LOADED: Mutex<Vec<(u64, u64, String)>> = Mutex::new(Vec::new());
+
+/// The file of a loaded plugin, until it is dropped.
+#[derive(Debug)]
+struct LoadedFile {
+    key: (u64, u64, String),
+}
+
+impl LoadedFile {
+    /// The dynamic loader identifies libraries by inode: a file that is loaded is not loaded again, and one that was
+    /// overwritten has damaged the code that runs. With `must_be_new` a second instance is refused too.
+    fn new(checked: &CheckedFile, sha256: &str, must_be_new: bool) -> Result<LoadedFile, Reason> {
+        let (device, inode) = checked.identity();
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = |message: &str| Err(Reason::new(ReasonCode::PluginLoadFailed).message(message));
+        for (_, _, known) in loaded.iter().filter(|known| (known.0, known.1) == (device, inode)) {
+            if known != sha256 {
+                return refused(
+                    "the file was overwritten while it is loaded; write the new version to another file and rename that file",
+                );
+            }
+            if must_be_new {
+                return refused("this file is loaded already; replace it by a file with the new version");
+            }
+        }
+        let key = (device, inode, sha256.to_owned());
+        loaded.push(key.clone());
+        Ok(LoadedFile { key })
+    }
+}
+
+impl Drop for LoadedFile {
+    fn drop(&mut self) {
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(position) = loaded.iter().position(|known| *known == self.key) {
+            loaded.swap_remove(position);
+        }
+    }
+}
+
 /// An initialized plugin. Dropped with the last of its kernels, so never while a call runs.
 #[derive(Debug)]
 pub struct Plugin {
@@ -79,6 +120,8 @@ pub struct Plugin {
     /// Closed after `teardown`.
     #[expect(dead_code, reason = "held, not read")]
     library: Library,
+    #[expect(dead_code, reason = "held, not read")]
+    loaded: LoadedFile,
 }
 
 // SAFETY: by the contract of `lz_plugin.h`, its functions may be called from any thread.
@@ -96,11 +139,16 @@ impl Drop for Plugin {
 }
 
 impl Plugin {
-    /// Loads a library (`dlopen`) and initializes it.
+    /// Loads a library (`dlopen`) and initializes it. With `must_be_new`, a file that is loaded already is refused.
     ///
     /// # Safety
     /// Its code runs: static initializers, then `lz_plugin_init`.
-    pub unsafe fn open(checked: &CheckedFile) -> Result<Arc<Plugin>, Reason> {
+    pub unsafe fn open(
+        checked: &CheckedFile,
+        sha256: &str,
+        must_be_new: bool,
+    ) -> Result<Arc<Plugin>, Reason> {
+        let loaded = LoadedFile::new(checked, sha256, must_be_new)?;
         let failed =
             |error: libloading::Error| Reason::new(ReasonCode::PluginLoadFailed).message(error.to_string());
         // SAFETY: forwarded to the caller. With `RTLD_LOCAL`, two plugins may use the same symbol names.
@@ -148,7 +196,7 @@ impl Plugin {
             };
             return Err(Reason::new(ReasonCode::PluginInitFailed).message(message));
         }
-        Ok(Arc::new(Plugin { record, library }))
+        Ok(Arc::new(Plugin { record, library, loaded }))
     }
 
     /// The JSON of the plugin's capability descriptor.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,6 +37,11 @@ pub struct CheckedFile {
 }
 
 impl CheckedFile {
+    /// Device and inode of the file.
+    pub fn identity(&self) -> (u64, u64) {
+        self.file.metadata().map_or((0, 0), |metadata| (metadata.dev(), metadata.ino()))
+    }
+
     /// A path to the checked file, even if its name has changed since. Every call returns a different spelling: the dynamic loader
     /// considers a library loaded if it has seen the same path before, and file descriptor numbers are reused.
     pub fn path(&self) -> PathBuf {

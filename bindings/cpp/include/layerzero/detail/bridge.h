@@ -962,6 +962,7 @@ namespace lz {
     struct Scope;
     struct ServerHandle;
     struct TokenizerHandle;
+    struct WatchHandle;
   }
 }
 
@@ -1051,6 +1052,20 @@ private:
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
 
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$WatchHandle
+#define CXXBRIDGE1_STRUCT_lz$bridge$WatchHandle
+struct WatchHandle final : public ::rust::Opaque {
+  ~WatchHandle() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$WatchHandle
+
 ::std::uint32_t abi_version() noexcept;
 
 ::rust::String version() noexcept;
@@ -1104,6 +1119,24 @@ void engine_start_recording(::lz::bridge::Engine const &engine) noexcept;
 ::lz::bridge::Failure *engine_load_config(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 ::lz::bridge::Failure *engine_load_plugin(::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::PluginInfo &plugin) noexcept;
+
+::lz::bridge::Failure *engine_load_plugin_alongside(::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::PluginInfo &plugin) noexcept;
+
+::lz::bridge::Failure *engine_reload_plugin(::lz::bridge::Engine const &engine, ::rust::Str path, double drain_seconds, ::lz::bridge::ReloadInfo &reload) noexcept;
+
+::rust::Vec<::lz::bridge::CanaryInfo> engine_canaries(::lz::bridge::Engine const &engine) noexcept;
+
+::lz::bridge::Failure *engine_promote_version(::lz::bridge::Engine const &engine, ::rust::Str version) noexcept;
+
+::lz::bridge::Failure *engine_roll_back_version(::lz::bridge::Engine const &engine, ::rust::Str version) noexcept;
+
+::lz::bridge::Failure *engine_readiness(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> platforms, ::lz::bridge::ReadinessInfo &readiness) noexcept;
+
+::rust::Box<::lz::bridge::WatchHandle> watch_new() noexcept;
+
+::lz::bridge::Failure *watch_start(::lz::bridge::WatchHandle &watch, ::lz::bridge::Engine const &engine, ::rust::Str path, ::std::size_t callback, ::std::size_t owner, ::std::size_t release) noexcept;
+
+void watch_stop(::lz::bridge::WatchHandle &watch) noexcept;
 
 ::lz::bridge::Failure *engine_lock(::lz::bridge::Engine const &engine, ::rust::Str operation, ::rust::Str kernel) noexcept;
 

@@ -816,6 +816,11 @@ namespace lz {
     struct LogRecord;
     struct CallCount;
     struct MetricsInfo;
+    struct ReloadInfo;
+    struct CanaryInfo;
+    struct CheckInfo;
+    struct ReadinessInfo;
+    struct ConfigChange;
   }
 }
 
@@ -1109,6 +1114,77 @@ struct MetricsInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$MetricsInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ReloadInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$ReloadInfo
+// A plugin that replaced another one; each kernel of `replaced` is followed by its version.
+struct ReloadInfo final {
+  ::rust::String backend;
+  ::rust::String version;
+  ::rust::Vec<::rust::String> kernels;
+  ::rust::String runs_in;
+  ::rust::Vec<::rust::String> replaced;
+  ::std::uint64_t compared_calls CXX_DEFAULT_VALUE(0);
+  ::rust::Vec<::rust::String> untried;
+  bool unloaded CXX_DEFAULT_VALUE(false);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ReloadInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CanaryInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$CanaryInfo
+// A canary: "running", "promoted" or "rolled_back".
+struct CanaryInfo final {
+  ::rust::String kernel;
+  ::std::uint8_t percent CXX_DEFAULT_VALUE(0);
+  ::rust::String state;
+  ::rust::String why;
+  ::std::uint64_t calls CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t compared CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t mismatches CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t errors CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t median_ns CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t stable_median_ns CXX_DEFAULT_VALUE(0);
+  ::rust::String problem;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CanaryInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CheckInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$CheckInfo
+// One check of readiness.
+struct CheckInfo final {
+  ::rust::String name;
+  bool ok CXX_DEFAULT_VALUE(false);
+  ::rust::String detail;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CheckInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ReadinessInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$ReadinessInfo
+// Whether calls can be served.
+struct ReadinessInfo final {
+  bool ready CXX_DEFAULT_VALUE(false);
+  ::rust::Vec<::lz::bridge::CheckInfo> checks;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ReadinessInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ConfigChange
+#define CXXBRIDGE1_STRUCT_lz$bridge$ConfigChange
+// What happened to a watched file: "applied", "unchanged", "refused" or "unreadable".
+struct ConfigChange final {
+  ::rust::String state;
+  ::rust::String message;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ConfigChange
 } // namespace bridge
 } // namespace lz
 
