@@ -54,6 +54,7 @@ from layerzero._register import load_backends, register_kernel, register_operati
 from layerzero._serve import Server, serve
 from layerzero._telemetry import flush_logs, metrics, metrics_text, record, start_recording, stop_recording
 from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
+from layerzero._verify import repro, wait_for_verification
 
 __all__ = [
     "Accuracy",
@@ -119,6 +120,7 @@ __all__ = [
     "register_kernel",
     "register_operation",
     "register_tokenizer",
+    "repro",
     "reset_kernel",
     "rms_norm",
     "rope",
@@ -136,6 +138,7 @@ __all__ = [
     "validate",
     "verify_capture",
     "verify_lockfile",
+    "wait_for_verification",
     "warmup",
     "which",
     "workers",

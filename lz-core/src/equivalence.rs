@@ -1,9 +1,10 @@
 //! Comparison of results by a schema's `equivalence`.
 
-use lz_core::DType;
-use lz_core::element::largest_finite;
-use lz_core::tensor::{Indices, TensorView};
+use lz_schema::DType;
 use lz_schema::model::{Equivalence, Operation};
+
+use crate::element::largest_finite;
+use crate::tensor::{Indices, TensorView};
 
 /// rtol and atol for a dtype; `None` means exact equality.
 pub fn tolerance(operation: &Operation, dtype: DType) -> Option<(f64, f64)> {
