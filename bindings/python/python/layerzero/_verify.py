@@ -45,24 +45,36 @@ def repro(path: str | os.PathLike[str], *, export: str | os.PathLike[str] | None
 
 
 def _run_in_python(path: str) -> dict[str, str]:
-    """Runs a kernel that takes Python objects."""
-    recorded = _native.reproducer_arguments(path).items()
-    arguments = {name: _tensor(*value) if isinstance(value, tuple) else value for name, value in recorded}
-    try:
-        difference = _native.replay_with(path, **arguments)
-    except Exception as error:
-        return {"outcome": "failed", "detail": f"{type(error).__name__}: {error}"}
-    return {"outcome": "agrees"} if difference is None else {"outcome": "differs", "detail": difference}
+    """Runs a kernel that takes Python objects: numpy arrays, or torch tensors if it does not accept them."""
+    recorded = _native.reproducer_arguments(path)
+    failure = "neither numpy nor torch can represent its arguments"
+    for create in (_array, _tensor):
+        try:
+            arguments = {name: create(*value) if isinstance(value, tuple) else value for name, value in recorded.items()}
+        except (ImportError, TypeError):
+            continue
+        try:
+            difference = _native.replay_with(path, **arguments)
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            continue
+        return {"outcome": "agrees"} if difference is None else {"outcome": "differs", "detail": difference}
+    return {"outcome": "failed", "detail": failure}
+
+
+def _array(data: bytes, dtype: str, shape: list[int], device: str) -> Any:
+    """A numpy array; raises TypeError for dtypes that numpy does not have, and for tensors of a device."""
+    import numpy
+
+    if not device.startswith("cpu"):
+        raise TypeError(device)
+    return numpy.frombuffer(bytearray(data), dtype).reshape(shape)
 
 
 def _tensor(data: bytes, dtype: str, shape: list[int], device: str) -> Any:
-    """A torch tensor on the device of the recorded one; without torch a numpy array."""
-    try:
-        import torch
-    except ImportError:
-        import numpy
+    """A torch tensor on the device of the recorded one."""
+    import torch
 
-        return numpy.frombuffer(bytearray(data), dtype).reshape(shape)
     # Packed pairs are passed as bytes.
     kind = torch.uint8 if dtype == "float4_e2m1fn_x2" else getattr(torch, dtype)
     tensor = torch.frombuffer(bytearray(data), dtype=kind).reshape(shape) if data else torch.empty(shape, dtype=kind)
