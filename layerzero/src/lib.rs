@@ -109,6 +109,7 @@ impl Engine {
     fn with_kernels(engine: lz_engine::Engine) -> Result<Engine, Error> {
         engine.register(kernels())?;
         lz_engine::tune::BackgroundTuner::install(&engine);
+        lz_engine::verify::install(&engine);
         Ok(Engine(engine))
     }
 }

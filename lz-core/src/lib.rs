@@ -8,7 +8,6 @@ pub mod args;
 pub mod built_in;
 pub mod call;
 pub mod check;
-pub mod compare;
 pub mod context;
 pub mod contract;
 pub mod descriptor;
@@ -16,6 +15,7 @@ pub mod device;
 pub mod dispatch;
 pub mod dynamic;
 pub mod element;
+pub mod equivalence;
 pub mod error;
 pub mod expression_names;
 pub mod expression_spelling;
@@ -27,6 +27,7 @@ pub mod operation;
 pub mod plan;
 pub mod reason;
 mod reason_codes;
+pub mod recorded;
 pub mod scope_stack;
 pub mod spec;
 pub mod synthetic;
@@ -43,8 +44,8 @@ pub use failure::{Cause, Severity};
 pub use generated::contracts;
 pub use kernel::run::{self, Run};
 pub use kernel::{
-    FusedKernel, FusedPart, HandlePredicate, Kernel, KernelEntry, KernelError, Prepare, PreparedInput,
-    Specialized,
+    CallRecorder, FusedKernel, FusedPart, HandlePredicate, Kernel, KernelEntry, KernelError, Prepare,
+    PreparedInput, RecordingKernel, Specialized,
 };
 pub use operation::OperationInfo;
 pub use plan::Plan;

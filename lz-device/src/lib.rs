@@ -12,6 +12,7 @@ mod free_memory;
 mod nvml;
 mod preset;
 mod rocm_topology;
+mod thread_stack;
 
 pub use absence::{Absence, AbsenceReason};
 pub use cpu::{detect_cpu, detect_cpu_at};
@@ -21,3 +22,4 @@ pub use free_memory::FreeMemory;
 pub use nvml::{NVML_LIBRARY, Nvml};
 pub use preset::{PRESETS, UnknownPreset, preset};
 pub use rocm_topology::detect_rocm_at;
+pub use thread_stack::ThreadHandle;

@@ -1,7 +1,7 @@
 //! The selection engine: which kernel runs this call, on this device, under this policy, and why.
 //!
 //! `selection` decides, under one immutable snapshot of registry, policy, devices and health; `engine` dispatches and falls
-//! back. Above them are their clients: `explain`, `planner`, `solver`, `tune`, `freeze`, `split`, `jit`, `speculative`, `quant`.
+//! back. Above them are their clients: `explain`, `planner`, `solver`, `tune`, `freeze`, `split`, `jit`, `speculative`, `quant`, `verify`.
 //!
 //! Never depends on particular operations or on bindings. Generated code hands over packed contexts and typed kernels; operations
 //! that were read at run time come with dynamic arguments and take the same path.
@@ -32,6 +32,7 @@ pub mod speculative;
 pub mod table;
 pub mod telemetry;
 pub mod tune;
+pub mod verify;
 
 pub use dynamic::split;
 pub use engine::{Engine, EngineBuilder, HeldSnapshot, Pinned};

@@ -8,6 +8,7 @@ mod conditions;
 mod options;
 mod reference;
 mod shapes;
+mod workload;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,8 @@ use lz_schema::model::{Cases, DTypeRef, Kind, Operation, ParamType, Slot};
 
 use crate::error::ExportError;
 use crate::format::{self, Argument, Axis, Definition};
+
+pub use workload::{CallArguments, ExportedWorkload, export_workload};
 
 /// What is fixed for an export. What is not named here: axes stay variable; dtype variables and enums are what the
 /// first workload says, or else the default, or else the first of their list.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lz_interchange::{Definition, ExportError, ExportOptions, export, import, read};
+use lz_interchange::{
+    CallArguments, Definition, ExportError, ExportOptions, export, export_workload, import, read,
+};
 use lz_schema::model::{Kind, Operation};
 use lz_schema::{Reasons, SchemaSet, load_one};
 
@@ -309,4 +311,29 @@ mod hostile {
             }
         }
     }
+}
+
+#[test]
+fn a_call_is_exported_as_a_workload_of_its_definition() {
+    let operation = checked(&text(&root().join("schemas/ops/norm/rms.yaml")), "norm.rms");
+    let mut call = CallArguments::default();
+    call.tensors.insert("x".to_owned(), (lz_schema::DType::BF16, vec![2, 3, 64]));
+    call.tensors.insert("weight".to_owned(), (lz_schema::DType::F32, vec![64]));
+    call.scalars.insert("eps".to_owned(), 1e-5.into());
+    let exported =
+        export_workload(&operation, &call, "inputs.safetensors", "some-id").expect("it is exported");
+    let definition = read(&exported.definition, "definition").unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(definition.name, exported.name);
+    let dtype = |name: &str| {
+        let argument = definition.inputs.iter().find(|(known, _)| known == name);
+        argument.map(|(_, argument)| argument.dtype.clone()).unwrap_or_default()
+    };
+    assert_eq!((dtype("x").as_str(), dtype("weight").as_str()), ("bfloat16", "float32"));
+    assert_eq!(exported.shapes["x"], [6, 64], "a pack is one dimension");
+    let trace: serde_json::Value = serde_json::from_str(&exported.workload).expect("one line of JSON");
+    assert_eq!(trace["definition"], exported.name.as_str());
+    assert_eq!(trace["workload"]["axes"], serde_json::json!({"rows": 6, "hidden": 64}));
+    assert_eq!(trace["workload"]["inputs"]["eps"], serde_json::json!({"type": "scalar", "value": 1e-5}));
+    assert_eq!(trace["workload"]["inputs"]["weight"]["tensor_key"], "weight");
+    assert!(trace["workload"]["inputs"].get("weight_offset").is_none(), "absent arguments are left out");
 }

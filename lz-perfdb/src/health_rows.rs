@@ -97,6 +97,13 @@ pub struct HealthRow {
     pub updated_at: u64,
 }
 
+impl HealthRow {
+    /// Whether the circuit stays open until it is reset: the kernel returned a wrong result.
+    pub fn is_quarantined(&self) -> bool {
+        self.state == HealthState::Open && self.next_probe_at.is_none()
+    }
+}
+
 impl PerfDb {
     /// Stores states. If two processes observed the same circuit, the later observation is kept. Healthy rows
     /// (closed, no failures, no openings) are deleted.

@@ -757,6 +757,22 @@ void metrics() {
     }
 }
 
+void verification() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    engine.configure("verify", "all");
+    for (int round = 0; round < 3; ++round) {
+        (void)lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}});
+    }
+    CHECK(engine.wait_for_verification(60));
+    CHECK(engine.metrics().json.find("\"agreed\":3") != std::string::npos);
+    try {
+        (void)engine.replay("no-such-file");
+        CHECK(!"there is no such file");
+    } catch (const lz::ConfigurationError &) {
+    }
+}
+
 void threads() {
     const lz::Engine engine;
     std::vector<std::thread> running;
@@ -800,6 +816,7 @@ int main() {
     readiness();
     logs();
     metrics();
+    verification();
     threads();
     std::filesystem::remove_all(home);
     std::printf("%s\n", failures == 0 ? "smoke test passed" : "smoke test failed");

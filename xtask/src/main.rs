@@ -38,6 +38,7 @@ cargo xtask <command>
   new-op NAME                 create the schema and reference of a new operation, e.g. attention.ring.decode
   import-definition FILE      convert a FlashInfer-Bench definition to a schema
   export-definition OP        convert an operation to a FlashInfer-Bench definition: --axes head_dim=128,...
+  chaos [--seed N] [--seconds S]  inject faults into serving processes and check that they go on
   fmt                         format all hand-written Rust
   bench select [--json]       selection latency with all kernels registered
   bench instructions          instructions per selection, and the change since the last run
@@ -78,6 +79,9 @@ fn run() -> Result<()> {
         ["codegen"] => codegen::run(root, codegen::Mode::Write)?,
         ["codegen", "--check"] => codegen::run(root, codegen::Mode::Check)?,
         ["codegen", "--diff"] => codegen::run(root, codegen::Mode::Diff)?,
+        ["chaos", flags @ ..] => {
+            command::cargo(root, &[&["run", "--package", "lz-chaos", "--"], flags].concat())?;
+        }
         ["fmt"] => format::run(root, &[])?,
         ["new-op", name] => print!("{}", new_op::run(root, name)?),
         ["import-definition", rest @ ..] => definition::run_import(root, rest)?,

@@ -39,6 +39,7 @@ fn register_built_in(engine: &lz_engine::Engine) -> Vec<(String, Error)> {
 pub fn engine_new() -> Box<Engine> {
     lz_engine::log::install();
     let inner = lz_engine::Engine::new();
+    lz_engine::verify::install(&inner);
     let problems = Arc::new(register_built_in(&inner));
     Box::new(Engine { inner, problems })
 }
@@ -54,6 +55,7 @@ pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
         let builder = if config.is_empty() { builder } else { builder.config(config) };
         let opened = builder.open()?;
         lz_engine::tune::BackgroundTuner::install(&opened);
+        lz_engine::verify::install(&opened);
         let mut problems = register_built_in(&opened);
         // SAFETY: the configuration lists the plugins to load and restricts which may be loaded.
         for (path, outcome) in unsafe { lz_worker::plugins::load_all(&opened) } {

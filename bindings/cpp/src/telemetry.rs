@@ -1,6 +1,10 @@
 //! Metrics and recordings for C++.
 
+use std::path::Path;
+use std::time::Duration;
+
 use lz_core::{Error, Reason, ReasonCode};
+use lz_engine::verify::Reproducer;
 
 use crate::call::{Failure, guarded};
 use crate::data;
@@ -37,6 +41,26 @@ pub fn engine_metrics(engine: &Engine) -> data::MetricsInfo {
 /// The metrics in the OpenMetrics text format.
 pub fn engine_metrics_text(engine: &Engine) -> String {
     engine.inner.metrics_text()
+}
+
+/// Waits until every sampled call so far is verified; false after the timeout.
+pub fn engine_wait_for_verification(engine: &Engine, seconds: f64) -> bool {
+    let timeout = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(365 * 24 * 3600));
+    engine.inner.wait_for_verification(timeout)
+}
+
+/// Replays a reproducer; the result is JSON.
+pub fn engine_replay(engine: &Engine, path: &str, replay: &mut String) -> *mut Failure {
+    guarded(|| {
+        let reproducer = Reproducer::load(Path::new(path)).map_err(|error| {
+            let message = error.to_string();
+            let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
+            Error::Configuration { subject: path.to_owned(), message, reasons }
+        })?;
+        let replayed = engine.inner.replay(&reproducer)?;
+        *replay = serde_json::to_string(&replayed).unwrap_or_default();
+        Ok(())
+    })
 }
 
 /// Starts a recording of selections and kernel runs.

@@ -368,6 +368,11 @@ impl<'a, 'py> Frame<'a, 'py> {
         self.result.take()
     }
 
+    /// The result that a Python kernel returned.
+    pub fn result(&self) -> Option<&Bound<'py, PyAny>> {
+        self.result.as_ref()
+    }
+
     /// Stores the result that a Python kernel returned.
     pub fn keep_result(&mut self, result: Bound<'py, PyAny>) {
         self.result = Some(result);

@@ -13,6 +13,7 @@ use crate::call::Frame;
 use crate::error::validation_error;
 use crate::output::{Out, OutputSlot, dynamic as dynamic_result, nibbles, returned};
 use crate::python_kernel::{Param, PythonKernel};
+use crate::python_kernel_run::record_results;
 use crate::results::ExpectedOutput;
 use crate::selection::Selection;
 use crate::vectorcall::Argument;
@@ -112,7 +113,16 @@ pub fn perform<'py, R>(
             }
         }
         if let Some(hosted) = PythonKernel::of(entry) {
-            return hosted.run(frame, &inputs, &params, &expected, out.as_ref().map(Bound::as_borrowed));
+            let recorder = entry.kernel.recorder();
+            if let Some(recorder) = recorder {
+                recorder.record_arguments(&args);
+            }
+            let given_out = out.as_ref().map(Bound::as_borrowed);
+            let outcome = hosted.run(frame, &inputs, &params, &expected, given_out);
+            if let (Some(recorder), Ok(())) = (recorder, &outcome) {
+                record_results(recorder, frame, &args, &expected, given_out);
+            }
+            return outcome;
         }
         for (spec, (slot, tensor)) in specs.iter().zip(&mut slots) {
             if let (check::OutputSpec::Tensor(sizes, dtype), false) = (spec, slot.is_present()) {

@@ -98,6 +98,7 @@ fn open(py: Python<'_>) -> Result<Engine, Error> {
     // A worker measures nothing: its host does.
     if !lz_worker::settings::is_worker() {
         lz_engine::tune::BackgroundTuner::install(&engine);
+        lz_engine::verify::install(&engine);
     }
     // Tests check that the built-in backends register; should one fail, the others remain usable.
     for (backend, kernels) in [

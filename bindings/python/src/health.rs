@@ -20,6 +20,7 @@ fn dictionary<'py>(py: Python<'py>, circuit: CircuitReport) -> PyResult<Bound<'p
     one.set_item("openings", circuit.openings)?;
     one.set_item("last_error", circuit.last_error)?;
     one.set_item("retry_seconds", circuit.retry_in.map(|wait| wait.as_secs_f64()))?;
+    one.set_item("quarantined", circuit.quarantined)?;
     one.set_item("stored_only", circuit.stored_only)?;
     Ok(one)
 }

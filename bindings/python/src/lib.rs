@@ -46,6 +46,7 @@ mod torch_dispatch;
 mod torch_norm;
 mod torch_ops;
 mod vectorcall;
+mod verification;
 mod worker;
 
 use pyo3::exceptions::PyImportError;
@@ -94,6 +95,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cuda::add(module)?;
     graph::add(module)?;
     serve::add(module)?;
+    verification::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     tokenizers::add(module)?;
     let ops = PyModule::new(module.py(), "ops")?;

@@ -120,7 +120,7 @@ macro_rules! python_function {
         };
         $frame.dispatch(&context, |frame, entry, run| {
             if let Some(hosted) = crate::python_kernel::PythonKernel::of(entry) {
-                return crate::operation::python_function!(@run_hosted hosted frame $call $out $($hosted)* [$($kind $method),*]);
+                return crate::operation::python_function!(@run_hosted entry hosted frame $call $out $($hosted)* [$($kind $method),*]);
             }
             let out = match &mut ready {
                 Some(out) => out,
@@ -156,7 +156,7 @@ macro_rules! python_function {
             let context = $call.context_with(ready);
             $frame.dispatch(&context, |frame, entry, run| {
                 if let Some(hosted) = crate::python_kernel::PythonKernel::of(entry) {
-                    return crate::operation::python_function!(@run_hosted hosted frame $call out $($hosted)* [$($kind $method),*]);
+                    return crate::operation::python_function!(@run_hosted entry hosted frame $call out $($hosted)* [$($kind $method),*]);
                 }
                 let out = ready.reborrow();
                 frame.native(|| $call.run_kernel(entry, out, run))
@@ -164,17 +164,26 @@ macro_rules! python_function {
         }
     };
     (
-        @run_hosted $hosted:ident $frame:ident $call:ident $out:ident ($($input:ident),*)
+        @run_hosted $entry:ident $hosted:ident $frame:ident $call:ident $out:ident ($($input:ident),*)
         ($($param:ident: $presence:ident $param_kind:ident $(($ty:ident))?),*) [$($kind:ident $method:ident),*]
-    ) => {
-        $hosted.run(
+    ) => {{
+        let recorder = $entry.kernel.recorder();
+        if let Some(recorder) = recorder {
+            recorder.record_arguments(&$call.to_args());
+        }
+        let expected = [$(crate::operation::python_function!(@expected $kind $method $call)),*];
+        let outcome = $hosted.run(
             $frame,
             &[$($input),*],
             &[$(($param, crate::operation::python_function!(@hosted $param_kind $(($ty))? $call.$param))),*],
-            &[$(crate::operation::python_function!(@expected $kind $method $call)),*],
+            &expected,
             $out,
-        )
-    };
+        );
+        if let (Some(recorder), Ok(())) = (recorder, &outcome) {
+            crate::python_kernel_run::record_results(recorder, $frame, &$call.to_args(), &expected, $out);
+        }
+        outcome
+    }};
     (
         $info:ident, $args:ident;
         signature($name:literal, $positional:literal, $required:literal, $doc:literal);

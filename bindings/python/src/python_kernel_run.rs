@@ -1,6 +1,8 @@
 //! Runs Python kernels as part of a call: their results go to the caller unchanged once they are checked against the schema.
 
-use lz_core::KernelError;
+use lz_core::kernel::CallRecorder;
+use lz_core::recorded::ResultView;
+use lz_core::{Arg, DType, KernelError};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,6 +13,7 @@ use crate::output::Out;
 use crate::python_kernel::{Param, PythonKernel};
 use crate::results::{ExpectedOutput, check_results};
 use crate::selection::Selection;
+use crate::tensor::BorrowedTensor;
 use crate::vectorcall::Argument;
 
 impl PythonKernel {
@@ -66,6 +69,65 @@ impl PythonKernel {
                 Ok(())
             }
             Err(error) => Err(frame.failed(error).before_writing()),
+        }
+    }
+}
+
+/// Records the results of a Python kernel, which are in the caller's `out=` or in the frame. Results that cannot be read are not
+/// recorded.
+#[cold]
+pub fn record_results<'py>(
+    recorder: &dyn CallRecorder,
+    frame: &Frame<'_, 'py>,
+    args: &[Arg<'_>],
+    expected: &[ExpectedOutput],
+    out: Argument<'_, 'py>,
+) {
+    let mut given = Out::new(out);
+    let returned: Vec<Bound<'py, PyAny>> = match frame.result() {
+        Some(result) => match result.cast::<PyTuple>() {
+            Ok(several) => several.iter().collect(),
+            Err(_) => vec![result.clone()],
+        },
+        None => Vec::new(),
+    };
+    let mut returned = returned.into_iter();
+    let results: Option<Vec<OwnedResult>> = expected
+        .iter()
+        .map(|expected| {
+            let packed = match expected {
+                ExpectedOutput::Absent => return Some(OwnedResult::Absent),
+                ExpectedOutput::Tensor(_, dtype) => *dtype == DType::F4E2M1x2,
+                ExpectedOutput::Dynamic => false,
+            };
+            let object = if out.is_some() { given.take() } else { returned.next() }?;
+            if let Ok(texts) = object.extract::<Vec<String>>() {
+                return Some(OwnedResult::Text(texts));
+            }
+            let mut tensor = BorrowedTensor::new(object.as_borrowed()).ok()?;
+            tensor.nibbles(packed);
+            Some(OwnedResult::Tensor(tensor))
+        })
+        .collect();
+    if let Some(results) = results {
+        let views: Vec<ResultView<'_>> = results.iter().map(OwnedResult::view).collect();
+        recorder.record_results(args, &views);
+    }
+}
+
+/// A result of a Python kernel.
+enum OwnedResult {
+    Absent,
+    Tensor(BorrowedTensor),
+    Text(Vec<String>),
+}
+
+impl OwnedResult {
+    fn view(&self) -> ResultView<'_> {
+        match self {
+            OwnedResult::Absent => ResultView::Absent,
+            OwnedResult::Tensor(tensor) => ResultView::Tensor(tensor.view()),
+            OwnedResult::Text(texts) => ResultView::Text(texts),
         }
     }
 }

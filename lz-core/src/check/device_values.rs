@@ -37,7 +37,20 @@ pub(super) fn on_host<R>(view: &TensorView<'_>, check: impl FnOnce(&TensorView<'
 #[cold]
 #[inline(never)]
 fn on_copy<R>(view: &TensorView<'_>, check: impl FnOnce(&TensorView<'_>) -> R) -> Option<R> {
-    let reader = READER.get().filter(|_| is_checked(view))?;
+    if is_checked(view) { with_host_copy(view, check) } else { None }
+}
+
+/// Reads a tensor, or a host copy of one in device memory; `None` if that cannot be read now. An empty tensor needs no copy.
+pub fn with_host_copy<R>(view: &TensorView<'_>, read: impl FnOnce(&TensorView<'_>) -> R) -> Option<R> {
+    let layout = Layout { device: Device::HOST, ..*view.layout() };
+    if view.device().is_host() {
+        return Some(read(view));
+    }
+    if view.elements() == 0 {
+        // SAFETY: no element is reachable.
+        return Some(read(&unsafe { TensorView::from_raw(view.as_ptr(), layout) }));
+    }
+    let reader = READER.get()?;
     let (start, end) = view.address_range()?;
     let (start, bytes) = (usize::try_from(start).ok()?, usize::try_from(end - start).ok()?);
     // Words, so that the copy is aligned for every dtype.
@@ -48,9 +61,8 @@ fn on_copy<R>(view: &TensorView<'_>, check: impl FnOnce(&TensorView<'_>) -> R) -
         return None;
     }
     let data = copy.as_ptr().wrapping_add(view.address() - start);
-    let layout = Layout { device: Device::HOST, ..*view.layout() };
-    // SAFETY: the copy has every byte that the layout reaches, and outlives the check.
-    Some(check(&unsafe { TensorView::from_raw(data, layout) }))
+    // SAFETY: the copy has every byte that the layout reaches, and outlives the read.
+    Some(read(&unsafe { TensorView::from_raw(data, layout) }))
 }
 
 #[cfg(test)]

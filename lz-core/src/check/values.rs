@@ -3,7 +3,9 @@
 //! The `*_ok` functions are the fast checks of generated code; the `*_problem` functions report where and what.
 
 use super::device_values::on_host;
-pub use super::device_values::{DeviceReader, check_device_values, is_checked, set_device_reader};
+pub use super::device_values::{
+    DeviceReader, check_device_values, is_checked, set_device_reader, with_host_copy,
+};
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::{Dims, Indices, TensorView};
 

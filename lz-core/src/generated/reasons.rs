@@ -212,6 +212,8 @@ crate::reason_codes::reason_codes!(
     EnvironmentFailed = "ENVIRONMENT_FAILED" in Backend: "A dependency of the kernel failed, such as a file, a library or another process.",
         "";
     KernelPanicked = "KERNEL_PANICKED" in Backend: "The kernel panicked; the panic was caught.", "";
+    ResultMismatch = "RESULT_MISMATCH" in Backend: "Verification repeated a call with another kernel and the results differed by more than the schema's tolerance.",
+        "Replay the reproducer with `lz repro`; `lz health --reset` lifts the quarantine.";
     KernelUnknown = "KERNEL_UNKNOWN" in Backend: "No kernel with this id is registered.",
         "List the kernels of the operation.";
     VersionRejected = "VERSION_REJECTED" in Backend: "The new version of a kernel failed its trial and was not installed.",

@@ -2,6 +2,7 @@
 
 mod compile;
 mod prepare;
+mod recording;
 pub mod run;
 mod stream;
 
@@ -17,6 +18,7 @@ use crate::reason::{Reason, ReasonCode};
 
 pub use compile::{Compile, CompileRequest, Compiled};
 pub use prepare::{Prepare, PreparedInput};
+pub use recording::{CallRecorder, RecordingKernel, TooLarge};
 use run::Run;
 
 /// The type-erased interface of a kernel. Generated code implements it for typed kernels.
@@ -35,6 +37,11 @@ pub trait Kernel: Send + Sync + 'static {
     /// Whether it needs objects of the caller, so that `run` always declines.
     fn needs_caller(&self) -> bool {
         false
+    }
+
+    /// Records the call if this is a [`RecordingKernel`]. Callers use it for kernels that need their objects.
+    fn recorder(&self) -> Option<&dyn CallRecorder> {
+        None
     }
 }
 

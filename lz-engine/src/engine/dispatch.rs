@@ -20,7 +20,7 @@ use crate::selection::snapshot::Snapshot;
 use crate::selection::thread::{self, Thread};
 use crate::selection::thread_cache::{ThreadCacheSet, ThreadState};
 use crate::selection::thread_scope;
-use crate::telemetry::{ObserveOptions, ThreadCounters};
+use crate::telemetry::{ObserveOptions, Recording, ThreadCounters, WatchedRun};
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError, Severity};
@@ -217,8 +217,15 @@ impl Shared {
     ) -> Result<(), Error> {
         let state = taken.get();
         state.refresh(&self.published);
-        if state.is_exhausted(operation.slot()) {
-            state.renew_budgets(operation.slot());
+        let change = thread_scope::of_thread();
+        let is_exhausted = state.is_exhausted(operation.slot(), change, context);
+        if is_exhausted {
+            state.renew_budgets(operation.slot(), change, context);
+        }
+        let weight = state.take_weight();
+        thread::with(|thread| thread.weight.set(weight));
+        if is_exhausted {
+            state.renew_shared_budget();
             self.expire();
             state.refresh(&self.published);
         }
@@ -249,7 +256,7 @@ impl Shared {
                 &snapshot.observation,
                 snapshot.observe,
                 operation,
-                || self.find(snapshot, table, context, mode),
+                || self.find_guarded(snapshot, table, context, mode),
                 |selected| {
                     let kernel = snapshot.registry.compiled(selected.choice().kernel);
                     kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
@@ -314,6 +321,36 @@ impl Shared {
             }
         };
         self.recover(state, operation, context, failed_run, run_one)
+    }
+
+    /// [`find`](Shared::find); after a panic inside selection, which is recorded as a fault of the engine, the reference.
+    fn find_guarded<'w>(
+        &self,
+        snapshot: &'w Snapshot,
+        table: &OperationTable,
+        context: &Context,
+        mode: Mode,
+    ) -> Result<Selected<'w>, Error> {
+        let panic = match catch_unwind(AssertUnwindSafe(|| self.find(snapshot, table, context, mode))) {
+            Ok(selected) => return selected,
+            Err(panic) => panic,
+        };
+        let operation = &table.info.name;
+        let message = format!("selection of {operation} panicked: {}", panic_text(panic.as_ref()));
+        snapshot.health.record_engine_fault(&message);
+        let platform = snapshot.devices.of_call(table.device_field, context).map(|device| device.platform());
+        let is_reference = |kernel: &CompiledKernel| {
+            kernel.is_reference() && platform.is_none_or(|platform| kernel.spec().platform == platform)
+        };
+        let found = (0u16..).zip(&table.candidates).find_map(|(position, candidate)| {
+            let kernel =
+                snapshot.registry.compiled(candidate.kernel).filter(|kernel| is_reference(kernel))?;
+            Some((position, candidate.kernel, kernel))
+        });
+        let Some((position, kernel, _)) = found else { return Err(no_kernels(table.info)) };
+        let workspace = Workspace::COMPUTED;
+        let (transforms, guards) = (Transforms::NONE, Box::default());
+        Ok(Selected::Uncached(Decision { kernel, position, transforms, workspace, guards }))
     }
 
     /// The decision for a call: from the cache, or a new one.
@@ -398,6 +435,10 @@ impl Shared {
             return Err(no_kernels(operation));
         };
         let first = kernel.spec().id.clone();
+        // Tokenizers verify a share of their texts themselves.
+        if failed_run.error.reason.code == ReasonCode::TokenizerNotEqual {
+            metrics.result_mismatched(&operation.name, &first);
+        }
         invalidate_memory_figures(&snapshot, &failed_run.error);
         if !failed_run.recorded {
             record(&Call::new(&snapshot, table, context, mode), kernel, &failed_run.error);
@@ -614,17 +655,52 @@ where
 /// Like [`run_guarded`], with the observation (spans, logs, timing) that is configured.
 fn run_observed<'c>(
     snapshot: &Snapshot,
-    call: impl FnOnce() -> Call<'c>,
+    call: impl Fn() -> Call<'c>,
     kernel: &CompiledKernel,
     workspace: u64,
     transforms: Transforms,
     scratch: &mut Scratch,
     run_one: &mut RunOne<'_>,
 ) -> Outcome {
-    let mut run = || run_guarded(kernel, workspace, transforms, scratch, run_one);
-    if snapshot.observe == ObserveOptions::default() {
-        return run();
+    let observe = snapshot.observe;
+    if observe == ObserveOptions::default() {
+        return run_guarded(kernel, workspace, transforms, scratch, run_one);
     }
+    let observation = &snapshot.observation;
+    let weight = thread::with(|thread| thread.weight.replace(1));
+    let recording = Recording::sample(observation, observe.verify_every, weight, kernel.info, &kernel.entry);
+    let run = || match &recording {
+        None => run_guarded(kernel, workspace, transforms, scratch, run_one),
+        Some(recording) => run_guarded(kernel, workspace, transforms, scratch, &mut |entry, run| {
+            run_one(&recording.entry(entry), run)
+        }),
+    };
+    let identify = |call: &Call<'_>| {
+        let subject = call.subject(kernel);
+        (subject.bucket.to_vec(), subject.device.to_owned())
+    };
+    let watched = observe.watch.filter(|_| kernel.spec().runs_in.is_none()).map(|budget| {
+        let call = call();
+        let (health, telemetry) = (Arc::clone(&snapshot.health), Arc::clone(&observation.telemetry));
+        let (spec, identity) = (Arc::clone(&kernel.entry.spec), identify(&call));
+        let run = WatchedRun::new(kernel.info, spec, *call.context, identity, health, telemetry, budget);
+        observation.watchdog.watch(run)
+    });
+    let outcome = run_timed(snapshot, &call, kernel, run);
+    drop(watched);
+    if let (None, Some(recording)) = (&outcome, recording) {
+        recording.finish(&observation.telemetry, kernel.info, &kernel.entry, || identify(&call()));
+    }
+    outcome
+}
+
+/// Runs a kernel with spans, logs and timing.
+fn run_timed<'c>(
+    snapshot: &Snapshot,
+    call: &impl Fn() -> Call<'c>,
+    kernel: &CompiledKernel,
+    run: impl FnOnce() -> Outcome,
+) -> Outcome {
     let observation = &snapshot.observation;
     let run = || run().map_or(Ok(()), |error| Err(*error));
     match observation.telemetry.run(observation, snapshot.observe, kernel.info, kernel.spec(), run) {
@@ -667,11 +743,15 @@ fn failed(error: KernelError) -> Outcome {
 #[cold]
 #[inline(never)]
 fn panicked(kernel: &CompiledKernel, panic: &(dyn std::any::Any + Send)) -> KernelError {
+    let message = format!("{}: {}", kernel.spec().id, panic_text(panic));
+    KernelError::because(Reason::new(ReasonCode::KernelPanicked).message(message))
+}
+
+/// The message of a panic.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("panicked without a message");
-    let message = format!("{}: {text}", kernel.spec().id);
-    KernelError::because(Reason::new(ReasonCode::KernelPanicked).message(message))
+    text.unwrap_or("panicked without a message")
 }
 
 /// Runs a kernel under a circuit-breaker permit and records the outcome.

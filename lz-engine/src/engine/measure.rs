@@ -10,7 +10,7 @@ use crate::selection::decide;
 use crate::selection::filter;
 use crate::selection::score::{self, PerfTerms};
 use lz_core::context::Context;
-use lz_core::device::DeviceSpec;
+use lz_core::device::{DeviceSpec, Platform};
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError};
 use lz_core::operation::OperationInfo;
@@ -53,7 +53,35 @@ impl Runner {
     }
 }
 
+impl Runner {
+    /// A kernel without limits on its workspace, for calls that are known to be within its capabilities.
+    pub(crate) fn unlimited(kernel: Arc<CompiledKernel>) -> Runner {
+        Runner { kernel, transforms: Transforms::NONE, workspace: u64::MAX, cold: false }
+    }
+}
+
 impl Engine {
+    /// The reference of an operation in host memory. Policy and health do not apply to it.
+    pub(crate) fn host_reference(&self, operation: &'static OperationInfo) -> Option<Runner> {
+        let snapshot = self.snapshot();
+        let kernels = snapshot.registry.compiled_of(operation).iter();
+        let mut kernels = kernels.filter_map(|kernel| snapshot.registry.shared(*kernel));
+        let is_ours = |kernel: &Arc<CompiledKernel>| {
+            kernel.is_reference()
+                && kernel.spec().platform == Platform::Cpu
+                && !kernel.entry.kernel.needs_caller()
+        };
+        kernels.find(is_ours).map(Runner::unlimited)
+    }
+
+    /// A registered kernel of an operation. Policy and health do not apply to it.
+    pub(crate) fn runner(&self, operation: &'static OperationInfo, kernel: &str) -> Option<Runner> {
+        let snapshot = self.snapshot();
+        let kernels = snapshot.registry.compiled_of(operation).iter();
+        let mut kernels = kernels.filter_map(|kernel| snapshot.registry.shared(*kernel));
+        kernels.find(|one| one.spec().id == kernel).map(Runner::unlimited)
+    }
+
     /// All kernels that could run the call, compiled or not.
     pub(crate) fn runners(
         &self,

@@ -9,7 +9,7 @@ use crate::selection::snapshot::{Snapshot, SnapshotParts};
 use crate::selection::thread::{self, Thread};
 use crate::telemetry::{
     self, Annotate, HitsByLevel, MetricsSnapshot, Observation, ObserveOptions, Recorder, Synchronize,
-    Telemetry, ValidationErrors,
+    Telemetry, ValidationErrors, Verifier,
 };
 use lz_core::operation::OperationInfo;
 use lz_core::reason::Reason;
@@ -52,6 +52,9 @@ impl Engine {
             circuit_openings: snapshot.health.summary().counters.openings,
             circuit_transitions: metrics.transitions(),
             worker_restarts: load(&metrics.worker_restarts),
+            verifications: metrics.verifications(),
+            verification_mismatches: metrics.mismatches(),
+            kernel_hangs: metrics.hangs(),
             estimated_regret: metrics.regret(),
             canaries: metrics.canaries(),
             selection_latency: metrics.selection.snapshot(),
@@ -96,6 +99,12 @@ impl Engine {
         let recorder = self.shared.published.load().observation.recorder.clone()?;
         self.shared.change_observation(|observation| Observation { recorder: None, ..observation });
         Some(recorder.json())
+    }
+
+    /// Sets the verifier of sampled calls.
+    pub(crate) fn set_verifier(&self, verifier: Arc<dyn Verifier>) {
+        let verifier = Some(verifier);
+        self.shared.change_observation(|observation| Observation { verifier, ..observation });
     }
 
     /// Sets the profiler that `telemetry.torch_ranges` uses.

@@ -51,6 +51,7 @@ pub use builder::EngineBuilder;
 pub use capture::HeldSnapshot;
 pub(crate) use extensions::DecisionObserver;
 use extensions::{Extensions, Observer};
+pub(crate) use persistence::expanded;
 pub use pinned::Pinned;
 
 /// Selects kernels and dispatches calls. Clones share the same state.

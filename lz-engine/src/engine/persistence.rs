@@ -95,7 +95,7 @@ impl Persistence {
 }
 
 /// Expands a leading `~/` to the home directory, if there is one.
-fn expanded(path: &str) -> PathBuf {
+pub(crate) fn expanded(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
         _ => PathBuf::from(path),

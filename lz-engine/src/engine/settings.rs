@@ -228,6 +228,19 @@ fn log_levels_of(layer: &Layer) -> Levels {
     }
 }
 
+/// One call in how many is verified; 0 for none.
+fn verify_every_of(layer: &Layer) -> u32 {
+    let value = |key: &str| layer.value(key).map(|sourced| sourced.value);
+    let Some(SettingValue::Text(word)) = value("verify") else { return 0 };
+    match (word.as_str(), value("verify_share")) {
+        ("all", _) => 1,
+        ("sampled", Some(SettingValue::Float(share))) if share > 0.0 => {
+            (1.0 / share).round().clamp(1.0, f64::from(u32::MAX - 1)) as u32
+        }
+        _ => 0,
+    }
+}
+
 fn observe_options_of(layer: &Layer) -> ObserveOptions {
     let on = |key: &str| is_on(layer, key);
     let verbose = on("verbose");
@@ -243,6 +256,11 @@ fn observe_options_of(layer: &Layer) -> ObserveOptions {
         time_every: if on("enable_profiling") { 1 } else { sample_every },
         record: false,
         annotate: on("telemetry.torch_ranges"),
+        verify_every: verify_every_of(layer),
+        watch: match layer.value("watchdog_seconds").map(|sourced| sourced.value) {
+            Some(SettingValue::Float(seconds)) if seconds > 0.0 => Duration::try_from_secs_f64(seconds).ok(),
+            _ => None,
+        },
     }
 }
 

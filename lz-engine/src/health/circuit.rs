@@ -87,19 +87,22 @@ impl Default for Circuit {
 }
 
 impl Circuit {
-    /// A circuit restored from storage; `next_probe_at` is used if it is open. Half-open is restored as open. A circuit that is
+    /// A circuit restored from storage; `next_probe_at` is used if it is open, and without it the circuit is quarantined. Half-open
+    /// is restored as open. A circuit that is
     /// open with fewer failures than the threshold was tripped by a single failure.
     pub fn restored(
         state: HealthState,
         failures: u32,
         openings: u32,
-        next_probe_at: Duration,
+        next_probe_at: Option<Duration>,
         last_error: String,
         config: &CircuitConfig,
     ) -> Circuit {
         let state = if state == HealthState::Closed { HealthState::Closed } else { HealthState::Open };
-        let tripped = state == HealthState::Open && failures < config.failure_threshold;
-        Circuit { state, failures, openings, next_probe_at, tripped, last_error, ..Circuit::default() }
+        let lost = state == HealthState::Open && next_probe_at.is_none();
+        let tripped = lost || state == HealthState::Open && failures < config.failure_threshold;
+        let next_probe_at = next_probe_at.unwrap_or_default();
+        Circuit { state, failures, openings, next_probe_at, lost, tripped, last_error, ..Circuit::default() }
     }
 
     /// The state.
@@ -262,6 +265,12 @@ impl Circuit {
         self.failures = self.failures.saturating_add(1);
         self.tripped = true;
         self.open(now, config)
+    }
+
+    /// Opens until it is reset: the kernel returned a wrong result, which no probe would detect.
+    pub fn quarantine(&mut self, error: &str) -> Transition {
+        self.tripped = true;
+        self.lose(error)
     }
 
     /// Opens permanently.

@@ -441,6 +441,26 @@ impl Health {
         });
     }
 
+    /// Opens the circuit of a kernel in this bucket until it is reset, because the kernel returned a wrong result. Returns whether it
+    /// was not quarantined before.
+    pub(crate) fn quarantine(&self, subject: &Subject<'_>, message: &str) -> bool {
+        let mut is_new = false;
+        self.apply(self.lock(), |health, state, now, changes| {
+            state.counters.failures += 1;
+            let key = kernel_key(subject);
+            let max_circuits = health.config().max_circuits;
+            match state.registry.entry(&key, subject.kernel_version, now, max_circuits) {
+                Some(record) => {
+                    let transition = record.circuit.quarantine(message);
+                    is_new = transition != Transition::None;
+                    apply_transition(state, &key, transition, changes);
+                }
+                None => state.counters.untracked += 1,
+            }
+        });
+        is_new
+    }
+
     /// Removes the record of a kernel in one bucket after a successful trial.
     pub(crate) fn forgive(&self, subject: &Subject<'_>) {
         if !self.has_no_records() && self.view.load().has_record(subject) {

@@ -76,6 +76,7 @@ impl Health {
                 // Clamped, because a calendar jump must not disable a kernel for years.
                 let wait = Duration::from_secs(row.next_probe_at.unwrap_or(unix).saturating_sub(unix));
                 let next_probe_at = now.saturating_add(wait.min(config.max_backoff));
+                let next_probe_at = (!row.is_quarantined()).then_some(next_probe_at);
                 let Some(record) = state.registry.entry(&key, &row.version, now, whole.max_circuits) else {
                     continue;
                 };

@@ -28,6 +28,8 @@ pub struct CircuitReport {
     pub last_error: String,
     /// Time until the next probe; `None` if calls are not refused, or for a lost device.
     pub retry_in: Option<Duration>,
+    /// Whether it stays open until it is reset: the kernel returned a wrong result.
+    pub quarantined: bool,
     /// Only in the database: this process does not use it, because this name and version is not registered or the row is too
     /// old.
     pub stored_only: bool,
@@ -50,6 +52,7 @@ impl CircuitReport {
                 .next_probe_at()
                 .map(|due| due.saturating_sub(now))
                 .filter(|wait| !wait.is_zero()),
+            quarantined: circuit.is_lost(),
             stored_only: false,
         }
     }
@@ -70,14 +73,14 @@ impl CircuitReport {
             openings: row.reopenings,
             last_error: row.last_error.clone(),
             retry_in: (wait > 0).then(|| Duration::from_secs(wait)),
+            quarantined: row.is_quarantined(),
             stored_only: true,
         }
     }
 
     /// Whether calls are refused now: a circuit that is due for a probe does not refuse.
     pub fn refuses(&self) -> bool {
-        let lost = self.scope == RefusalScope::Device;
-        self.state == HealthState::Open && (lost || self.retry_in.is_some())
+        self.state == HealthState::Open && (self.quarantined || self.retry_in.is_some())
     }
 
     /// Whether both are the same circuit.

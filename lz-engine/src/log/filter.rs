@@ -6,8 +6,10 @@ use std::str::FromStr;
 use lz_schema::diagnostics::{listed, nearest};
 
 /// The areas of log records. A logger of Python is named `layerzero.<area>`, a target of `tracing` `lz::<area>`.
-pub const AREAS: [&str; 11] =
-    ["audit", "config", "device", "fallback", "health", "jit", "log", "perfdb", "select", "tune", "worker"];
+pub const AREAS: [&str; 12] = [
+    "audit", "config", "device", "fallback", "health", "jit", "log", "perfdb", "select", "tune", "verify",
+    "worker",
+];
 
 /// The level of a record, from the least to the most verbose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

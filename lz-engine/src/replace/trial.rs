@@ -11,7 +11,7 @@ use crate::engine::measure::Runner;
 use crate::solver::workload;
 use lz_core::args::{Arg, OutArg};
 use lz_core::check;
-use lz_core::compare;
+use lz_core::equivalence;
 use lz_core::context::{Context, FieldKind};
 use lz_core::device::Platform;
 use lz_core::dynamic;
@@ -190,7 +190,7 @@ fn difference(
             let changed = found_args.iter().zip(&*expected_args).zip(&schema.inputs);
             let mut changed = changed.filter_map(|((found, expected), about)| match (found, expected) {
                 (Arg::TensorMut(found), Arg::TensorMut(expected)) => {
-                    let how = compare::difference(schema, &found.as_view(), &expected.as_view())?;
+                    let how = equivalence::difference(schema, &found.as_view(), &expected.as_view())?;
                     Some(format!("{}: {how}", about.name))
                 }
                 _ => None,
@@ -198,7 +198,7 @@ fn difference(
             let produced = found.iter().zip(&*expected).zip(&schema.outputs);
             let mut produced = produced.filter_map(|((found, expected), about)| match (found, expected) {
                 (OutArg::Tensor(found), OutArg::Tensor(expected)) => {
-                    let how = compare::difference(schema, &found.as_view(), &expected.as_view())?;
+                    let how = equivalence::difference(schema, &found.as_view(), &expected.as_view())?;
                     Some(format!("{}: {how}", about.name))
                 }
                 _ => None,

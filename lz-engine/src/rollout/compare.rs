@@ -10,7 +10,7 @@ use lz_schema::model::Equivalence;
 
 use crate::compiled::CompiledKernel;
 use lz_core::args::{Arg, OutArg};
-use lz_core::compare;
+use lz_core::equivalence;
 use lz_core::device::Platform;
 use lz_core::kernel::{Kernel, KernelEntry, KernelError};
 use lz_core::operation::OperationInfo;
@@ -240,7 +240,7 @@ impl OwnResults {
     ) -> Option<String> {
         let schema = operation.schema();
         let differ = |name: &str, found: &TensorView<'_>, expected: &TensorView<'_>| {
-            compare::difference(schema, found, expected).map(|how| format!("{name}{how}"))
+            equivalence::difference(schema, found, expected).map(|how| format!("{name}{how}"))
         };
         let changed = args.iter().zip(&self.changed).zip(&schema.inputs);
         let mut changed = changed.filter_map(|((arg, own), input)| {

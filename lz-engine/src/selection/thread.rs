@@ -15,6 +15,8 @@ pub(crate) struct Thread {
     pub change: Cell<ModeOverride>,
     /// Whether it is making a decision: an evidence source that calls the engine must not deadlock on the cell's lock.
     pub deciding: Cell<bool>,
+    /// The number of calls that the current call on the slow path stands for in samples.
+    pub weight: Cell<u32>,
     /// Its state; taken while a call runs.
     state: Cell<Option<&'static mut ThreadState>>,
     /// States for nested calls, while unused.
@@ -26,6 +28,7 @@ thread_local! {
         Thread {
             change: Cell::new(ModeOverride::NONE),
             deciding: Cell::new(false),
+            weight: Cell::new(1),
             state: Cell::new(None),
             spare: Cell::new(None),
         }

@@ -47,6 +47,8 @@ pub(crate) struct ThreadState {
     /// Hits in the shared caches since the last clock read, and the limit of hits, which is also that of each entry.
     pub hits: u32,
     pub hit_budget: u32,
+    /// Hits in the shared caches when a call was last considered for sampling.
+    sampled_hits: u32,
     /// Whether the thread's exit hook is installed.
     pub has_exit_hook: bool,
     pub thread_cache: ThreadCache,
@@ -92,7 +94,7 @@ impl ThreadState {
     }
 
     fn restart(&mut self) {
-        self.hits = 0;
+        (self.hits, self.sampled_hits) = (0, 0);
         self.tally.restart();
     }
 
@@ -132,21 +134,36 @@ impl ThreadState {
         }
     }
 
-    /// Whether a clock read is due for calls of an operation: a budget is used up.
-    pub fn is_exhausted(&mut self, slot: u32) -> bool {
-        self.hits >= self.hit_budget || self.thread_cache.of(slot).is_some_and(|set| set.is_exhausted())
+    /// The number of calls for which a call on the slow path stands in samples: the hits since the last one, and itself.
+    pub fn take_weight(&mut self) -> u32 {
+        let shared = self.hits.saturating_sub(self.sampled_hits);
+        self.sampled_hits = self.hits;
+        self.tally.take_unsampled().saturating_add(shared).saturating_add(1)
     }
 
-    /// Renews the budgets of an operation's entries and of the shared caches.
-    pub fn renew_budgets(&mut self, slot: u32) {
-        if let Some(set) = self.thread_cache.of(slot) {
-            for entry in &mut set.entries {
-                entry.collect_hits(&mut self.tally);
-                (entry.budget, entry.collected) = (self.hit_budget, self.hit_budget);
-            }
+    /// Whether a budget of a call is used up: it is to be sampled, and a clock read is due.
+    pub fn is_exhausted(&mut self, slot: u32, change: ModeOverride, context: &Context) -> bool {
+        let generation = self.generation;
+        let entry = self.thread_cache.of(slot).and_then(|set| set.entry_of(generation, change, context));
+        self.hits >= self.hit_budget || entry.is_some_and(|entry| entry.budget == 0)
+    }
+
+    /// Renews the budgets of a call that are used up. Others are kept, so that each call of a loop is sampled.
+    pub fn renew_budgets(&mut self, slot: u32, change: ModeOverride, context: &Context) {
+        let generation = self.generation;
+        let entry = self.thread_cache.of(slot).and_then(|set| set.entry_of(generation, change, context));
+        if let Some(entry) = entry.filter(|entry| entry.budget == 0) {
+            entry.collect_hits(&mut self.tally);
+            (entry.budget, entry.collected) = (self.hit_budget, self.hit_budget);
         }
         self.flush_tally();
-        self.restart();
+    }
+
+    /// Restarts the count of hits in the shared caches if it is used up.
+    pub fn renew_shared_budget(&mut self) {
+        if self.hits >= self.hit_budget {
+            self.restart();
+        }
     }
 
     /// The latest entry, if it is this call's and no clock read is due. Entries are only inserted for calls that need no permit
@@ -235,8 +252,14 @@ impl ThreadCacheSet {
         known.any(|(known, entry)| *known == call && entry.generation == generation)
     }
 
-    fn is_exhausted(&self) -> bool {
-        self.entries.iter().any(|entry| entry.generation != 0 && entry.budget == 0)
+    /// The entry of a call.
+    fn entry_of(
+        &mut self,
+        generation: u64,
+        change: ModeOverride,
+        context: &Context,
+    ) -> Option<&mut ThreadCacheEntry> {
+        self.entries.iter_mut().find(|entry| entry.matches(generation, change, context))
     }
 
     /// Whether a call that missed is to be inserted.

@@ -137,6 +137,10 @@ pub(crate) struct Metrics {
     pub refusals: AtomicU64,
     pub executions: AtomicU64,
     pub worker_restarts: AtomicU64,
+    /// Verified calls that agreed, that could not be verified, and that were dropped.
+    verified: AtomicU64,
+    verifications_skipped: AtomicU64,
+    verifications_dropped: AtomicU64,
     /// By cause, in the order of [`Cause::ALL`].
     failures: [AtomicU64; Cause::ALL.len()],
     pub selection: Histogram,
@@ -146,6 +150,10 @@ pub(crate) struct Metrics {
     fallbacks: Labeled<KernelLabels, u64>,
     /// By operation and kernel. Nested, so that a known kernel is found without allocating.
     kernels: Labeled<String, BTreeMap<String, KernelMetrics>>,
+    /// Wrong results by operation and kernel.
+    mismatches: Labeled<KernelLabels, u64>,
+    /// Runs that hung, by operation and kernel.
+    hangs: Labeled<KernelLabels, u64>,
     /// By scope, name and new state.
     transitions: Labeled<(&'static str, String, &'static str), u64>,
     /// Estimated lost nanoseconds by operation.
@@ -155,6 +163,54 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    /// Counts a verified call whose results agreed.
+    pub fn verification_agreed(&self) {
+        self.verified.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call that could not be recorded or repeated.
+    pub fn verification_skipped(&self) {
+        self.verifications_skipped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call that was dropped because the queue was full.
+    pub fn verification_dropped(&self) {
+        self.verifications_dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a wrong result of a kernel.
+    pub fn result_mismatched(&self, operation: &str, kernel: &str) {
+        self.mismatches.update((operation.to_owned(), kernel.to_owned()), |count| *count += 1);
+    }
+
+    /// Counts a run that hangs.
+    pub fn kernel_hung(&self, operation: &str, kernel: &str) {
+        self.hangs.update((operation.to_owned(), kernel.to_owned()), |count| *count += 1);
+    }
+
+    /// Runs that hung, by operation and kernel.
+    pub fn hangs(&self) -> Vec<KernelHang> {
+        let all = self.hangs.all(|count| *count).into_iter();
+        all.map(|((operation, kernel), count)| KernelHang { operation, kernel, count }).collect()
+    }
+
+    /// Verified calls by outcome.
+    pub fn verifications(&self) -> VerificationCounts {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        VerificationCounts {
+            agreed: load(&self.verified),
+            mismatched: self.mismatches.all(|count| *count).iter().map(|(_, count)| count).sum(),
+            skipped: load(&self.verifications_skipped),
+            dropped: load(&self.verifications_dropped),
+        }
+    }
+
+    /// Wrong results by operation and kernel.
+    pub fn mismatches(&self) -> Vec<VerificationMismatch> {
+        let all = self.mismatches.all(|count| *count).into_iter();
+        all.map(|((operation, kernel), count)| VerificationMismatch { operation, kernel, count }).collect()
+    }
+
     /// Counts a failed run.
     pub fn failed(&self, cause: Cause) {
         if let Some(counter) = self.failures.get(cause as usize) {
@@ -320,6 +376,41 @@ pub struct CanaryCalls {
     pub count: u64,
 }
 
+/// Verified calls by outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct VerificationCounts {
+    /// Both kernels returned the same results, within the tolerance of the schema.
+    pub agreed: u64,
+    /// The results differed.
+    pub mismatched: u64,
+    /// The call could not be recorded, or no second kernel could repeat it.
+    pub skipped: u64,
+    /// The queue was full.
+    pub dropped: u64,
+}
+
+/// How often a kernel returned a wrong result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VerificationMismatch {
+    /// The operation.
+    pub operation: String,
+    /// The kernel.
+    pub kernel: String,
+    /// The count.
+    pub count: u64,
+}
+
+/// How often a run of a kernel exceeded `watchdog_seconds`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KernelHang {
+    /// The operation.
+    pub operation: String,
+    /// The kernel.
+    pub kernel: String,
+    /// The count.
+    pub count: u64,
+}
+
 /// Number of calls that were rejected before selection, by the code of a reason. Process-wide: no engine is involved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ValidationErrors {
@@ -414,6 +505,12 @@ pub struct MetricsSnapshot {
     pub circuit_transitions: Vec<CircuitTransition>,
     /// Restarts of worker processes.
     pub worker_restarts: u64,
+    /// Verified calls by outcome.
+    pub verifications: VerificationCounts,
+    /// Wrong results by operation and kernel, found by verification.
+    pub verification_mismatches: Vec<VerificationMismatch>,
+    /// Runs that exceeded `watchdog_seconds`, by operation and kernel.
+    pub kernel_hangs: Vec<KernelHang>,
     /// Estimated time lost against the fastest measured kernel, by operation; from timed calls.
     pub estimated_regret: Vec<OperationRegret>,
     /// Calls of canaries by kernel version and outcome.

@@ -8,6 +8,8 @@ mod metrics;
 mod prometheus;
 mod rate_limit;
 mod record;
+mod sample;
+mod watchdog;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,12 +18,15 @@ use std::time::{Duration, Instant};
 
 pub(crate) use metrics::Metrics;
 pub use metrics::{
-    BOUNDS_NS, CallCount, CanaryCalls, CircuitTransition, FailureCounts, FallbackCount, Histogram, HistogramSnapshot,
-    HitsByLevel, KernelLatency, MetricsSnapshot, OperationRegret, ValidationErrors,
+    BOUNDS_NS, CallCount, CanaryCalls, CircuitTransition, FailureCounts, FallbackCount, Histogram,
+    HistogramSnapshot, HitsByLevel, KernelHang, KernelLatency, MetricsSnapshot, OperationRegret,
+    ValidationErrors, VerificationCounts, VerificationMismatch,
 };
 pub use prometheus::render as prometheus_text;
 pub use rate_limit::RateLimiter;
 pub use record::Recorder;
+pub(crate) use sample::{Recording, Sample, Verifier};
+pub(crate) use watchdog::{Watchdog, WatchedRun};
 
 use crate::health::{Clock, SystemClock};
 use lz_core::error::Error;
@@ -50,6 +55,10 @@ pub struct ObserveOptions {
     pub record: bool,
     /// Annotates each run for a profiler of the program, see [`Annotate`].
     pub annotate: bool,
+    /// Verifies one call in this many with a second kernel; 0 for none.
+    pub verify_every: u32,
+    /// Reports runs that take longer than this.
+    pub watch: Option<Duration>,
 }
 
 impl ObserveOptions {
@@ -57,26 +66,33 @@ impl ObserveOptions {
     #[must_use]
     pub fn and(self, other: ObserveOptions) -> ObserveOptions {
         let often = |every: u32| if every == 0 { u32::MAX } else { every };
-        let every = often(self.time_every).min(often(other.time_every));
+        let more_often = |one: u32, other: u32| match often(one).min(often(other)) {
+            u32::MAX => 0,
+            every => every,
+        };
         ObserveOptions {
             spans: self.spans || other.spans,
             log: self.log || other.log,
             verbose: self.verbose || other.verbose,
             synchronize: self.synchronize || other.synchronize,
-            time_every: if every == u32::MAX { 0 } else { every },
+            time_every: more_often(self.time_every, other.time_every),
             record: self.record || other.record,
             annotate: self.annotate || other.annotate,
+            verify_every: more_often(self.verify_every, other.verify_every),
+            watch: self.watch.into_iter().chain(other.watch).min(),
         }
     }
 
     /// Whether the fast path is disabled.
     pub(crate) fn every_call(self) -> bool {
-        self.spans || self.log || self.synchronize || self.record || self.annotate || self.time_every == 1
+        let every_call = self.time_every == 1 || self.verify_every == 1 || self.watch.is_some();
+        self.spans || self.log || self.synchronize || self.record || self.annotate || every_call
     }
 
     /// Number of consecutive fast-path hits after which a call must take the slow path.
     pub(crate) fn hit_budget(self, max: u32) -> u32 {
-        if self.time_every == 0 { max } else { max.min(self.time_every - 1) }
+        let sampled = [self.time_every, self.verify_every].into_iter().filter(|every| *every > 0);
+        sampled.map(|every| every - 1).fold(max, u32::min)
     }
 }
 
@@ -105,6 +121,10 @@ pub(crate) struct Observation {
     pub annotate: Option<Arc<dyn Annotate>>,
     /// The recording in progress.
     pub recorder: Option<Arc<Recorder>>,
+    /// Verifies sampled calls.
+    pub verifier: Option<Arc<dyn Verifier>>,
+    /// Watches kernel runs.
+    pub watchdog: Arc<Watchdog>,
 }
 
 static NEXT_ENGINE: AtomicU64 = AtomicU64::new(1);
@@ -119,6 +139,8 @@ impl Default for Observation {
             synchronize: None,
             annotate: None,
             recorder: None,
+            verifier: None,
+            watchdog: Arc::default(),
         }
     }
 }
@@ -129,6 +151,7 @@ impl Observation {
         ObserveOptions {
             record: self.recorder.is_some(),
             annotate: options.annotate && self.annotate.is_some(),
+            verify_every: if self.verifier.is_some() { options.verify_every } else { 0 },
             ..options
         }
     }
@@ -146,6 +169,8 @@ pub struct Telemetry {
     pub(crate) metrics: Metrics,
     clock: Arc<dyn Clock>,
     selections: RateLimiter,
+    /// Number of calls for which it was decided whether to verify them.
+    sampled: AtomicU64,
 }
 
 impl Default for Telemetry {
@@ -161,6 +186,7 @@ impl Telemetry {
             metrics: Metrics::default(),
             clock,
             selections: RateLimiter::new(LOG_LINES_PER_SECOND, LOG_BURST),
+            sampled: AtomicU64::new(0),
         }
     }
 
@@ -296,6 +322,8 @@ pub(crate) struct ThreadCounters {
     pub slow_executions: u32,
     /// Calls by kernel, by its index in the registry of the held snapshot.
     kernels: Vec<u32>,
+    /// Hits in the thread cache that were collected since a call was last considered for sampling.
+    unsampled: u32,
 }
 
 /// Selections of the slow path, and hits in the shared caches, after which a thread flushes. A power of two.
@@ -325,6 +353,7 @@ impl ThreadCounters {
     /// Adds the hits of a thread-cache entry.
     pub fn collect(&mut self, kernel: u32, hits: u32) {
         self.thread_hits += hits;
+        self.unsampled = self.unsampled.saturating_add(hits);
         self.add(kernel, hits);
     }
 
@@ -336,6 +365,11 @@ impl ThreadCounters {
         if let Some(count) = self.kernels.get_mut(kernel as usize) {
             *count += calls;
         }
+    }
+
+    /// The hits in the thread cache for which a sampled call stands.
+    pub fn take_unsampled(&mut self) -> u32 {
+        std::mem::take(&mut self.unsampled)
     }
 
     /// Flushes the totals; `hits` are those in the shared caches. Does not allocate.
@@ -351,8 +385,8 @@ impl ThreadCounters {
         add(&metrics.exact_cache_hits, self.exact_hits);
         add(&metrics.selections, all_hits + self.slow_selections);
         add(&metrics.executions, all_hits + self.slow_executions);
-        let kernels = std::mem::take(&mut self.kernels);
-        *self = ThreadCounters { flushed: hits, kernels, ..ThreadCounters::default() };
+        let (kernels, unsampled) = (std::mem::take(&mut self.kernels), self.unsampled);
+        *self = ThreadCounters { flushed: hits, kernels, unsampled, ..ThreadCounters::default() };
     }
 
     /// Flushes the calls by kernel; `called` receives the index of each kernel and its calls.

@@ -61,6 +61,31 @@ impl Collector for Snapshot {
             .map(|one| ([("scope", one.scope), ("name", one.name.as_str()), ("to", one.to)], one.count));
         text.counters("lz_circuit_transitions", "Changes of circuits, by the new state", transitions)?;
         text.counter("lz_worker_restarts", "Restarts of worker processes", all.worker_restarts)?;
+        let counts = all.verifications;
+        let outcomes = [
+            ("agreed", counts.agreed),
+            ("mismatched", counts.mismatched),
+            ("skipped", counts.skipped),
+            ("dropped", counts.dropped),
+        ];
+        let outcomes = outcomes.map(|(outcome, count)| ([("outcome", outcome)], count));
+        text.counters(
+            "lz_verifications",
+            "Calls that were verified with a second kernel, by outcome",
+            outcomes,
+        )?;
+        let mismatches = all.verification_mismatches.iter();
+        let mismatches = mismatches
+            .map(|one| ([("operation", one.operation.as_str()), ("kernel", one.kernel.as_str())], one.count));
+        text.counters(
+            "lz_verification_mismatches",
+            "Wrong results that verification found, by kernel",
+            mismatches,
+        )?;
+        let hangs = all.kernel_hangs.iter();
+        let hangs = hangs
+            .map(|one| ([("operation", one.operation.as_str()), ("kernel", one.kernel.as_str())], one.count));
+        text.counters("lz_kernel_hangs", "Kernel runs that exceeded the budget of the watchdog", hangs)?;
         let regret = all.estimated_regret.iter();
         let regret = regret.map(|one| ([("operation", one.operation.as_str())], one.seconds));
         text.counters(
@@ -170,7 +195,8 @@ mod tests {
     use super::*;
     use crate::telemetry::FallbackCount;
     use crate::telemetry::metrics::{
-        CallCount, CircuitTransition, Histogram, KernelLatency, ValidationErrors,
+        CallCount, CircuitTransition, Histogram, KernelLatency, ValidationErrors, VerificationCounts,
+        VerificationMismatch,
     };
     use std::time::Duration;
 
@@ -187,6 +213,8 @@ mod tests {
             backend: backend.clone(),
             count: 11,
         };
+        let mismatch =
+            VerificationMismatch { operation: operation.clone(), kernel: kernel.clone(), count: 1 };
         let latency = KernelLatency { operation, kernel, backend, latency: histogram.snapshot() };
         let transition =
             CircuitTransition { scope: "kernel", name: "odd\"one".to_owned(), to: "open", count: 1 };
@@ -204,6 +232,8 @@ mod tests {
             fallbacks: vec![fallback],
             circuit_openings: 1,
             circuit_transitions: vec![transition],
+            verifications: VerificationCounts { agreed: 6, mismatched: 1, skipped: 2, dropped: 3 },
+            verification_mismatches: vec![mismatch],
             execution_latency: histogram.snapshot(),
             kernel_latency: vec![latency],
             active_kernels: 5,

@@ -6,6 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -71,7 +72,10 @@ impl BackgroundTuner {
                 next
             };
             let (Some((operation, context)), Some(engine)) = (next, self.engine.upgrade()) else { return };
-            measure(&engine, operation, &context);
+            // A panic of a kernel is caught where it runs; this is one of the engine.
+            if catch_unwind(AssertUnwindSafe(|| measure(&engine, operation, &context))).is_err() {
+                engine.health().record_engine_fault("background tuning panicked");
+            }
         }
     }
 }

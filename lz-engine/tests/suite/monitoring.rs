@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use lz_engine::telemetry::{
-    CallCount, CircuitTransition, FallbackCount, Histogram, KernelLatency, MetricsSnapshot, OperationRegret,
-    ValidationErrors, prometheus_text,
+    CallCount, CircuitTransition, FallbackCount, Histogram, KernelHang, KernelLatency, MetricsSnapshot,
+    OperationRegret, ValidationErrors, VerificationMismatch, prometheus_text,
 };
 
 const BEGIN: &str =
@@ -33,6 +33,12 @@ fn exposition() -> String {
         calls: vec![call],
         validation_errors: vec![ValidationErrors { code: "SHAPE_MISMATCH", count: 1 }],
         fallbacks: vec![FallbackCount { operation: operation.clone(), kernel: kernel.clone(), count: 1 }],
+        kernel_hangs: vec![KernelHang { operation: operation.clone(), kernel: kernel.clone(), count: 1 }],
+        verification_mismatches: vec![VerificationMismatch {
+            operation: operation.clone(),
+            kernel: kernel.clone(),
+            count: 1,
+        }],
         circuit_transitions: vec![CircuitTransition { scope: "kernel", name: kernel, to: "open", count: 1 }],
         estimated_regret: vec![OperationRegret { operation, seconds: 0.5 }],
         kernel_latency: vec![latency],

@@ -315,6 +315,31 @@ pub const SETTINGS: &[Setting] = &[
         "debug",
         "Whether the device is synchronized after each call, so that an asynchronous error is reported by the call that caused it, and whether indices in device memory are checked.",
     ),
+    word(
+        "verify",
+        "off",
+        &["off", "sampled", "all"],
+        "Which calls are repeated in the background by a second kernel or the reference, on a copy of their tensors, to find kernels that return wrong results: a share of them (`verify_share`) or all, for tests.",
+    ),
+    float("verify_share", 0.0001, 0.0, 1.0, "Fraction of calls that `verify: sampled` verifies."),
+    int(
+        "verify_memory_mb",
+        256,
+        1,
+        "Maximum memory of calls that wait for verification, in MiB; calls beyond it are not verified.",
+    ),
+    text(
+        "verify_directory",
+        "~/.cache/layerzero/reproducers",
+        "The folder for reproducers of wrong results; `none` to write none. A reproducer contains the tensors of the call.",
+    ),
+    float(
+        "watchdog_seconds",
+        0.0,
+        0.0,
+        f64::MAX,
+        "Time after which a kernel run in this process is reported as hung, with its call and stack, and its circuit opens; 0 for never. Otherwise no call takes the fast path. Calls to worker processes have `worker.deadline_seconds`.",
+    ),
     int(
         "telemetry.sample_every",
         0,
@@ -367,6 +392,26 @@ pub const SETTINGS: &[Setting] = &[
         0,
         "Maximum private memory of a worker process, in MiB, above which it is terminated; 0 for no limit.",
     ),
+    Setting {
+        key: "worker.sandbox",
+        kind: Kind::WordByName { default: "network", words: &["off", "network", "strict"] },
+        doc: "How worker processes confine themselves after they have loaded their backend, where the system allows it, for all or by backend: `network` has no new privileges, no network and no access to other processes; `strict` has no files, sockets and programs either. A backend's own entry can only tighten the default.",
+    },
+    Setting {
+        key: "worker.open_files",
+        kind: Kind::NumberTable,
+        doc: "Maximum number of open files of worker processes, by backend or as `default`: `{default: 256}`.",
+    },
+    Setting {
+        key: "worker.cpu_seconds",
+        kind: Kind::NumberTable,
+        doc: "Processor time after which a worker process is terminated and restarted, by backend or as `default`.",
+    },
+    Setting {
+        key: "worker.data_mb",
+        kind: Kind::NumberTable,
+        doc: "Maximum private memory that worker processes can allocate, in MiB, by backend or as `default`; allocations beyond it fail.",
+    },
     text("worker.cgroup", "none", "The folder of a cgroup that worker processes join; `none` for none."),
     Setting { key: "plugins.load", kind: Kind::Texts, doc: "Plugins that are loaded when an engine opens." },
     Setting {

@@ -43,6 +43,11 @@ impl Worker {
         Ok(self.shared.running()?.handshake.descriptor.clone())
     }
 
+    /// The confinement that it reports: `off`, `network` or `strict`.
+    pub fn sandbox(&self) -> Result<String, Reason> {
+        Ok(self.shared.running()?.handshake.sandbox.clone())
+    }
+
     /// The kernels of its descriptor, for the registry.
     pub fn kernels(&self, engine: &Engine) -> Result<Vec<KernelEntry>, Error> {
         let subject = self.shared.options.program.display().to_string();

@@ -7,6 +7,8 @@
 //!
 //! A worker belongs to the process that spawned it: a forked child spawns its own.
 //!
+//! Once it has loaded its backend, a worker confines itself ([`sandbox`]).
+//!
 //! The policy ([`settings`]) determines which plugins ([`plugins`]) run in workers.
 //!
 //! Nothing here depends on specific operations: arguments are passed as dynamic arguments.
@@ -24,6 +26,8 @@ pub mod program;
 pub mod protocol;
 mod remote_kernel;
 mod running_worker;
+pub mod sandbox;
+mod seccomp;
 pub mod serve;
 pub mod settings;
 mod slot;
@@ -37,5 +41,6 @@ mod worker_state;
 
 pub use host::Worker;
 pub use options::WorkerOptions;
+pub use sandbox::Sandbox;
 pub use tensor::SharedTensor;
 pub use wait::set_interrupt_check;

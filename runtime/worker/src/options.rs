@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use lz_engine::telemetry::Telemetry;
 
+use crate::sandbox::Sandbox;
+
 /// Options of a worker process.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
@@ -28,6 +30,8 @@ pub struct WorkerOptions {
     pub memory_limit: Option<u64>,
     /// The folder of the cgroup that it joins.
     pub cgroup: Option<PathBuf>,
+    /// How it confines itself after it has loaded its backend.
+    pub sandbox: Sandbox,
     /// Where it runs and the source of that setting, for explanations.
     pub runs_in: String,
     /// Records IPC latency and restarts.
@@ -47,6 +51,7 @@ impl WorkerOptions {
             start_deadline: Duration::from_secs(60),
             memory_limit: None,
             cgroup: None,
+            sandbox: Sandbox::level("network"),
             runs_in: "a worker process".to_owned(),
             telemetry: None,
         }

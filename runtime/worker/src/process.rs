@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::fork;
 use crate::options::WorkerOptions;
+use crate::sandbox::SANDBOX_VARIABLE;
 use crate::termination::Termination;
 
 /// The environment variable with the file descriptor of the control memory.
@@ -119,6 +120,7 @@ fn command(options: &WorkerOptions, control: RawFd, arena: RawFd) -> io::Result<
     let mut command = Command::new(&options.program);
     command.args(&options.arguments).envs(options.environment.iter().map(|(name, value)| (name, value)));
     command.env(CONTROL_VARIABLE, control.to_string()).env(ARENA_VARIABLE, arena.to_string());
+    command.env(SANDBOX_VARIABLE, options.sandbox.text());
     command.stdin(Stdio::null());
     // A separate process group: Ctrl-C in a terminal goes to the host, which then handles its worker.
     command.process_group(0);

@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use crate::memory::{self, SharedMemory};
 
-/// Magic number of this layout.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"lzworkr2");
+/// Magic number of the control memory.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"lzworker");
+/// Version of this layout and of the messages. A host and a worker of different versions refuse each other.
+pub const VERSION: u32 = 3;
 /// Maximum number of calls in flight.
 pub const SLOTS: usize = 32;
 /// Maximum bytes of a request or an answer.
@@ -39,6 +41,8 @@ pub const fn answered(token: u32) -> u32 {
 pub struct Header {
     /// [`MAGIC`].
     pub magic: AtomicU64,
+    /// [`VERSION`]. It and the magic number have the same location in every version.
+    pub version: AtomicU32,
     /// `STARTING`, `READY` or `REFUSED`.
     pub state: AtomicU32,
     /// Bytes of the handshake.

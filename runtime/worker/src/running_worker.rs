@@ -38,6 +38,8 @@ impl Drop for RunningWorker {
 pub(crate) struct Handshake {
     pub descriptor: String,
     pub kernels: Vec<(String, String)>,
+    /// The confinement that the worker reports.
+    pub sandbox: String,
 }
 
 /// Why there is no running process.
@@ -89,6 +91,7 @@ impl RunningWorker {
         let control =
             control.ok_or_else(|| refuse(unavailable("cannot create shared memory for the worker")))?;
         let channel = Arc::new(control);
+        channel.header().version.store(protocol::VERSION, Ordering::Release);
         channel.header().magic.store(protocol::MAGIC, Ordering::Release);
         let waiters = Arc::clone(&channel);
         let on_termination = move || waiters.wake_all();
@@ -159,5 +162,6 @@ fn parse_handshake(bytes: &[u8]) -> Option<Handshake> {
         Some((text(0)?, text(1)?))
     });
     let descriptor = json.get("descriptor")?.as_str()?.to_owned();
-    Some(Handshake { descriptor, kernels: kernels.collect::<Option<_>>()? })
+    let sandbox = json.get("sandbox").and_then(serde_json::Value::as_str).unwrap_or("off").to_owned();
+    Some(Handshake { descriptor, kernels: kernels.collect::<Option<_>>()?, sandbox })
 }

@@ -17,6 +17,7 @@ use crate::memory::SharedMemory;
 use crate::message::{Answer, Call, PendingOutput, Request, WireArg, WireOutput};
 use crate::process::{ARENA_VARIABLE, CONTROL_VARIABLE};
 use crate::protocol::{self, Channel};
+use crate::sandbox::Sandbox;
 use crate::wire::{pack_texts, unpack_texts};
 
 /// Maximum sleep of a worker between two checks of the ring.
@@ -48,7 +49,18 @@ pub fn serve(make: impl FnOnce() -> Result<WorkerKernels, String>) -> io::Result
     };
     let kernels: Vec<[&str; 2]> =
         offer.kernels.iter().map(|entry| [entry.spec.id.as_str(), entry.spec.operation.as_str()]).collect();
-    let handshake = serde_json::json!({ "descriptor": offer.descriptor, "kernels": kernels }).to_string();
+    let backend = offer.kernels.first().map_or("", |entry| entry.spec.backend.as_str());
+    let sandbox = match Sandbox::from_environment().and_then(|sandbox| sandbox.enter(backend)) {
+        Ok(level) => level,
+        Err(error) => {
+            let message = format!("the worker cannot confine itself: {error}");
+            channel.send_handshake(protocol::REFUSED, message.as_bytes());
+            return Err(io::Error::other(message));
+        }
+    };
+    let handshake =
+        serde_json::json!({ "descriptor": offer.descriptor, "kernels": kernels, "sandbox": sandbox });
+    let handshake = handshake.to_string();
     if handshake.len() > protocol::HANDSHAKE_BYTES {
         let message = format!(
             "the handshake has {} bytes, more than the limit of {}: the worker has too many kernels",
@@ -98,7 +110,22 @@ pub fn open() -> io::Result<(Channel, SharedMemory)> {
                 "the control memory has no valid header; a worker must be started by a LayerZero host",
             )
         })?;
+    check_version(&channel)?;
     Ok((channel, SharedMemory::open(arena)?))
+}
+
+/// Refuses a host of another version.
+fn check_version(channel: &Channel) -> io::Result<()> {
+    let version = channel.header().version.load(Ordering::Acquire);
+    if version == protocol::VERSION {
+        return Ok(());
+    }
+    let message = format!(
+        "the host uses version {version} of the worker protocol, and this worker version {}; install the same release of both",
+        protocol::VERSION
+    );
+    channel.send_handshake(protocol::REFUSED, message.as_bytes());
+    Err(io::Error::other(message))
 }
 
 /// A file descriptor that the host passed to this process.
@@ -321,4 +348,21 @@ fn address(arena: &SharedMemory, arena_tensor: &ArenaTensor) -> Option<(*mut u8,
     let bytes = usize::try_from((highest - lowest + 1).checked_mul(size)?).ok()?;
     arena.at(start, bytes)?;
     Some((arena.at(usize::try_from(first).ok()?, 0)?, layout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_of_another_version_is_refused() {
+        let channel = Channel::new(SharedMemory::create(protocol::CONTROL_BYTES).unwrap()).unwrap();
+        channel.header().version.store(protocol::VERSION, Ordering::Release);
+        assert!(check_version(&channel).is_ok());
+        channel.header().version.store(protocol::VERSION + 1, Ordering::Release);
+        let error = check_version(&channel).unwrap_err().to_string();
+        assert!(error.contains("version 4") && error.contains("version 3"), "{error}");
+        assert_eq!(channel.header().state.load(Ordering::Acquire), protocol::REFUSED);
+        assert_eq!(channel.handshake().unwrap(), error.as_bytes());
+    }
 }

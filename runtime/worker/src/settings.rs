@@ -13,6 +13,7 @@ use lz_schema::policy::SettingValue;
 
 use crate::options::WorkerOptions;
 use crate::process::CONTROL_VARIABLE;
+use crate::sandbox::Sandbox;
 
 /// The policy key for where backends run.
 pub const ISOLATION: &str = "backend_isolation";
@@ -197,6 +198,7 @@ pub fn options(engine: &Engine, program: Option<PathBuf>) -> Result<WorkerOption
     options.memory_limit = mebibytes("worker.memory_limit_mb").filter(|bytes| *bytes > 0);
     let cgroup = text("worker.cgroup");
     options.cgroup = (cgroup != "none" && !cgroup.is_empty()).then(|| cgroup.into());
+    options.sandbox = Sandbox::of(engine);
     let source = engine.setting(ISOLATION).map_or_else(|| "default".to_owned(), |set| set.source.to_string());
     options.telemetry = Some(engine.telemetry());
     options.runs_in = format!("a worker process ({ISOLATION}: {source})");

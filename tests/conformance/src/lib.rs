@@ -10,7 +10,6 @@
 pub mod assign;
 pub mod broken;
 pub mod call;
-pub mod compare;
 pub mod coverage;
 pub mod fill;
 pub mod memory;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use lz_core::equivalence::difference;
 use lz_core::run::{Run, Scratch};
 use lz_core::{Cause, Context, KernelEntry, ReasonCode};
 use lz_engine::Engine;
@@ -10,7 +11,6 @@ use lz_schema::model::Operation;
 
 use crate::assign::Prepared;
 use crate::call::{OwnedArg, OwnedCall, OwnedOut};
-use crate::compare::difference;
 use crate::coverage::{Coverage, required_facts};
 use crate::fill::Numbers;
 use crate::memory::OwnedTensor;

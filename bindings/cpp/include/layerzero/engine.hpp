@@ -448,6 +448,16 @@ class Engine {
     }
     /// The metrics in the OpenMetrics text format, which Prometheus reads.
     [[nodiscard]] std::string metrics_text() const { return std::string(bridge::engine_metrics_text(*engine_)); }
+    /// Waits until every call that `verify` sampled so far is verified. Returns false after the timeout.
+    [[nodiscard]] bool wait_for_verification(double seconds) const {
+        return bridge::engine_wait_for_verification(*engine_, seconds);
+    }
+    /// Replays a reproducer that `verify` wrote; the result is JSON, and `kernel_now` says what the kernel does now.
+    [[nodiscard]] std::string replay(std::string_view path) const {
+        rust::String replay;
+        detail::check(bridge::engine_replay(*engine_, detail::to_str(path), replay));
+        return std::string(replay);
+    }
     /// Starts to record selections and kernel runs. A recording in progress is discarded.
     void start_recording() const { bridge::engine_start_recording(*engine_); }
     /// Ends the recording and writes it as a trace that Perfetto and `chrome://tracing` open.

@@ -1216,6 +1216,10 @@ void lz$bridge$cxxbridge1$205$engine_metrics(::lz::bridge::Engine const &engine,
 
 void lz$bridge$cxxbridge1$205$engine_metrics_text(::lz::bridge::Engine const &engine, ::rust::String *return$) noexcept;
 
+bool lz$bridge$cxxbridge1$205$engine_wait_for_verification(::lz::bridge::Engine const &engine, double seconds) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_replay(::lz::bridge::Engine const &engine, ::rust::Str path, ::rust::String &replay) noexcept;
+
 void lz$bridge$cxxbridge1$205$engine_start_recording(::lz::bridge::Engine const &engine) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_stop_recording(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
@@ -1705,6 +1709,14 @@ void set_log_callback(::std::size_t callback, ::std::size_t owner, ::std::size_t
   ::rust::MaybeUninit<::rust::String> return$;
   lz$bridge$cxxbridge1$205$engine_metrics_text(engine, &return$.value);
   return ::std::move(return$.value);
+}
+
+bool engine_wait_for_verification(::lz::bridge::Engine const &engine, double seconds) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_wait_for_verification(engine, seconds);
+}
+
+::lz::bridge::Failure *engine_replay(::lz::bridge::Engine const &engine, ::rust::Str path, ::rust::String &replay) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_replay(engine, path, replay);
 }
 
 void engine_start_recording(::lz::bridge::Engine const &engine) noexcept {

@@ -101,6 +101,8 @@ pub mod ffi {
         fn engine_fallbacks(engine: &Engine) -> u64;
         fn engine_metrics(engine: &Engine) -> MetricsInfo;
         fn engine_metrics_text(engine: &Engine) -> String;
+        fn engine_wait_for_verification(engine: &Engine, seconds: f64) -> bool;
+        fn engine_replay(engine: &Engine, path: &str, replay: &mut String) -> *mut Failure;
         fn engine_start_recording(engine: &Engine);
         fn engine_stop_recording(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_problems(engine: &Engine) -> Vec<LoadProblem>;

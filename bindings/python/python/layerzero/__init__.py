@@ -63,6 +63,7 @@ from layerzero._reload import (
 from layerzero._serve import Server, serve
 from layerzero._telemetry import flush_logs, metrics, metrics_text, record, start_recording, stop_recording
 from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
+from layerzero._verify import repro, wait_for_verification
 
 __all__ = [
     "Accuracy",
@@ -133,6 +134,7 @@ __all__ = [
     "register_operation",
     "register_tokenizer",
     "reload_plugin",
+    "repro",
     "reset_kernel",
     "rms_norm",
     "roll_back_version",
@@ -151,6 +153,7 @@ __all__ = [
     "validate",
     "verify_capture",
     "verify_lockfile",
+    "wait_for_verification",
     "warmup",
     "watch_config",
     "which",

@@ -93,6 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("path", help="the shared library")
     one.add_argument("--allow", action="append", help="a directory from which plugins may be loaded; default: plugins.directories")
     add("metrics", lambda options: Report((), lz.metrics()) if options.json else lz.metrics_text().rstrip(), "print the metrics of this process, after loading backends and plugins, in Prometheus format")
+    one = add("repro", _repro, "replay a reproducer that `verify` wrote; exit code 1 if the kernel is still wrong")
+    one.add_argument("file", help="a reproducer")
+    one.add_argument("--export", metavar="FOLDER", help="write a FlashInfer-Trace definition and workload of the call")
     one = add("ops", _ops, "list operations, or show the documentation of one")
     one.add_argument("operation", nargs="?")
     one = add("kernels", _kernels, "list kernels")
@@ -243,6 +246,13 @@ def _health(options: argparse.Namespace) -> Report:
         for one in circuits
     ]
     return Report((table("circuits", columns, rows),), {"circuits": circuits})
+
+
+def _repro(options: argparse.Namespace) -> Report:
+    report = lz.repro(options.file, export=options.export)
+    # The exit code reports whether the goal, an equal result, was reached.
+    report.to_dict()["equal"] = not report.to_dict()["reproduced"]
+    return report
 
 
 def _torch_extension(options: argparse.Namespace) -> Report:

@@ -69,7 +69,9 @@ def telemetry() -> None:
         lz.flush_logs()
     lz.start_recording()
     lz.stop_recording("trace.json")
-    print(counters, text)
+    done: bool = lz.wait_for_verification(1.0)
+    replayed: lz.Report = lz.repro("file.safetensors", export="folder")
+    print(counters, text, done, replayed)
 
 
 def control() -> None:

@@ -1100,6 +1100,10 @@ void set_log_callback(::std::size_t callback, ::std::size_t owner, ::std::size_t
 
 ::rust::String engine_metrics_text(::lz::bridge::Engine const &engine) noexcept;
 
+bool engine_wait_for_verification(::lz::bridge::Engine const &engine, double seconds) noexcept;
+
+::lz::bridge::Failure *engine_replay(::lz::bridge::Engine const &engine, ::rust::Str path, ::rust::String &replay) noexcept;
+
 void engine_start_recording(::lz::bridge::Engine const &engine) noexcept;
 
 ::lz::bridge::Failure *engine_stop_recording(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
