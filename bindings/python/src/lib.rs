@@ -3,6 +3,7 @@
 
 mod arguments;
 mod backend;
+mod block;
 mod call;
 mod control;
 mod cuda;
@@ -71,6 +72,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     results::add(module)?;
     health::add(module)?;
     backend::add(module)?;
+    block::add(module)?;
     decisions::add(module)?;
     torch_ops::add(module)?;
     torch_attention::add(module)?;
@@ -88,6 +90,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cuda::add(module)?;
     graph::add(module)?;
     serve::add(module)?;
+    simulate::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     tokenizers::add(module)?;
     let ops = PyModule::new(module.py(), "ops")?;

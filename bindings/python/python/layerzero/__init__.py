@@ -3,6 +3,17 @@
 from typing import TYPE_CHECKING
 
 from layerzero import _watch, ops
+from layerzero._blocks import (
+    BlockPlan,
+    BlockRun,
+    FormatChoice,
+    SpeculativePair,
+    choose_format,
+    plan_block,
+    run_block,
+    speculative_pair,
+    speculative_tokens,
+)
 from layerzero._compile import Accuracy, CompiledModel, QuantizedLayer, Session, compile, load
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
@@ -57,11 +68,14 @@ from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokeni
 
 __all__ = [
     "Accuracy",
+    "BlockPlan",
+    "BlockRun",
     "CompiledModel",
     "Config",
     "ConfigurationError",
     "CudaGraphUnsafeError",
     "Explanation",
+    "FormatChoice",
     "GenerationSession",
     "Generator",
     "GraphImportError",
@@ -78,11 +92,13 @@ __all__ = [
     "Report",
     "Server",
     "Session",
+    "SpeculativePair",
     "Tokenizer",
     "ValidationError",
     "Worker",
     "__version__",
     "attention",
+    "choose_format",
     "compile",
     "config",
     "configure",
@@ -110,6 +126,7 @@ __all__ = [
     "metrics_text",
     "ops",
     "paged_attention",
+    "plan_block",
     "prefer",
     "prepare_capture",
     "quantize",
@@ -122,10 +139,13 @@ __all__ = [
     "reset_kernel",
     "rms_norm",
     "rope",
+    "run_block",
     "sample_topk",
     "sample_topp",
     "serve",
     "solve",
+    "speculative_pair",
+    "speculative_tokens",
     "start_recording",
     "stop_recording",
     "tokenize",

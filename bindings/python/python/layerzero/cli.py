@@ -61,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
 
     def other_device(one: argparse.ArgumentParser) -> None:
         group = one.add_mutually_exclusive_group()
-        group.add_argument("--device", help="answer for a device of this machine, such as cuda:0")
-        group.add_argument("--as", dest="device", metavar="PRESET", help="answer for a simulated device, such as h100")
+        group.add_argument("--device", help="a device of this machine, such as cuda:0 (default: the host)")
+        group.add_argument("--as", dest="preset", metavar="PRESET", help="a simulated device, such as h100-sxm")
 
     one = add(
         "doctor",
@@ -100,17 +100,18 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--samples", type=int, default=20, help="maximum number of samples per kernel (default: 20)")
-    one.add_argument("--device", help="device of the tensors, such as cuda:0; needs torch (default: the host)")
+    other_device(one)
     one = add("solve", _solve, "select kernels ahead of time and write a dispatch table")
     one.add_argument("operation", nargs="*", help="operations whose workloads are solved; default: all")
     one.add_argument("--output", "-o", default="dispatch.json")
     one.add_argument("--model", default="any", help="model id stored in the table")
     one.add_argument("--range", action="append", default=[], metavar="AXIS=FIRST:LAST", help="range of sizes of an axis; may be repeated")
+    other_device(one)
     one = add("freeze", _freeze, "write the decision for a call to a lockfile")
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--output", "-o", default="layerzero.lock")
-    one.add_argument("--device", help="device of the tensors, such as cuda:0; needs torch (default: the host)")
+    other_device(one)
     one = add("compile", _compile, "compile an ONNX model, and save it for lz.load")
     one.add_argument("model", help="an ONNX file, or a compiled model that was saved")
     one.add_argument("--output", "-o", metavar="FILE", help="save the compiled model")
@@ -160,10 +161,24 @@ def _parser() -> argparse.ArgumentParser:
 
 def _ready(options: argparse.Namespace) -> Report:
     if set(options.platform or ()) - {"cpu"}:
-        # Device backends are loaded when torch is imported.
-        with contextlib.suppress(ImportError):
-            import torch  # noqa: F401
+        _import_torch()
     return lz.readiness_check(options.platform)
+
+
+def _import_torch() -> None:
+    """Device backends are loaded when torch is imported."""
+    with contextlib.suppress(ImportError):
+        import torch  # noqa: F401
+
+
+def _device(options: argparse.Namespace) -> str | None:
+    """The device of ``--device`` or ``--as``. Decisions for a device of this machine need the kernels of its backends."""
+    if options.preset is not None:
+        return str(options.preset)
+    device: str | None = options.device
+    if device is not None and not _native.is_simulated(device) and not device.startswith("cpu"):
+        _import_torch()
+    return device
 
 
 def _health(options: argparse.Namespace) -> Report:
@@ -238,7 +253,7 @@ def _ops(options: argparse.Namespace) -> Report:
 
 
 def _kernels(options: argparse.Namespace) -> Report:
-    kernels = lz.list_kernels(options.operation, backend=options.backend, device=options.device)
+    kernels = lz.list_kernels(options.operation, backend=options.backend, device=_device(options))
     rows = [
         (
             kernel["id"],
@@ -292,7 +307,11 @@ def _zeros(dtype: str, shape: tuple[int, ...], device: str | None) -> Any:
     if device:
         import torch
 
-        return torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+        try:
+            return torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+        except (AssertionError, RuntimeError) as error:
+            # torch without CUDA raises an AssertionError.
+            raise ValueError(f"torch cannot allocate a tensor on {device}: {error}") from error
     import numpy
 
     try:
@@ -304,7 +323,7 @@ def _zeros(dtype: str, shape: tuple[int, ...], device: str | None) -> Any:
 
 
 def _explain(options: argparse.Namespace) -> Report:
-    return lz.explain(options.operation, device=options.device, **_arguments(options.arguments))
+    return lz.explain(options.operation, device=_device(options), **_arguments(options.arguments))
 
 
 def _config(options: argparse.Namespace) -> Report:
@@ -349,7 +368,14 @@ def _bench(options: argparse.Namespace) -> Report:
 
 
 def _tune(options: argparse.Namespace) -> Report:
-    return lz.tune(options.operation, samples=options.samples, **_arguments(options.arguments, options.device))
+    device = _device(options)
+    if device is not None and _native.is_simulated(device):
+        raise ValueError(
+            f"kernels cannot be measured on {device}, which is not in this machine; `lz explain --as {device}` lists the kernels "
+            "that can run the call there"
+        )
+    on_host = device is None or device.startswith("cpu")
+    return lz.tune(options.operation, samples=options.samples, **_arguments(options.arguments, None if on_host else device))
 
 
 def _solve(options: argparse.Namespace) -> Report:
@@ -361,13 +387,14 @@ def _solve(options: argparse.Namespace) -> Report:
             raise ValueError(f"expected AXIS=FIRST:LAST, got {text!r}; for example seq_k=1:4096")
         ranges[axis] = (int(first), int(last or first))
     operations = options.operation or lz.list_operations()
-    report = lz.solve(operations=operations, path=options.output, model=options.model, ranges=ranges)
+    report = lz.solve(operations=operations, path=options.output, model=options.model, ranges=ranges, device=_device(options))
     del report.data["table"]
     return report
 
 
 def _freeze(options: argparse.Namespace) -> Report:
-    text = lz.freeze(options.output, [(options.operation, _arguments(options.arguments, options.device))])
+    call = (options.operation, _arguments(options.arguments))
+    text = lz.freeze(options.output, [call], device=_device(options))
     rows = [(line,) for line in text.splitlines()]
     return Report((table(options.output, ("decisions",), rows),), {"path": options.output, "text": text})
 
