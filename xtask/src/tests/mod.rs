@@ -5,5 +5,6 @@ mod freshness;
 mod layers;
 mod links;
 mod macros;
+mod reasons;
 mod scenarios;
 mod wording;
