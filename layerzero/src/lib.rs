@@ -39,7 +39,11 @@
 //! ```
 //!
 //! This crate adds nothing of its own: types are those of [`core`], selection is [`engine`], detection is [`device`]. The features
-//! `cpu` and `tokenize`, both on by default, say whose kernels an engine starts with; the references are always there.
+//! `cpu` and `tokenize`, both on by default, say whose kernels an engine starts with; the references are always there. The feature
+//! `otel` adds a module of that name, which exports spans to an OpenTelemetry collector.
+
+#[cfg(feature = "otel")]
+pub mod otel;
 
 use std::ops::Deref;
 

@@ -1,6 +1,7 @@
 //! The error type of the library; every variant carries its reasons as data.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use crate::reason::{Reason, ReasonCode};
 
@@ -65,6 +66,7 @@ impl Error {
             | Error::Locked { reasons, .. }
             | Error::KernelExecution { reasons, .. }
             | Error::Configuration { reasons, .. } => reasons.iter().collect(),
+            Error::NoKernel { candidates, .. } if candidates.is_empty() => vec![no_kernel()],
             Error::NoKernel { candidates, .. } | Error::CudaGraphUnsafe { candidates, .. } => {
                 candidates.iter().flat_map(|(_, reasons)| reasons).collect()
             }
@@ -75,6 +77,14 @@ impl Error {
     pub fn has(&self, code: ReasonCode) -> bool {
         self.reasons().iter().any(|reason| reason.code == code)
     }
+}
+
+/// The reason of an operation without candidates.
+fn no_kernel() -> &'static Reason {
+    static REASON: OnceLock<Reason> = OnceLock::new();
+    REASON.get_or_init(|| {
+        Reason::new(ReasonCode::NoKernel).message("no kernel is registered for the operation")
+    })
 }
 
 fn list(f: &mut fmt::Formatter<'_>, reasons: &[Reason], indent: &str) -> fmt::Result {

@@ -280,7 +280,7 @@ impl Compiler<'_> {
         })
     }
 
-    /// A variable that only KV caches use refers to the cache.
+    /// A variable that only KV caches use refers to the cache, one that only a mask uses to the mask.
     fn code_of_dtype(&self, variable: &str) -> ReasonCode {
         let schema = self.info.schema();
         let Some(index) = schema.types.iter().position(|known| known.name == variable) else {
@@ -294,7 +294,12 @@ impl Compiler<'_> {
                     .is_some_and(|input| input.dtype.all().contains(&DTypeRef::Variable(index)))
             })
             .peekable();
-        if users.peek().is_some() && users.all(|input| is_cache(schema, input)) {
+        let is_mask = |input: usize| schema.inputs.get(input).is_some_and(|input| input.name == "mask");
+        if users.peek().is_none() {
+            ReasonCode::DtypeUnsupported
+        } else if users.clone().all(is_mask) {
+            ReasonCode::AttnMaskInvalid
+        } else if users.all(|input| is_cache(schema, input)) {
             ReasonCode::KvCacheDtypeMismatch
         } else {
             ReasonCode::DtypeUnsupported

@@ -211,6 +211,18 @@ impl PairCache {
 }
 
 impl Engine {
+    /// The best pair of kernels for a draft model's call and its target's, by the settings of this engine and with its cache.
+    pub fn speculative_pair(&self, draft: ModelCall<'_>, target: ModelCall<'_>) -> Result<Pair, Error> {
+        self.extension::<PairCache>().pair(self, &SpeculativeConfig::of(self), draft, target)
+    }
+
+    /// How many pairs [`Engine::speculative_pair`] has cached.
+    pub fn cached_pairs(&self) -> usize {
+        let cache = self.extension::<PairCache>();
+        let pairs = cache.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        if pairs.0 == self.generation() { pairs.1.len() } else { 0 }
+    }
+
     /// The best pair of kernels for a draft model's call and its target's.
     pub fn pair(
         &self,

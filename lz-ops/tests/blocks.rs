@@ -242,3 +242,37 @@ fn shape_mismatch_is_reported_for_its_operation() {
         assert!(error.to_string().starts_with("mlp.linear"), "{error}");
     }
 }
+
+/// A kernel that needs the caller's own objects, as those of Python do.
+struct Hosted;
+
+impl Kernel for Hosted {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn run(&self, _: &mut [Arg<'_>], _: &mut [OutArg<'_>], _: &mut Run<'_>) -> Result<(), KernelError> {
+        Err(KernelError::declined("a block has no objects of the caller"))
+    }
+
+    fn needs_caller(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn kernels_that_need_the_caller_are_not_planned() {
+    let (mut hosted, _) = wrapped_reference("hosted.norm.rms", &NORM_RMS, |_| {});
+    hosted.kernel = Arc::new(Hosted);
+    let engine = engine([hosted]);
+    let (x, weight) = (filled(&[3, 8], 0.3), filled(&[8], 0.7));
+    let steps: Steps<'_> =
+        vec![(&NORM_RMS, vec![("x", x.view()), ("weight", weight.view())]), (&ACTIVATION_SILU, vec![])];
+    let plan = engine.plan_calls(&mut calls(&steps)).unwrap().expect("all sizes are known");
+    let planned: Vec<&str> = plan.joint.steps.iter().map(|step| step.kernel.as_str()).collect();
+    assert_eq!(planned, ["reference.norm.rms", "reference.activation.silu"], "{plan}");
+    assert_eq!(plan.greedy.steps.len(), 2, "{plan}");
+    let (found, kernels) = run(&engine, &steps);
+    assert!(kernels.iter().all(Option::is_some), "{kernels:?}");
+    assert_eq!(found.bytes(), call_each(&steps).bytes());
+}

@@ -238,6 +238,77 @@ void stated_truncation() {
     CHECK(lz::ops::tokenize_encode(engine, {.texts = texts, .tokenizer = whole}).tokens.elements() == 2);
 }
 
+void blocks() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    const lz::ops::NormRms norm{.x = {std::span(x), {2, 2}}, .eps = 0.0F};
+    const lz::ops::ActivationRelu relu{.x = {std::span(x), {2, 2}}};
+    const lz::BlockPlan plan = lz::plan_block(engine, norm, relu);
+    CHECK(plan.kernels.size() == 2 && plan.kernels[0] == engine.which(norm).kernel);
+    CHECK(plan.text.find("2 operations") != std::string::npos && plan.json.front() == '{' && plan.saved >= 0.0);
+
+    const lz::BlockRun each = lz::run_block(engine, norm, relu);
+    CHECK(each.plan.json.empty() && each.plan.kernels.empty() && each.kernels == std::vector<std::string>(2));
+    engine.configure("plan_mode", true);
+    const lz::BlockRun run = lz::run_block(engine, norm, relu);
+    CHECK(run.kernels == plan.kernels && run.plan.text == plan.text);
+    const auto expected = lz::ops::norm_rms(engine, norm);
+    for (const lz::BlockRun *one : {&each, &run}) {
+        CHECK(one->outputs.size() == 1);
+        const auto found = one->outputs.at(0).as<float>();
+        CHECK(found.size() == 4 && std::fabs(found[3] - expected.output.as<float>()[3]) < 1e-6F);
+    }
+    try {
+        std::vector<float> weight = {1.0F, 1.0F, 1.0F};
+        (void)lz::run_block(engine, norm, lz::ops::NormRms{.x = norm.x, .weight = lz::TensorView(std::span(weight), {3})});
+        CHECK(!"a weight of another size must be rejected");
+    } catch (const lz::ValidationError &error) {
+        CHECK(error.has("AXIS_MISMATCH"));
+    }
+    try {
+        const std::vector<std::string_view> texts = {"a"};
+        const lz::Tokenizer tokenizer = lz::Tokenizer::from_json(words);
+        (void)lz::plan_block(engine, lz::ops::TokenizeEncode{.texts = texts, .tokenizer = tokenizer});
+        CHECK(!"texts must be rejected");
+    } catch (const lz::ValidationError &error) {
+        CHECK(error.has("TRANSFORM_UNAVAILABLE"));
+    }
+}
+
+void formats_and_pairs() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    const lz::ops::Quantize wide{.x = {std::span(x), {2, 2}}, .format = lz::ops::QuantizeFormat::Int8,
+                                .granularity = lz::ops::QuantizeGranularity::Tensor};
+    const lz::ops::Quantize narrow{.x = {std::span(x), {2, 2}}, .format = lz::ops::QuantizeFormat::Int4,
+                                  .granularity = lz::ops::QuantizeGranularity::Tensor};
+    const lz::FormatChoice choice =
+        lz::choose_format(engine, "", lz::FormatCall{"int4", narrow}, lz::FormatCall{"int8", wide});
+    CHECK(choice.format == "int8" && choice.kernel == engine.which(wide).kernel && !choice.requantize);
+    try {
+        (void)lz::choose_format(engine, "int4", lz::FormatCall{"int8", wide});
+        CHECK(!"requantization must be allowed first");
+    } catch (const lz::NoKernelFound &error) {
+        CHECK(error.has("REQUANTIZATION_REQUIRED"));
+    }
+    engine.configure("quant_formats.requantization_enabled", true);
+    CHECK(lz::choose_format(engine, "int4", lz::FormatCall{"int8", wide}).requantize);
+
+    const lz::ops::NormRms draft{.x = {std::span(x), {2, 2}}};
+    const lz::ops::NormRms target{.x = {std::span(x), {1, 4}}};
+    const lz::KernelPair pair = lz::speculative_pair(engine, draft, target);
+    CHECK(pair.draft == engine.which(draft).kernel && pair.target == engine.which(target).kernel);
+    try {
+        (void)lz::speculative_pair(engine, draft, target, {.draft = 2});
+        CHECK(!"a draft model of two pipeline stages must be rejected");
+    } catch (const lz::ValidationError &error) {
+        CHECK(error.has("SPEC_DECODE_PP_INCOMPATIBLE"));
+    }
+    CHECK(lz::speculative_tokens(engine, 1) == 5);
+    engine.configure("speculative_decoding.num_speculative_tokens", 3);
+    CHECK(lz::speculative_tokens(engine, 1) == 3);
+}
+
 void dlpack() {
     const lz::Engine engine;
     lz::Tensor x = lz::Tensor::empty(lz::DType::F32, {2, 2});
@@ -806,6 +877,8 @@ int main() {
     quantized_models();
     special_tokens();
     stated_truncation();
+    blocks();
+    formats_and_pairs();
     dlpack();
     allocators();
     policy();

@@ -3,6 +3,7 @@
 //! Panics do not unwind into C++: every function that can fail catches panics and returns a [`call::Failure`].
 
 pub mod api;
+pub mod block;
 pub mod call;
 pub mod data;
 pub mod engine;

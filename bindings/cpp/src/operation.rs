@@ -113,10 +113,10 @@ macro_rules! cpp_entries {
             })
         }
 
-        #[doc = concat!("Reports what would be run for a call of `", $name, "`, and why.")]
+        #[doc = concat!("Reports what would be run for a call of `", $name, "`, and why; or adds it to other calls.")]
         ///
         /// # Safety
-        /// As above.
+        /// As above; `explanation.calls` is 0 or the address of a [`crate::block::Calls`], which is used while the arguments live.
         pub unsafe fn $explain(
             engine: &crate::engine::Engine,
             args: *const $args,
@@ -129,6 +129,9 @@ macro_rules! cpp_entries {
                 // SAFETY: as above.
                 let outcome = unsafe {
                     args.with_views(|args| -> crate::call::Outcome {
+                        if explanation.calls != 0 {
+                            return crate::block::collect(explanation.calls, &lz_ops::$info, &args.to_args());
+                        }
                         let context = args.check()?.context();
                         Ok(crate::inspect::explain(&engine.inner, &lz_ops::$info, &context, explanation)?)
                     })

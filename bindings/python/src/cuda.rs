@@ -89,6 +89,14 @@ pub fn capture(stream: usize) -> Option<Capture> {
 }
 
 impl Driver {
+    /// Whether a stream is known not to be captured. For the default stream the driver returns an error while another one is.
+    fn is_outside_captures(&self, stream: usize) -> bool {
+        let mut state: c_int = 0;
+        // SAFETY: as in `capture`.
+        let failed = unsafe { (self.is_capturing)(stream as *mut c_void, &raw mut state) } != 0;
+        !failed && state == 0
+    }
+
     #[cold]
     fn captured(&self, stream: usize) -> Capture {
         let (mut state, mut number) = (0, 0_u64);
@@ -144,9 +152,10 @@ impl Synchronize for StreamSynchronizer {
 }
 
 /// Copies device memory to the host, for the checks of `debug`. Not during a capture, which it would invalidate.
-fn read_device_memory(address: usize, into: &mut [u8]) -> bool {
-    let stream = lz_core::run::stream_of_thread();
-    let Some(driver) = driver().filter(|_| capture(stream).is_none()) else { return false };
+fn read_device_memory(device: Device, address: usize, into: &mut [u8]) -> bool {
+    // Arguments are checked before the call enters its stream.
+    let Some(stream) = Python::try_attach(|py| torch::stream(py, device)) else { return false };
+    let Some(driver) = driver().filter(|driver| driver.is_outside_captures(stream)) else { return false };
     // Work of the caller may still be writing the tensor.
     if StreamSynchronizer.synchronize(stream).is_err() {
         return false;

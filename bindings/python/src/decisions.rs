@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::engine::engine;
 use crate::error::raise;
 use crate::inspect::{context, operation};
+use crate::simulate::{DescribedBackend, deciding_engine, has_device, move_to};
 
 /// A call that is described but not made: operation, positional arguments, keywords.
 type Call<'py> = (String, Bound<'py, PyTuple>, Bound<'py, PyDict>);
@@ -21,17 +22,27 @@ type Call<'py> = (String, Bound<'py, PyTuple>, Bound<'py, PyDict>);
 /// it was cancelled.
 type Solved = (String, u64, Vec<(String, String)>, bool);
 
-fn contexts(py: Python<'_>, calls: Vec<Call<'_>>) -> PyResult<Vec<(&'static OperationInfo, Context)>> {
+fn contexts(
+    py: Python<'_>,
+    calls: Vec<Call<'_>>,
+    device: Option<Device>,
+) -> PyResult<Vec<(&'static OperationInfo, Context)>> {
     let one = |(name, arguments, keywords): Call<'_>| {
         let info = operation(&name)?;
-        Ok((info, context(py, info, &arguments, Some(&keywords))?))
+        let mut context = context(py, info, &arguments, Some(&keywords))?;
+        if let Some(device) = device {
+            move_to(info, &mut context, device);
+        }
+        Ok((info, context))
     };
     calls.into_iter().map(one).collect()
 }
 
-/// Selects kernels ahead of time for calls like these and for the host workloads of the named operations.
+/// Selects kernels ahead of time for calls like these and for the workloads of the named operations, on the host or on `device`.
 #[pyfunction]
-#[pyo3(signature = (model, calls, workloads, ranges, outside_is_error = false, compile = false, on_progress = None))]
+#[pyo3(signature = (
+    model, calls, workloads, ranges, outside_is_error = false, compile = false, on_progress = None, device = None, backends = Vec::new()
+))]
 #[expect(clippy::too_many_arguments, reason = "Python passes each by its name")]
 fn solve<'py>(
     py: Python<'py>,
@@ -42,12 +53,21 @@ fn solve<'py>(
     outside_is_error: bool,
     compile: bool,
     on_progress: Option<&Bound<'py, PyAny>>,
+    device: Option<&str>,
+    backends: Vec<DescribedBackend>,
 ) -> PyResult<Solved> {
+    let (engine, device) = deciding_engine(py, device, backends)?;
     let mut works: Vec<Work> =
-        contexts(py, calls)?.into_iter().map(|(info, context)| Work::new(info, context)).collect();
+        contexts(py, calls, device)?.into_iter().map(|(info, context)| Work::new(info, context)).collect();
+    let place = device.unwrap_or(Device::HOST);
+    let mut holes: Vec<(String, String)> = Vec::new();
     for name in &workloads {
-        let found = Work::of_workloads(operation(name)?, Device::HOST).map_err(|error| raise(py, &error))?;
-        works.extend(found);
+        let info = operation(name)?;
+        if place.is_host() || has_device(info) {
+            works.extend(Work::of_workloads(info, place).map_err(|error| raise(py, &error))?);
+        } else {
+            holes.push((name.clone(), "its texts are on the host".to_owned()));
+        }
     }
     for (axis, first, last) in &ranges {
         works = works.into_iter().map(|work| work.range(axis, *first..=*last)).collect();
@@ -63,8 +83,8 @@ fn solve<'py>(
             ControlFlow::Continue(())
         }
     };
-    let solution = engine()?.solve(&problem, &mut progress).map_err(|error| raise(py, &error))?;
-    let holes = solution.holes.into_iter().map(|hole| (hole.operation, hole.why)).collect();
+    let solution = engine.solve(&problem, &mut progress).map_err(|error| raise(py, &error))?;
+    holes.extend(solution.holes.into_iter().map(|hole| (hole.operation, hole.why)));
     Ok((solution.text, solution.decided, holes, solution.cancelled))
 }
 
@@ -75,13 +95,19 @@ fn record_decisions(on: bool) -> PyResult<()> {
     Ok(())
 }
 
-/// The lockfile of the recorded decisions, or of decisions made now for these calls.
+/// The lockfile of the recorded decisions, or of decisions made now for these calls, on their device or on `device`.
 #[pyfunction]
-#[pyo3(signature = (calls = None))]
-fn freeze(py: Python<'_>, calls: Option<Vec<Call<'_>>>) -> PyResult<String> {
+#[pyo3(signature = (calls = None, device = None, backends = Vec::new()))]
+fn freeze(
+    py: Python<'_>,
+    calls: Option<Vec<Call<'_>>>,
+    device: Option<&str>,
+    backends: Vec<DescribedBackend>,
+) -> PyResult<String> {
     let Some(calls) = calls else { return Ok(engine()?.freeze().text()) };
-    let calls = contexts(py, calls)?;
-    Ok(engine()?.freeze_calls(&calls).map_err(|error| raise(py, &error))?.text())
+    let (engine, device) = deciding_engine(py, device, backends)?;
+    let calls = contexts(py, calls, device)?;
+    Ok(engine.freeze_calls(&calls).map_err(|error| raise(py, &error))?.text())
 }
 
 /// The recorded decisions: operation, context, kernel and kernel version.

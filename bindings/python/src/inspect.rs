@@ -74,7 +74,7 @@ pub fn fixed<'py>(
 
 /// The operation and the context of a call that is described but not made. Of the operations of an alias, the first that accepts
 /// the call.
-fn described_call<'py>(
+pub fn described_call<'py>(
     py: Python<'py>,
     name: &str,
     arguments: &Bound<'py, PyTuple>,
@@ -118,7 +118,7 @@ pub fn context<'py>(
 }
 
 /// The engine of this process, or one with this device and these backends.
-fn engine_for(py: Python<'_>, device: Option<&str>, backends: Vec<DescribedBackend>) -> PyResult<Engine> {
+pub fn engine_for(py: Python<'_>, device: Option<&str>, backends: Vec<DescribedBackend>) -> PyResult<Engine> {
     match device {
         None => engine().cloned(),
         Some(name) => simulate::engine_on(py, engine()?, simulate::device(name)?, backends),

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod backend;
+mod block;
 mod call;
 mod compare;
 mod control;
@@ -77,6 +78,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     results::add(module)?;
     health::add(module)?;
     backend::add(module)?;
+    block::add(module)?;
     decisions::add(module)?;
     torch_ops::add(module)?;
     torch_attention::add(module)?;
@@ -96,6 +98,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     graph::add(module)?;
     serve::add(module)?;
     verification::add(module)?;
+    simulate::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     tokenizers::add(module)?;
     let ops = PyModule::new(module.py(), "ops")?;

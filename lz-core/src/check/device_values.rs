@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::tensor::{Device, Layout, TensorView};
 
-/// Copies device memory at an address to the host; `false` if that is not possible now, for instance during a capture.
-pub type DeviceReader = fn(address: usize, into: &mut [u8]) -> bool;
+/// Copies memory of a device at an address to the host; `false` if that is not possible now, for instance during a capture.
+pub type DeviceReader = fn(device: Device, address: usize, into: &mut [u8]) -> bool;
 
 static READER: OnceLock<DeviceReader> = OnceLock::new();
 static ENABLED: AtomicBool = AtomicBool::new(false);
@@ -57,7 +57,7 @@ pub fn with_host_copy<R>(view: &TensorView<'_>, read: impl FnOnce(&TensorView<'_
     let mut memory = vec![0_u64; bytes.div_ceil(8)];
     // SAFETY: initialized memory of `bytes` bytes or more; any bytes are valid words.
     let copy = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<u8>(), bytes) };
-    if !reader(start, copy) {
+    if !reader(view.device(), start, copy) {
         return None;
     }
     let data = copy.as_ptr().wrapping_add(view.address() - start);
@@ -79,8 +79,8 @@ mod tests {
         // SAFETY: not dereferenced as device memory; the reader below copies host memory.
         let view = unsafe { TensorView::from_raw(VALUES.as_ptr().cast(), layout) };
         // Other tests run at the same time and have other addresses.
-        set_device_reader(|address, into| {
-            let is_ours = address == VALUES.as_ptr() as usize;
+        set_device_reader(|device, address, into| {
+            let is_ours = address == VALUES.as_ptr() as usize && device.platform == Platform::Cuda;
             if is_ours {
                 let bytes = VALUES.iter().flat_map(|value| value.to_ne_bytes());
                 into.iter_mut().zip(bytes).for_each(|(slot, byte)| *slot = byte);

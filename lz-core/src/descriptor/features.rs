@@ -68,6 +68,7 @@ pub(super) fn limits(operation: &Operation, kernel: &KernelCapabilities, fixed: 
     for input in operation.inputs.iter().filter(|input| input.optional.is_some()) {
         let (claimed, code) = match feature(&input.name) {
             Some(feature) => ((feature.claimed)(kernel), feature.code),
+            None if input.name.ends_with("mask") => (false, ReasonCode::MaskUnsupported),
             None => (false, ReasonCode::OptionalInputUnsupported),
         };
         if !claimed && !kernel.optional_inputs.contains(&input.name) {

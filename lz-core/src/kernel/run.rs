@@ -66,9 +66,9 @@ impl<'a> Run<'a> {
     pub fn workspace(&mut self, bytes: u64) -> Result<&mut [u8], KernelError> {
         if bytes > self.declared {
             return Err(KernelError::because(
-                Reason::new(ReasonCode::MemoryHeadroomExceeded)
-                    .required(format!("at most the declared {} bytes of workspace", self.declared))
-                    .found(format!("a request for {bytes} bytes")),
+                Reason::new(ReasonCode::WorkspaceTooSmall)
+                    .required(format!("{bytes} bytes of workspace"))
+                    .found(format!("the {} bytes that the kernel declares", self.declared)),
             ));
         }
         let available = self.scratch.buffer.as_ref().map_or(0, |buffer| buffer.bytes().len() as u64);

@@ -145,7 +145,7 @@ impl Engine {
         Engine { shared }
     }
 
-    /// An engine with the same kernels and policy and a simulated device: only `explain` and `which` are available.
+    /// An engine with the same kernels and policy and a simulated device: it selects and explains, and cannot run a call.
     #[must_use]
     pub fn with_device(&self, device: DeviceSpec) -> Engine {
         let parts = self.shared.published.load().parts();

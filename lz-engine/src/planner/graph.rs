@@ -5,6 +5,7 @@ use lz_schema::model::{Cases, DTypeRef, Kind};
 use super::path::{ConversionCosts, DTypeOrd, Edge, Flow, Graph, Path, follow, shortest};
 use super::plan_cache::Form;
 use super::{FUSION_POINTS, Step};
+use crate::compiled::CompiledKernel;
 use crate::selection::call::Call;
 use crate::selection::decide::{self, Ranked};
 use crate::selection::filter;
@@ -19,13 +20,13 @@ use lz_core::plan::TransformKind;
 use lz_core::reason::Reason;
 use lz_core::spec::KernelSpec;
 
-/// Which fused kernels a plan may contain.
+/// Which kernels a plan may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FusionPolicy {
     /// All: the plan is only displayed.
     Described,
-    /// Those with a fused implementation, between operations that do not mutate their inputs, in the declared layout and dtype: the plan is
-    /// run.
+    /// The plan is run: fused kernels have a fused implementation, between operations that do not mutate their inputs, in the declared
+    /// layout and dtype; kernels that need the caller's own objects only if an operation has no others.
     Runnable,
 }
 
@@ -66,6 +67,8 @@ struct Variant {
     fuses: Vec<String>,
     /// Whether it has a fused implementation.
     runs_fused: bool,
+    /// Whether it needs the caller's own objects, which a block does not have.
+    needs_caller: bool,
 }
 
 impl Block {
@@ -90,10 +93,19 @@ impl Block {
             let call = Call::new(snapshot, table, &step.context, mode);
             locked.push(call.lock.is_some());
             let eligible = decide::eligible(&call);
-            let Some(best) = eligible.first() else { return Err(decide::refusal(&call)) };
+            let can_run = |ranked: &&Ranked| {
+                let kernel = compiled(snapshot, table, ranked);
+                kernel.is_some_and(|kernel| !kernel.entry.kernel.needs_caller())
+            };
+            let runnable = eligible.iter().find(can_run).filter(|_| fusing == FusionPolicy::Runnable);
+            let Some(best) = runnable.or(eligible.first()) else { return Err(decide::refusal(&call)) };
             block.alone.push((id(snapshot, table, best), best.total));
             let layout = block.graph.declared.get(number).map(|flow| flow.layout.clone()).unwrap_or_default();
-            variants.push(variants_of(snapshot, table, step, mode, &layout));
+            let mut own = variants_of(snapshot, table, step, mode, &layout);
+            if runnable.is_some() {
+                own.retain(|variant| !variant.needs_caller);
+            }
+            variants.push(own);
         }
         for (own, variants) in variants.into_iter().enumerate() {
             let best = variants.iter().map(|variant| variant.score).fold(f64::NEG_INFINITY, f64::max);
@@ -212,10 +224,17 @@ impl Block {
     }
 }
 
+fn compiled<'a>(
+    snapshot: &'a Snapshot,
+    table: &OperationTable,
+    ranked: &Ranked,
+) -> Option<&'a CompiledKernel> {
+    let candidate = table.candidates.get(usize::from(ranked.position))?;
+    snapshot.registry.compiled(candidate.kernel)
+}
+
 fn id(snapshot: &Snapshot, table: &OperationTable, ranked: &Ranked) -> String {
-    let candidate = table.candidates.get(usize::from(ranked.position));
-    let kernel = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel));
-    kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
+    compiled(snapshot, table, ranked).map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
 }
 
 /// All variants of a step's candidates that need no internal layout conversion: one per layout and element type.
@@ -275,11 +294,7 @@ fn add_variants(
     for ranked in decide::rank(&call, &PerfTerms::of(&call)) {
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(&call, ranked.position, &mut reasons);
-        let candidate = table.candidates.get(usize::from(ranked.position));
-        let Some(kernel) = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel))
-        else {
-            continue;
-        };
+        let Some(kernel) = compiled(snapshot, table, &ranked) else { continue };
         if !reasons.is_empty() || ranked.transforms.contains(TransformKind::Layout) {
             continue;
         }
@@ -302,6 +317,7 @@ fn add_variants(
             workspace: filter::workspace(kernel, &call.values).unwrap_or(0),
             fuses: spec.fuses.clone(),
             runs_fused: kernel.entry.fused.is_some(),
+            needs_caller: kernel.entry.kernel.needs_caller(),
         });
     }
 }

@@ -96,6 +96,18 @@ impl FlowTensor {
 }
 
 impl Engine {
+    /// The plan with which [`Engine::run_block`] runs these calls while `plan_mode` is on, or would run them on a simulated device;
+    /// `None` if an intermediate tensor has a dynamic size.
+    pub fn plan_calls(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<BlockPlan>, Error> {
+        let Some((steps, _)) = bound_steps(calls)? else { return Ok(None) };
+        let (snapshot, mode) = self.thread_snapshot();
+        if !snapshot.devices.are_real() {
+            return self.plan_block(&steps).map(Some);
+        }
+        let planned = self.extension::<PlanCache>().plan(&snapshot, mode, &steps)?;
+        Ok(Some(planned.plan.clone()))
+    }
+
     /// Runs a block of operations, each of which consumes the first output of the previous one. With `plan_mode` their kernels are selected
     /// jointly; otherwise each is an ordinary call. Results are allocated in host memory.
     pub fn run_block(&self, calls: &mut [BlockCall<'_>]) -> Result<BlockRun, Error> {
@@ -152,30 +164,7 @@ impl Engine {
 
     /// The plan of a block, and its bound calls with inputs as declared; `None` if an intermediate tensor has a dynamic size.
     fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<PlannedCalls>, Error> {
-        let mut steps = Vec::with_capacity(calls.len());
-        let mut all = Vec::with_capacity(calls.len());
-        let mut flow_tensor: Option<Tensor> = None;
-        let count = calls.len();
-        for (number, call) in calls.iter_mut().enumerate() {
-            let (operation, schema) = (call.operation, call.operation.schema());
-            let dtypes = call.dtypes.clone();
-            let args = call.arguments(flow_tensor.as_mut());
-            let bound = check::check_call(schema, &args, None)?;
-            let context = dynamic::context(schema, &bound, &args, None)?;
-            steps.push(Step { operation, context, dtypes });
-            let outputs =
-                check::infer_outputs(schema, &bound).map_err(|reason| invalid(operation, reason))?;
-            let params = bound.values.get(schema.axes.len()..).unwrap_or_default();
-            let params = params.iter().take(schema.params.len()).copied().collect();
-            all.push(BoundCall { context, params, outputs });
-            let specs = all.last().map(|bound| bound.outputs.as_slice()).unwrap_or_default();
-            let outputs = match specs.first() {
-                Some(OutputSpec::Tensor(sizes, dtype)) => check::allocate(operation, Some((*sizes, *dtype)))?,
-                _ if number + 1 < count => return Ok(None),
-                _ => break,
-            };
-            flow_tensor = Some(outputs);
-        }
+        let Some((steps, all)) = bound_steps(calls)? else { return Ok(None) };
         let (snapshot, mode) = self.thread_snapshot();
         let planned = self.extension::<PlanCache>().plan(&snapshot, mode, &steps)?;
         Ok(Some((planned, all)))
@@ -261,6 +250,34 @@ pub(super) struct BoundCall {
     /// All params, defaults filled in.
     pub params: Vec<Value>,
     pub outputs: Vec<OutputSpec>,
+}
+
+/// The steps of a block and its bound calls, with inputs as declared; `None` if an intermediate tensor has a dynamic size.
+fn bound_steps(calls: &mut [BlockCall<'_>]) -> Result<Option<(Vec<Step>, Vec<BoundCall>)>, Error> {
+    let mut steps = Vec::with_capacity(calls.len());
+    let mut all = Vec::with_capacity(calls.len());
+    let mut flow_tensor: Option<Tensor> = None;
+    let count = calls.len();
+    for (number, call) in calls.iter_mut().enumerate() {
+        let (operation, schema) = (call.operation, call.operation.schema());
+        let dtypes = call.dtypes.clone();
+        let args = call.arguments(flow_tensor.as_mut());
+        let bound = check::check_call(schema, &args, None)?;
+        let context = dynamic::context(schema, &bound, &args, None)?;
+        steps.push(Step { operation, context, dtypes });
+        let outputs = check::infer_outputs(schema, &bound).map_err(|reason| invalid(operation, reason))?;
+        let params = bound.values.get(schema.axes.len()..).unwrap_or_default();
+        let params = params.iter().take(schema.params.len()).copied().collect();
+        all.push(BoundCall { context, params, outputs });
+        let specs = all.last().map(|bound| bound.outputs.as_slice()).unwrap_or_default();
+        let outputs = match specs.first() {
+            Some(OutputSpec::Tensor(sizes, dtype)) => check::allocate(operation, Some((*sizes, *dtype)))?,
+            _ if number + 1 < count => return Ok(None),
+            _ => break,
+        };
+        flow_tensor = Some(outputs);
+    }
+    Ok(Some((steps, all)))
 }
 
 /// Allocates outputs; `None` if one has a dynamic size.

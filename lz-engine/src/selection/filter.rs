@@ -136,8 +136,14 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, visitor: &mut im
     let sm = device.sm().unwrap_or_default();
     let shown = |sm: u32| format!("sm{sm}");
     if let Some(min) = needs.min_sm.filter(|min| sm < *min)
-        && visitor.excluded(|| {
-            Reason::new(ReasonCode::SmTooOld).required(format!("{} or later", shown(min))).found(shown(sm))
+        && visitor.excluded(|| match device.sm() {
+            Some(sm) => {
+                let required = format!("{} or later", shown(min));
+                Reason::new(ReasonCode::SmTooOld).required(required).found(shown(sm))
+            }
+            None => Reason::new(ReasonCode::DeviceCapabilityUnsupported)
+                .required(format!("compute capability {} or later", shown(min)))
+                .found(format!("{}, which has none", device.platform().name())),
         })
     {
         return true;
@@ -394,6 +400,10 @@ fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl Fi
     })
 }
 
+fn has_defined_randomness(call: &Call<'_>) -> bool {
+    call.table.info.schema().semantics.iter().any(|(key, _)| key == "random")
+}
+
 fn mode(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
     let spec = kernel.spec();
     let asked = |ask| call.mode.has(ask);
@@ -406,7 +416,15 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisit
         (spec.prepacked_weights && !asked(ModeFlag::PackedWeights), ReasonCode::PackedWeightsRequired),
     ];
     for (wrong, code) in checks {
-        if wrong && visitor.excluded(|| Reason::new(code)) {
+        if wrong
+            && visitor.excluded(|| match code {
+                // The schema defines the random numbers, so a kernel that is not reproducible uses others.
+                ReasonCode::NonDeterministic if has_defined_randomness(call) => {
+                    Reason::new(ReasonCode::RandomnessDiffers)
+                }
+                code => Reason::new(code),
+            })
+        {
             return true;
         }
     }

@@ -22,6 +22,7 @@ use crate::telemetry::Synchronize;
 use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError};
+use lz_core::mode::ModeFlag;
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 use lz_core::run::{Run, Scratch};
@@ -199,6 +200,11 @@ impl Engine {
         run_one: &mut RunOne<'_>,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<TuningResult, Error> {
+        if self.thread_snapshot().1.has(ModeFlag::Capturing) {
+            let reason = Reason::new(ReasonCode::SyncInCapture)
+                .message("measuring synchronizes with the device: tune before the capture");
+            return Err(Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] });
+        }
         // Another process may have recorded a failure or a crash of a kernel meanwhile.
         self.refresh_evidence();
         let mut runners = self.runners(operation, context)?;

@@ -1,23 +1,29 @@
-//! Every setting has an effect: changing it changes what an engine does, or what a configuration that it reads contains.
+//! Every setting has an effect: changing it changes what an engine does.
 //! Settings of code outside this crate are listed with the test that changes them.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::engine_support::{Shape, attend, entry, failing, run, spec};
+use crate::speculative_and_quant::{in_format, packed};
+use lz_core::kernel::{CompileRequest, Compiled};
 use lz_core::mode::ReductionOrder;
 use lz_core::plan::TransformKind;
 use lz_core::{Error, KernelEntry, KernelError, KernelSpec};
 use lz_engine::Engine;
-use lz_engine::jit::JitConfig;
+use lz_engine::health::ManualClock;
+use lz_engine::jit::{JitConfig, JitQueue};
 use lz_engine::mode::{self, KvStrategy, ModeFlag, ModeOverride};
 use lz_engine::policy::layer::SettingInput;
-use lz_engine::quant::QuantConfig;
-use lz_engine::speculative::SpeculativeConfig;
+use lz_engine::quant::{FormatCall, QuantConfig};
+use lz_engine::speculative::{ModelCall, SpeculativeConfig};
 use lz_engine::telemetry::Synchronize;
-use lz_engine::tune::TuneOptions;
+use lz_engine::tune::{Outcome, TuneOptions};
 use lz_schema::policy::SETTINGS;
 use lz_test_support::Folder;
 
@@ -59,22 +65,143 @@ fn capturing() -> ModeOverride {
     ModeOverride::NONE.set(ModeFlag::Capturing, true)
 }
 
-fn jit(engine: &Engine) -> String {
-    format!("{:?}", JitConfig::of(|key| engine.setting(key)))
+/// An engine with a kernel that is compiled in the background, and the queue that compiles it once the sender is dropped.
+fn compiling(engine: &Engine) -> (JitQueue, Sender<()>) {
+    let (release, gate): (Sender<()>, Receiver<()>) = channel();
+    let gate = Mutex::new(gate);
+    let compiled = KernelEntry::new(
+        changed("jit.x", |spec| spec.jit = true),
+        crate::engine_support::Does(Box::new(|| Ok(()))),
+    )
+    .of(attend())
+    .compiled_by(move |_: &CompileRequest<'_>| {
+        gate.lock().unwrap().recv().ok();
+        Ok(Compiled::default())
+    });
+    register(engine, [compiled, entry(spec("plain.x"))]);
+    (JitQueue::start(engine, "demo", jit_config(engine)), release)
 }
 
-fn quant(engine: &Engine) -> String {
+fn jit_config(engine: &Engine) -> JitConfig {
+    JitConfig::of(|key| engine.setting(key))
+}
+
+/// How many of 20 shapes were compiled in the background, and how many did not fit into the queue.
+fn compiled_shapes(engine: &Engine) -> String {
+    let (queue, release) = compiling(engine);
+    for heads in 1..=20 {
+        run(engine, &Shape { heads, ..Shape::default() }).unwrap();
+    }
+    drop(release);
+    if jit_config(engine).background {
+        assert!(queue.wait_until_idle(Duration::from_secs(60)));
+    }
+    let counters = queue.counters();
+    queue.stop();
+    format!("{} compiled, {} dropped", counters.compiled > 0, counters.dropped > 0)
+}
+
+/// How many entries of the manifest that a queue wrote are read when it is three days old.
+fn manifest_after_three_days(engine: &Engine) -> String {
+    let (queue, release) = compiling(engine);
+    run(engine, &Shape::default()).unwrap();
+    drop(release);
+    assert!(queue.wait_until_idle(Duration::from_secs(60)));
+    queue.stop();
+    let config = jit_config(engine);
+    let path = config.manifest.clone().unwrap();
+    let mut written: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let time = written["written_at"].as_u64().unwrap();
+    written["written_at"] = (time - 3 * 24 * 60 * 60).into();
+    std::fs::write(&path, written.to_string()).unwrap();
+    let queue = JitQueue::start(engine, "demo", config);
+    format!("{} entries", queue.manifest().entries().count())
+}
+
+/// The format that is selected for new data, and for data that is stored in another format.
+fn formats(engine: &Engine) -> String {
+    let kernel = |id: &str, priority: u8, format: &str| {
+        let mut spec =
+            KernelSpec::new(id, "demo.packed", "b", "1", lz_core::device::Platform::Cpu).priority(priority);
+        spec.quant_formats = vec![format.to_owned()];
+        KernelEntry::new(spec, crate::engine_support::Does(Box::new(|| Ok(())))).of(packed())
+    };
+    register(engine, [kernel("b.int4", 50, "int4"), kernel("b.mxfp4", 80, "mxfp4")]);
+    let contexts = [in_format(0), in_format(1)];
+    let calls: Vec<FormatCall<'_>> = ["int4", "mxfp4"]
+        .iter()
+        .zip(&contexts)
+        .map(|(format, context)| FormatCall { format, operation: packed(), context })
+        .collect();
     let config = QuantConfig::of(engine);
-    format!("{config:?} {}", config.rank("nvfp4"))
+    let choose = |stored| match engine.choose_format(&config, stored, &calls) {
+        Ok(choice) => format!("{} {}", choice.format, choice.requantize),
+        Err(error) => error.to_string(),
+    };
+    format!("{}; {}", choose(None), choose(Some("int8")))
 }
 
-fn speculative(engine: &Engine) -> String {
+/// The pair of kernels of a draft model and a target model of another dtype, whether it is cached, and the number of drafted tokens.
+fn speculation(engine: &Engine) -> String {
+    let eagle = changed("eagle.x", |spec| {
+        spec.priority = 10;
+        spec.speculative_algorithms = vec!["eagle".to_owned()];
+    });
+    with(engine, [changed("plain.x", |_| {}), eagle]);
+    let draft = Shape { dtype: lz_core::DType::F16, ..Shape::default() }.context();
+    let target = Shape::default().context();
+    let side = |context| ModelCall { operation: attend(), context, pipeline_stages: 1 };
+    let pair = match engine.speculative_pair(side(&draft), side(&target)) {
+        Ok(pair) => format!("{} {}", pair.draft, pair.target),
+        Err(error) => error.to_string(),
+    };
     let config = SpeculativeConfig::of(engine);
-    format!("{config:?} {}", config.tokens_for(64))
+    let (few, many) = (config.tokens_for(1), config.tokens_for(64));
+    format!("{pair}, {} cached, {few} and {many} tokens", engine.cached_pairs())
 }
 
-fn health(engine: &Engine) -> String {
-    format!("{:?}", engine.health().config().kernel)
+/// The clock of the engines of this thread.
+fn clock() -> Arc<ManualClock> {
+    thread_local!(static CLOCK: Arc<ManualClock> = Arc::new(ManualClock::starting_at(1_000_000)));
+    CLOCK.with(Arc::clone)
+}
+
+/// A kernel that fails once: the kernel that runs in each of the next 40 seconds, and the state of its circuit.
+fn recovery(engine: &Engine) -> String {
+    engine.configure([("circuit_breaker.failure_threshold".to_owned(), Int(1))]).unwrap();
+    let runs = AtomicUsize::new(0);
+    let once = move || match runs.fetch_add(1, Ordering::Relaxed) {
+        0 => Err(KernelError::failed("once")),
+        _ => Ok(()),
+    };
+    register(engine, [failing(spec("once.x").priority(90), once)]);
+    with(engine, [spec("reference.x")]);
+    let mut all = Vec::new();
+    for _ in 0..40 {
+        let kernel = run(engine, &Shape::default()).unwrap();
+        let states: Vec<String> = engine.circuits().iter().map(|one| one.state.to_string()).collect();
+        all.push(format!("{kernel} {}", states.join(" ")));
+        clock().advance(Duration::from_secs(1));
+    }
+    all.join(", ")
+}
+
+/// How many samples of each kernel tuning takes.
+fn samples(engine: &Engine) -> String {
+    with(engine, [spec("a.x"), spec("b.x")]);
+    let zero = Duration::ZERO;
+    let options =
+        TuneOptions { deviations: 1e9, turn_time: zero, sample_time: zero, ..TuneOptions::of(engine) };
+    let context = Shape::default().context();
+    let tuned = engine
+        .tune(attend(), &context, &options, &mut |_, _| Ok(()), &mut |_| ControlFlow::Continue(()))
+        .unwrap();
+    let counts = tuned.kernels.iter().map(|(_, outcome)| match outcome {
+        Outcome::Measured(timing) => timing.samples.to_string(),
+        other => format!("{other:?}"),
+    });
+    counts.collect::<Vec<_>>().join(" ")
 }
 
 /// A kernel that fails, and a reference: the result of a call, and the state of the circuits.
@@ -162,7 +289,7 @@ fn probes() -> Vec<Probe> {
         ("perfdb.path", Text("/nonexistent/other.sqlite".to_owned()), |engine| {
             engine.perfdb().map_or_else(String::new, |db| db.path().display().to_string())
         }),
-        ("perfdb.tune_samples", Int(3), |engine| TuneOptions::of(engine).max_samples.to_string()),
+        ("perfdb.tune_samples", Int(3), samples),
         ("cache.enabled", Bool(false), |engine| many_calls(engine).cache_hits.to_string()),
         ("cache.max_size", Int(10), |engine| (many_calls(engine).cache_size <= 10).to_string()),
         ("cache.entry_ttl_seconds", Float(0.0), |engine| {
@@ -179,21 +306,23 @@ fn probes() -> Vec<Probe> {
             with(engine, [changed("jit.x", |spec| spec.jit = true)]);
             outcome(run(engine, &Shape::default()))
         }),
-        ("jit.enable_background_compile", Bool(false), jit),
-        ("jit.compile_queue_max_size", Int(5), jit),
-        ("jit.manifest_path", Text("/tmp/other.json".to_owned()), jit),
-        ("jit.manifest_stale_days", Int(1), jit),
-        ("quant_formats.accuracy_priority", Text("high".to_owned()), quant),
-        ("quant_formats.allow_format_fallback", Bool(false), quant),
-        ("quant_formats.max_accuracy_drop_percent", Float(1.0), quant),
-        ("quant_formats.requantization_enabled", Bool(true), quant),
-        ("speculative_decoding.algorithm", Text("eagle".to_owned()), speculative),
-        ("speculative_decoding.draft_tp_size", Int(2), speculative),
-        ("speculative_decoding.max_draft_tp_size", Int(4), speculative),
-        ("speculative_decoding.num_speculative_tokens", Int(8), speculative),
-        ("speculative_decoding.adaptive_speculation", Bool(false), speculative),
-        ("speculative_decoding.share_kv_cache", Bool(true), speculative),
-        ("speculative_decoding.cache_kernel_pairs", Bool(false), speculative),
+        ("jit.enable_background_compile", Bool(false), compiled_shapes),
+        ("jit.compile_queue_max_size", Int(5), compiled_shapes),
+        ("jit.manifest_stale_days", Int(1), manifest_after_three_days),
+        ("quant_formats.accuracy_priority", Text("high".to_owned()), formats),
+        ("quant_formats.allow_format_fallback", Bool(false), formats),
+        ("quant_formats.max_accuracy_drop_percent", Float(1.0), formats),
+        ("quant_formats.requantization_enabled", Bool(true), formats),
+        ("speculative_decoding.algorithm", Text("eagle".to_owned()), speculation),
+        ("speculative_decoding.draft_tp_size", Int(2), speculation),
+        ("speculative_decoding.max_draft_tp_size", Int(4), |engine| {
+            engine.configure([("speculative_decoding.draft_tp_size".to_owned(), Int(2))]).unwrap();
+            speculation(engine)
+        }),
+        ("speculative_decoding.num_speculative_tokens", Int(8), speculation),
+        ("speculative_decoding.adaptive_speculation", Bool(false), speculation),
+        ("speculative_decoding.share_kv_cache", Bool(true), speculation),
+        ("speculative_decoding.cache_kernel_pairs", Bool(false), speculation),
         ("rollout.shares", Text("a.x@2: 100".to_owned()), |engine| {
             with_second_version(engine, || Ok(()));
             outcome(run(engine, &Shape::default()))
@@ -214,9 +343,9 @@ fn probes() -> Vec<Probe> {
             })
         }),
         ("circuit_breaker.failure_threshold", Int(1), after_a_failure),
-        ("circuit_breaker.success_threshold", Int(9), health),
-        ("circuit_breaker.timeout_ms", Int(5), health),
-        ("circuit_breaker.half_open_max_calls", Int(9), health),
+        ("circuit_breaker.success_threshold", Int(1), recovery),
+        ("circuit_breaker.timeout_ms", Int(5), recovery),
+        ("circuit_breaker.half_open_max_calls", Int(1), recovery),
         ("tp_invariance.require_tp_invariant", Bool(true), |engine| {
             with(
                 engine,
@@ -355,9 +484,14 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "policy_overrides_generation_table",
     ),
     (
+        "jit.manifest_path",
+        "lz-engine/tests/suite/every_setting.rs",
+        "the_manifest_of_shapes_is_written_where_the_setting_says",
+    ),
+    (
         "quant_formats.accuracy_profile",
         "lz-engine/tests/suite/every_setting.rs",
-        "a_profile_of_formats_changes_their_ranks",
+        "a_profile_of_formats_changes_the_selected_one",
     ),
     (
         "rollout.canary_max_mismatches",
@@ -372,14 +506,25 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
 const NEEDS_HARDWARE: [&str; 1] = ["perf_environment.use_nvml"];
 
 #[test]
-fn a_profile_of_formats_changes_their_ranks() {
+fn a_profile_of_formats_changes_the_selected_one() {
     let folder = Folder::new();
     folder
-        .write("layerzero.yaml", "perfdb: {enabled: false}\nquant_formats: {accuracy_profile: {nvfp4: 3}}\n");
-    let rank = |builder: lz_engine::EngineBuilder| QuantConfig::of(&builder.open().unwrap()).rank("nvfp4");
-    let usual = rank(Engine::builder().set("perfdb.enabled", Bool(false)));
-    assert_ne!(usual, 3);
-    assert_eq!(rank(Engine::builder().config(folder.file("layerzero.yaml"))), 3);
+        .write("layerzero.yaml", "perfdb: {enabled: false}\nquant_formats: {accuracy_profile: {int4: 40}}\n");
+    let selected = |builder: lz_engine::EngineBuilder| formats(&builder.open().unwrap());
+    assert!(selected(Engine::builder().set("perfdb.enabled", Bool(false))).starts_with("mxfp4"));
+    assert!(selected(Engine::builder().config(folder.file("layerzero.yaml"))).starts_with("int4"));
+}
+
+#[test]
+fn the_manifest_of_shapes_is_written_where_the_setting_says() {
+    let folder = Folder::new();
+    for name in ["one.json", "two.json"] {
+        let path = Text(folder.file(name).display().to_string());
+        let builder = Engine::builder().operations([attend()]).set("perfdb.enabled", Bool(false));
+        let engine = builder.set("jit.manifest_path", path).open().unwrap();
+        assert!(manifest_after_three_days(&engine).starts_with("1 "));
+        assert!(folder.file(name).exists());
+    }
 }
 
 #[test]
@@ -388,7 +533,10 @@ fn changing_a_setting_changes_behavior() {
         let (folder, other) = (Folder::new(), Folder::new());
         let open = |folder: &Folder, change: Option<SettingInput>| {
             let path = folder.database().display().to_string();
-            let mut builder = Engine::builder().operations([attend()]).set("perfdb.path", Text(path));
+            let manifest = folder.file("manifest.json").display().to_string();
+            let mut builder =
+                Engine::builder().operations([attend()]).clock(clock()).set("perfdb.path", Text(path));
+            builder = builder.set("jit.manifest_path", Text(manifest));
             builder = builder.set("perf_environment.use_nvml", Bool(false));
             builder = change.into_iter().fold(builder, |builder, value| builder.set(key, value));
             builder.open().unwrap()

@@ -60,6 +60,29 @@ workloads:
   small: { rows: 2, T: f32 }
 "#;
 
+/// A mask with its own dtype, an optional mask of blocks, and random numbers that the schema defines.
+const MASKED: &str = r#"
+operation: demo.masked
+version: 1
+summary: Something with masks.
+doc: "output = x"
+axes:
+  rows: { role: batch, select: exact, fuzz: 1..4 }
+types:
+  T: [f32]
+  M: [bool, f32]
+inputs:
+  x:          { shape: [rows], dtype: T, doc: "Rows." }
+  mask:       { shape: [rows], dtype: M, optional: true, doc: "Mask." }
+  block_mask: { shape: [rows], dtype: bool, optional: true, doc: "Mask of blocks." }
+outputs:
+  output: { shape: [rows], dtype: T }
+semantics: { nan: propagate, random: philox4x32_10 }
+equivalence: { exact: true }
+workloads:
+  small: { rows: 2, T: f32, M: f32 }
+"#;
+
 fn operation(
     path: &str,
     text: &str,
@@ -76,6 +99,15 @@ fn cached() -> &'static OperationInfo {
 fn spell() -> &'static OperationInfo {
     static KEPT: OnceLock<&'static OperationInfo> = OnceLock::new();
     operation("demo/spell.yaml", SPELL, &KEPT)
+}
+
+fn masked() -> &'static OperationInfo {
+    static KEPT: OnceLock<&'static OperationInfo> = OnceLock::new();
+    operation("demo/masked.yaml", MASKED, &KEPT)
+}
+
+fn codes(error: &Error) -> Vec<ReasonCode> {
+    error.reasons().iter().map(|reason| reason.code).collect()
 }
 
 fn kernel(operation: &'static OperationInfo, change: impl Fn(KernelSpec) -> KernelSpec) -> Engine {
@@ -204,4 +236,87 @@ fn output_copy_costs_points_and_is_shown() {
     // A copy changes no value, so strict mode allows it.
     let _strict = mode::scope(ModeOverride::NONE.set(ModeFlag::Strict, true));
     assert!(engine.explain(attend(), &with(given)).candidate("copies.x").unwrap().reasons.is_empty());
+}
+
+/// A call of the operation with masks.
+fn masked_call(given: &str) -> Context {
+    let mut context = Context::of(&masked().fields);
+    for field in masked().fields.iter() {
+        let raw = match field.name.as_ref() {
+            "rows" => 2,
+            "T" => DType::F32 as u64,
+            "M" if given == "mask" => DType::F32 as u64,
+            name if name == format!("given({given})") => 1,
+            _ => continue,
+        };
+        assert!(context.replace(field.store, raw));
+    }
+    context
+}
+
+#[test]
+fn a_mask_has_its_own_reasons() {
+    let engine = kernel(masked(), |spec| spec.dtype("M", &[DType::Bool]));
+    assert_eq!(
+        codes(&engine.which(masked(), &masked_call("mask")).unwrap_err()),
+        [ReasonCode::AttnMaskInvalid]
+    );
+    let text = r#"{"schema_version": "1.0", "backend": "some", "backend_version": "1", "platform": "cpu", "ops":
+        {"demo.masked": [{"kernel_id": "some.x", "dtypes": ["f32"], "requires_layouts": ["any"], "supports_attn_mask": true, "supported_attn_mask_types": ["bool"],
+        "limits": [{"check": "rows <= 1", "code": "PAGE_SIZE_UNSUPPORTED"}, {"check": "rows == 1", "code": "SEMANTICS_DIFFER"}]}]}}"#;
+    let catalogue = lz_core::descriptor::Catalogue::new([masked().schema()]);
+    let described =
+        lz_core::descriptor::read("some.json", text, &catalogue).unwrap_or_else(|error| panic!("{error}"));
+    let engine = Engine::new();
+    let entries = described
+        .kernels
+        .into_iter()
+        .map(|spec| KernelEntry::new(spec, Does(Box::new(|| Ok(())))).of(masked()));
+    engine.register(entries).unwrap();
+    let found = codes(&engine.which(masked(), &masked_call("block_mask")).unwrap_err());
+    // A descriptor may name any code for its limits.
+    for code in [ReasonCode::MaskUnsupported, ReasonCode::PageSizeUnsupported, ReasonCode::SemanticsDiffer] {
+        assert!(found.contains(&code), "{found:?}");
+    }
+}
+
+#[test]
+fn defined_random_numbers_are_required_in_deterministic_mode() {
+    let engine = kernel(masked(), |spec| spec);
+    let _deterministic = mode::scope(ModeOverride::NONE.set(ModeFlag::Deterministic, true));
+    assert_eq!(
+        codes(&engine.which(masked(), &masked_call("")).unwrap_err()),
+        [ReasonCode::RandomnessDiffers]
+    );
+}
+
+#[test]
+fn a_device_without_compute_capability_lacks_it() {
+    let mut needs = spec("rocm.x");
+    needs.platform = Platform::Rocm;
+    needs.device.min_sm = Some(80);
+    let engine = engine([needs]).with_device(lz_device::preset("mi300x").unwrap());
+    let error = engine.which(attend(), &Shape::default().context()).unwrap_err();
+    assert_eq!(codes(&error), [ReasonCode::DeviceCapabilityUnsupported], "{error}");
+}
+
+#[test]
+fn an_operation_without_kernels_has_a_reason() {
+    let engine = Engine::new();
+    engine.register_operations([attend()]).unwrap();
+    let error = run(&engine, &Shape::default()).unwrap_err();
+    assert_eq!(codes(&error), [ReasonCode::NoKernel], "{error}");
+}
+
+#[test]
+fn tuning_is_refused_during_a_capture() {
+    let engine = engine([spec("a.x")]);
+    let _capturing = mode::scope(ModeOverride::NONE.set(ModeFlag::Capturing, true));
+    let options = lz_engine::tune::TuneOptions::default();
+    let error = engine
+        .tune(attend(), &Shape::default().context(), &options, &mut |_, _| Ok(()), &mut |_| {
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap_err();
+    assert_eq!(codes(&error), [ReasonCode::SyncInCapture], "{error}");
 }

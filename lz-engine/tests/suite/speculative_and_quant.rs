@@ -123,7 +123,7 @@ fn settings_and_batch_size_determine_speculation() {
     assert_eq!(fixed.tokens_for(1000), 8);
 }
 
-fn packed() -> &'static OperationInfo {
+pub fn packed() -> &'static OperationInfo {
     static OPERATION: std::sync::OnceLock<&'static OperationInfo> = std::sync::OnceLock::new();
     OPERATION.get_or_init(|| {
         let text = r#"
@@ -151,7 +151,7 @@ workloads:
     })
 }
 
-fn in_format(case: u64) -> Context {
+pub fn in_format(case: u64) -> Context {
     let mut context = Context::of(&packed().fields);
     for field in packed().fields.iter() {
         let bits = match (field.name.as_ref(), &field.kind) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::engine_support::{Shape, attend, failing, spec};
+use crate::engine_support::{Shape, attend, failing, run, spec};
 use lz_core::{KernelEntry, KernelError, KernelSpec};
 use lz_engine::Engine;
 use lz_engine::health::{Clock, ManualClock};
@@ -357,4 +357,26 @@ fn tuning_works_without_a_database() {
     engine.register([fixture.kernel(spec("a.x"), 10), fixture.kernel(spec("b.x"), 20)]).unwrap();
     let tuned = fixture.tune(&engine, &mut go_on);
     assert_eq!((tuned.best(), tuned.kept.clone()), (Some("a.x"), None));
+}
+
+#[test]
+fn time_lost_against_the_fastest_measured_kernel_is_counted() {
+    let fixture = TuneFixture::new();
+    let clock = Arc::clone(&fixture.clock);
+    let slow = failing(spec("slow.x").priority(100), move || {
+        clock.advance(Duration::from_micros(9));
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(())
+    });
+    let engine = fixture.engine(vec![slow, fixture.kernel(spec("fast.x"), 1_000)]);
+    fixture.tune(&engine, &mut go_on);
+    engine.configure([("enable_profiling".to_owned(), SettingInput::Bool(true))]).unwrap();
+    let _preferred = engine.prefer(&["slow".to_owned()]).unwrap();
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "slow.x");
+    let regret = engine.metrics().estimated_regret;
+    let [only] = regret.as_slice() else { panic!("{regret:?}") };
+    assert!(only.operation == "demo.attend" && (0.0005..5.0).contains(&only.seconds), "{only:?}");
+    engine.lock("demo.attend", "fast.x").unwrap();
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "fast.x");
+    assert_eq!(engine.metrics().estimated_regret, regret, "the fastest one loses nothing");
 }

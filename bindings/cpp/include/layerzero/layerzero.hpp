@@ -1,6 +1,7 @@
-// Includes all headers: the engine, tensors, all operations and compiled models.
+// Includes all headers: the engine, tensors, all operations, blocks of them and compiled models.
 #pragma once
 
+#include <layerzero/block.hpp>
 #include <layerzero/compiled.hpp>
 #include <layerzero/engine.hpp>
 #include <layerzero/error.hpp>

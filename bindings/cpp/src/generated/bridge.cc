@@ -1021,6 +1021,7 @@ struct IsRelocatableOrArray<T[N]> : IsRelocatableOrArray<T> {};
 
 namespace lz {
   namespace bridge {
+    struct Calls;
     struct Engine;
     struct Failure;
     struct ModelHandle;
@@ -1033,6 +1034,20 @@ namespace lz {
 
 namespace lz {
 namespace bridge {
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$Calls
+#define CXXBRIDGE1_STRUCT_lz$bridge$Calls
+struct Calls final : public ::rust::Opaque {
+  ~Calls() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$Calls
+
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$Engine
 #define CXXBRIDGE1_STRUCT_lz$bridge$Engine
 struct Engine final : public ::rust::Opaque {
@@ -1167,6 +1182,8 @@ static_assert(
 namespace lz {
 namespace bridge {
 extern "C" {
+::std::size_t lz$bridge$cxxbridge1$205$Calls$operator$sizeof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$Calls$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Engine$operator$sizeof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Engine$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$Failure$operator$sizeof() noexcept;
@@ -1293,6 +1310,20 @@ void lz$bridge$cxxbridge1$205$engine_circuits(::lz::bridge::Engine const &engine
 void lz$bridge$cxxbridge1$205$engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 void lz$bridge$cxxbridge1$205$engine_tables(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::TableInfo> *return$) noexcept;
+
+::lz::bridge::Calls *lz$bridge$cxxbridge1$205$calls_new() noexcept;
+
+::std::size_t lz$bridge$cxxbridge1$205$calls_outputs(::lz::bridge::Calls const &calls) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_plan_block(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::lz::bridge::BlockInfo &plan) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_run_block(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::lz_output *outputs, ::lz::bridge::BlockInfo &run) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_choose_format(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::rust::Slice<::rust::Str const> formats, ::rust::Str stored, ::lz::bridge::FormatInfo &choice) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_speculative_pair(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::std::uint32_t draft_stages, ::std::uint32_t target_stages, ::lz::bridge::PairInfo &pair) noexcept;
+
+::std::uint32_t lz$bridge$cxxbridge1$205$engine_speculative_tokens(::lz::bridge::Engine const &engine, ::std::uint32_t batch) noexcept;
 
 ::lz::bridge::ServerHandle *lz$bridge$cxxbridge1$205$server_new() noexcept;
 
@@ -1572,6 +1603,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_encode_explain(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 } // extern "C"
+
+::std::size_t Calls::layout::size() noexcept {
+  return lz$bridge$cxxbridge1$205$Calls$operator$sizeof();
+}
+
+::std::size_t Calls::layout::align() noexcept {
+  return lz$bridge$cxxbridge1$205$Calls$operator$alignof();
+}
 
 ::std::size_t Engine::layout::size() noexcept {
   return lz$bridge$cxxbridge1$205$Engine$operator$sizeof();
@@ -1881,6 +1920,34 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept {
   ::rust::MaybeUninit<::rust::Vec<::lz::bridge::TableInfo>> return$;
   lz$bridge$cxxbridge1$205$engine_tables(engine, &return$.value);
   return ::std::move(return$.value);
+}
+
+::rust::Box<::lz::bridge::Calls> calls_new() noexcept {
+  return ::rust::Box<::lz::bridge::Calls>::from_raw(lz$bridge$cxxbridge1$205$calls_new());
+}
+
+::std::size_t calls_outputs(::lz::bridge::Calls const &calls) noexcept {
+  return lz$bridge$cxxbridge1$205$calls_outputs(calls);
+}
+
+::lz::bridge::Failure *engine_plan_block(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::lz::bridge::BlockInfo &plan) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_plan_block(engine, calls, plan);
+}
+
+::lz::bridge::Failure *engine_run_block(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::lz_output *outputs, ::lz::bridge::BlockInfo &run) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_run_block(engine, calls, outputs, run);
+}
+
+::lz::bridge::Failure *engine_choose_format(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::rust::Slice<::rust::Str const> formats, ::rust::Str stored, ::lz::bridge::FormatInfo &choice) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_choose_format(engine, calls, formats, stored, choice);
+}
+
+::lz::bridge::Failure *engine_speculative_pair(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::std::uint32_t draft_stages, ::std::uint32_t target_stages, ::lz::bridge::PairInfo &pair) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_speculative_pair(engine, calls, draft_stages, target_stages, pair);
+}
+
+::std::uint32_t engine_speculative_tokens(::lz::bridge::Engine const &engine, ::std::uint32_t batch) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_speculative_tokens(engine, batch);
 }
 
 ::rust::Box<::lz::bridge::ServerHandle> server_new() noexcept {
@@ -2470,6 +2537,10 @@ void cxxbridge1$box$lz$bridge$WatchHandle$drop(::rust::Box<::lz::bridge::WatchHa
 void cxxbridge1$box$lz$bridge$Scope$dealloc(::lz::bridge::Scope *) noexcept;
 void cxxbridge1$box$lz$bridge$Scope$drop(::rust::Box<::lz::bridge::Scope> *ptr) noexcept;
 
+::lz::bridge::Calls *cxxbridge1$box$lz$bridge$Calls$alloc() noexcept;
+void cxxbridge1$box$lz$bridge$Calls$dealloc(::lz::bridge::Calls *) noexcept;
+void cxxbridge1$box$lz$bridge$Calls$drop(::rust::Box<::lz::bridge::Calls> *ptr) noexcept;
+
 ::lz::bridge::ServerHandle *cxxbridge1$box$lz$bridge$ServerHandle$alloc() noexcept;
 void cxxbridge1$box$lz$bridge$ServerHandle$dealloc(::lz::bridge::ServerHandle *) noexcept;
 void cxxbridge1$box$lz$bridge$ServerHandle$drop(::rust::Box<::lz::bridge::ServerHandle> *ptr) noexcept;
@@ -2532,6 +2603,18 @@ void Box<::lz::bridge::Scope>::allocation::dealloc(::lz::bridge::Scope *ptr) noe
 template <>
 void Box<::lz::bridge::Scope>::drop() noexcept {
   cxxbridge1$box$lz$bridge$Scope$drop(this);
+}
+template <>
+::lz::bridge::Calls *Box<::lz::bridge::Calls>::allocation::alloc() noexcept {
+  return cxxbridge1$box$lz$bridge$Calls$alloc();
+}
+template <>
+void Box<::lz::bridge::Calls>::allocation::dealloc(::lz::bridge::Calls *ptr) noexcept {
+  cxxbridge1$box$lz$bridge$Calls$dealloc(ptr);
+}
+template <>
+void Box<::lz::bridge::Calls>::drop() noexcept {
+  cxxbridge1$box$lz$bridge$Calls$drop(this);
 }
 template <>
 ::lz::bridge::ServerHandle *Box<::lz::bridge::ServerHandle>::allocation::alloc() noexcept {

@@ -3,6 +3,17 @@
 from typing import TYPE_CHECKING
 
 from layerzero import _watch, ops
+from layerzero._blocks import (
+    BlockPlan,
+    BlockRun,
+    FormatChoice,
+    SpeculativePair,
+    choose_format,
+    plan_block,
+    run_block,
+    speculative_pair,
+    speculative_tokens,
+)
 from layerzero._compile import Accuracy, CompiledModel, QuantizedLayer, Session, compile, load
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
@@ -67,12 +78,15 @@ from layerzero._verify import repro, wait_for_verification
 
 __all__ = [
     "Accuracy",
+    "BlockPlan",
+    "BlockRun",
     "CompiledModel",
     "Config",
     "ConfigWatch",
     "ConfigurationError",
     "CudaGraphUnsafeError",
     "Explanation",
+    "FormatChoice",
     "GenerationSession",
     "Generator",
     "GraphImportError",
@@ -90,12 +104,14 @@ __all__ = [
     "Report",
     "Server",
     "Session",
+    "SpeculativePair",
     "Tokenizer",
     "ValidationError",
     "Worker",
     "__version__",
     "attention",
     "canaries",
+    "choose_format",
     "compile",
     "config",
     "configure",
@@ -123,6 +139,7 @@ __all__ = [
     "metrics_text",
     "ops",
     "paged_attention",
+    "plan_block",
     "prefer",
     "prepare_capture",
     "promote_version",
@@ -139,10 +156,13 @@ __all__ = [
     "rms_norm",
     "roll_back_version",
     "rope",
+    "run_block",
     "sample_topk",
     "sample_topp",
     "serve",
     "solve",
+    "speculative_pair",
+    "speculative_tokens",
     "start_recording",
     "stop_recording",
     "tokenize",

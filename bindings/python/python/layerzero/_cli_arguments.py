@@ -64,7 +64,11 @@ def _zeros(dtype: str, shape: tuple[int, ...], device: str | None) -> Any:
             import torch
         except ImportError:
             raise ValueError("--device needs torch, which is not installed; to install it: pip install torch") from None
-        return torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+        try:
+            return torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+        except (AssertionError, RuntimeError) as error:
+            # torch without CUDA raises an AssertionError.
+            raise ValueError(f"torch cannot allocate a tensor on {device}: {error}") from error
     import numpy
 
     # A pair of 4-bit values is a byte, which numpy has no dtype for.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from layerzero import _native
+from layerzero._inspect import other_backends
 from layerzero._prepare import Call, compile_cold
 from layerzero._report import Report, table
 
@@ -31,6 +32,7 @@ def solve(
     outside_is_error: bool = False,
     compile_jit: bool = False,
     progress: Callable[[int, int, str], object] | None = None,
+    device: str | None = None,
 ) -> Report:
     """Selects kernels ahead of time, and writes the decisions to `path` as a dispatch table for `load_dispatch_table`.
 
@@ -39,13 +41,18 @@ def solve(
     axis: ``{"seq_k": (1, 4096)}``. A call outside the table selects its kernel when it is made, or is refused
     with `outside_is_error`. Ctrl-C stops solving and keeps the decisions made so far. With `compile_jit`, JIT
     kernels are first compiled for `calls`, several at a time, so that they can be selected.
+
+    `device` solves for another device than that of the tensors: one of this machine (``"cuda:0"``) or a simulated one
+    (``"h100"``, …), for which nothing can be compiled. A table is loaded only where the device and the kernels are the same.
     """
     calls = list(calls)
+    if compile_jit and device is not None and _native.is_simulated(device):
+        raise ValueError(f"kernels cannot be compiled for {device}, which is not in this machine: solve without compile_jit")
     if compile_jit:
         compile_cold(calls)
     wider = [(axis, first, last) for axis, (first, last) in (ranges or {}).items()]
     text, decided, holes, cancelled = _native.solve(
-        model, _calls(calls), list(operations), wider, outside_is_error, compile_jit, progress
+        model, _calls(calls), list(operations), wider, outside_is_error, compile_jit, progress, device, other_backends(device) if device else []
     )
     _write(path, text)
     data = {
@@ -64,9 +71,17 @@ def record_decisions(on: bool = True) -> None:
     _native.record_decisions(on)
 
 
-def freeze(path: str | os.PathLike[str] | None = "layerzero.lock", calls: Iterable[Call] | None = None) -> str:
-    """Writes the decision lockfile: decisions made now for `calls`, or all recorded decisions. Returns its text."""
-    text = _native.freeze(None if calls is None else _calls(calls))
+def freeze(
+    path: str | os.PathLike[str] | None = "layerzero.lock", calls: Iterable[Call] | None = None, *, device: str | None = None
+) -> str:
+    """Writes the decision lockfile: decisions made now for `calls`, or all recorded decisions. Returns its text.
+
+    `device` decides as if the tensors of `calls` were on another device: one of this machine (``"cuda:0"``) or a simulated
+    one (``"h100"``, …), where kernels are selected by their scores without measurements.
+    """
+    if device is not None and calls is None:
+        raise ValueError("recorded decisions have a device of their own: pass calls together with device")
+    text = _native.freeze(None if calls is None else _calls(calls), device, other_backends(device) if device else [])
     _write(path, text)
     return text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from layerzero import ops
+from layerzero import _native, ops
 from layerzero._typing import Tensor
 
 _T = TypeVar("_T", bound=Tensor)
@@ -16,6 +16,24 @@ def _heads(operation: str, q: Any, k: Any, axis_q: int, axis_k: int) -> Callable
     same = q.shape[axis_q] == k.shape[axis_k]
     function: Callable[..., Any] = getattr(ops, f"attention_{'standard' if same else 'gqa'}_{operation}")
     return function
+
+
+def _layout(q: Any, k: Any) -> Literal["BSHD", "BHSD"]:
+    """The only layout in which the number of query heads is a multiple of that of key heads."""
+    is_decode = len(q.shape) == 3
+
+    def fits(axis: int) -> bool:
+        heads, kv_heads = int(q.shape[1 if is_decode else axis]), int(k.shape[axis])
+        return kv_heads > 0 and heads % kv_heads == 0
+
+    rows, heads = fits(2), fits(1)
+    if rows != heads:
+        return "BSHD" if rows else "BHSD"
+    shapes = f"q {list(q.shape)} and k {list(k.shape)}"
+    message = f"{shapes} match {'both BSHD and BHSD' if rows else 'neither BSHD nor BHSD'}: pass layout"
+    error = _native.ValidationError(message)
+    error.reasons = [_native.reason("LAYOUT_AMBIGUOUS" if rows else "SHAPE_MISMATCH", message)]
+    raise error
 
 
 def attention(
@@ -33,14 +51,14 @@ def attention(
     soft_cap: float | None = None,
     sm_scale: float | None = None,
     return_lse: bool = False,
-    layout: Literal["BSHD", "BHSD"] = "BSHD",
+    layout: Literal["BSHD", "BHSD"] | None = "BSHD",
     out: Tensor | Sequence[Tensor] | None = None,
 ) -> Any:
     """Attention over contiguous keys and values.
 
     Queries of rank 4 are a prefill, queries of rank 3 (``[batch, heads, head_dim]``) one decode step. Fewer
-    key heads than query heads mean grouped-query attention. The layout is taken from ``layout`` and never
-    inferred from sizes: ``[B, 8, 32, D]`` is valid in both.
+    key heads than query heads mean grouped-query attention. ``layout=None`` takes the layout that the numbers of heads
+    allow, and is an error if they allow both: ``[B, 8, 32, D]`` is valid in either.
     """
     rank = len(q.shape)
     if rank not in (3, 4) or len(k.shape) != 4:
@@ -48,6 +66,8 @@ def attention(
             f"attention takes q of rank 4 (prefill) or 3 (one decode step) and k of rank 4; found q of rank {rank} and k of rank "
             f"{len(k.shape)}"
         )
+    if layout is None:
+        layout = _layout(q, k)
     axis = 2 if layout == "BSHD" else 1
     if rank == 4:
         if kv_lens is not None:

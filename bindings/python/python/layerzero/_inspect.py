@@ -44,7 +44,7 @@ def which(operation: str, /, *args: Any, device: str | None = None, **keywords: 
 
     `device` answers for another device: see `explain`.
     """
-    found = _native.which(operation, device, _other_backends(device), *args, **keywords)
+    found = _native.which(operation, device, other_backends(device), *args, **keywords)
     return Plan(found["kernel_id"], found["score"], found["workspace_bytes"], tuple(found["fallbacks"]))
 
 
@@ -59,7 +59,7 @@ def explain(operation: str, /, *args: Any, device: str | None = None, **keywords
     of this machine (``"cuda:0"``) or a simulated one (``"h100"``, ``"b200"``, …). Kernels of libraries that are not
     installed are listed with the reason ``NOT_INSTALLED`` and the command that installs them.
     """
-    native = _native.explain(operation, device, _other_backends(device), *args, **keywords)
+    native = _native.explain(operation, device, other_backends(device), *args, **keywords)
     data: dict[str, Any] = native.to_dict()
     plan = data.get("plan") or {}
     rows = []
@@ -102,10 +102,10 @@ def list_kernels(
     `device` lists the kernels for another device, as in `explain`, including those of libraries that are not
     installed; for them `disabled` is the reason.
     """
-    return _native.kernels(operation, backend, device, _other_backends(device) if device else [])
+    return _native.kernels(operation, backend, device, other_backends(device) if device else [])
 
 
-def _other_backends(device: str | None) -> list[dict[str, Any]]:
+def other_backends(device: str | None) -> list[dict[str, Any]]:
     """Descriptors of backends that are not loaded: of all for another device, otherwise of those that are not installed."""
     from layerzero import backends
 

@@ -75,11 +75,14 @@ class KvCache(ABC):
 
     def _add(self, lengths: list[int], rows: Sequence[int], positions: Sequence[int], k: Any, v: Any) -> None:
         if max(lengths) > self.capacity:
-            raise ValueError(f"a sequence would have {max(lengths)} tokens, but the capacity of the cache is {self.capacity}")
+            raise self._full(max(lengths))
         self._reserve(lengths)
         self._write(rows, positions, k, v)
         # Updated last: tokens that could not be written do not count.
         self.lengths = lengths
+
+    def _full(self, tokens: int) -> Exception:
+        return ValueError(f"a sequence would have {tokens} tokens, but the capacity of the cache is {self.capacity}")
 
     @abstractmethod
     def _reserve(self, lengths: list[int]) -> None: ...
@@ -154,6 +157,12 @@ class Contiguous(_Rows):
         return int(self.k.nbytes + self.v.nbytes)
 
 
+def _exhausted(message: str) -> Exception:
+    error = _native.ValidationError(message)
+    error.reasons = [_native.reason("VIRTUAL_MEMORY_EXHAUSTED", message)]
+    return error
+
+
 class Virtual(_Rows):
     """Reserved addresses for the full capacity, and physical memory as far as the longest sequence. Every row
     is mapped as far as the longest one, because kernels read whole tiles."""
@@ -171,16 +180,23 @@ class Virtual(_Rows):
         self._step = math.lcm(chunk, self._token)
         self._row = -(-self.capacity * self._token // self._step) * self._step
         size = self.batch * self._row
-        if self.device.type == "cpu":
-            self._ranges: list[_memory.Range] = [_memory.HostRange(size, chunk) for _ in range(2)]
-        else:
-            self._ranges = [_memory.CudaRange(size, chunk, self.device.index or 0) for _ in range(2)]
+        try:
+            self._ranges: list[_memory.Range]
+            if self.device.type == "cpu":
+                self._ranges = [_memory.HostRange(size, chunk) for _ in range(2)]
+            else:
+                self._ranges = [_memory.CudaRange(size, chunk, self.device.index or 0) for _ in range(2)]
+        except (OSError, OverflowError, RuntimeError) as error:
+            raise _exhausted(f"{size} bytes of addresses on {self.device} cannot be reserved: {error}") from error
         # torch determines the device from the first mapped chunk.
         for one in self._ranges:
             one.map(0, chunk)
         self.k, self.v = (self._rows(one.tensor()) for one in self._ranges)
         self._mapped = 0
         self._reserve([1])
+
+    def _full(self, tokens: int) -> Exception:
+        return _exhausted(str(super()._full(tokens)))
 
     def _rows(self, memory: Any) -> Any:
         shape = (self.batch, self._row // self._token, self.kv_heads, self.head_dim)

@@ -312,9 +312,36 @@ def solve(
     outside_is_error: bool = False,
     compile: bool = False,
     on_progress: Callable[[int, int, str], object] | None = None,
+    device: str | None = None,
+    backends: Sequence[dict[str, Any]] = ...,
 ) -> tuple[str, int, list[tuple[str, str]], bool]: ...
 def record_decisions(on: bool) -> None: ...
-def freeze(calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] | None = None) -> str: ...
+def freeze(
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] | None = None,
+    device: str | None = None,
+    backends: Sequence[dict[str, Any]] = ...,
+) -> str: ...
+def is_simulated(name: str) -> bool: ...
+def plan_block(
+    calls: Sequence[tuple[str, dict[str, Any]]], dtypes: Sequence[str], device: str | None, backends: Sequence[dict[str, Any]]
+) -> tuple[str, str]: ...
+def run_block(
+    calls: Sequence[tuple[str, dict[str, Any]]], dtypes: Sequence[str]
+) -> tuple[Any, list[str | None], tuple[str, str] | None]: ...
+def choose_format(
+    calls: Sequence[tuple[str, str, dict[str, Any]]],
+    stored: str | None,
+    device: str | None,
+    backends: Sequence[dict[str, Any]],
+) -> tuple[str, str, bool, float]: ...
+def speculative_pair(
+    draft: tuple[str, dict[str, Any]],
+    target: tuple[str, dict[str, Any]],
+    pipeline_stages: tuple[int, int],
+    device: str | None,
+    backends: Sequence[dict[str, Any]],
+) -> tuple[str, str, float]: ...
+def speculative_tokens(batch: int) -> int: ...
 def implement_overload(
     name: str,
     function: Callable[..., Any],

@@ -74,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
 
     def other_device(one: argparse.ArgumentParser) -> None:
         group = one.add_mutually_exclusive_group()
-        group.add_argument("--device", help="answer for a device of this machine, such as cuda:0")
-        group.add_argument("--as", dest="device", metavar="PRESET", help="answer for a simulated device, such as h100")
+        group.add_argument("--device", help="a device of this machine, such as cuda:0 (default: the host)")
+        group.add_argument("--as", dest="preset", metavar="PRESET", help="a simulated device, such as h100-sxm")
 
     one = add(
         "doctor",
@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("operation", nargs="?", help="an operation; default: the calls of --calls")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--samples", type=_cli_arguments.positive_int, default=20, help="maximum number of samples per kernel (default: 20)")
-    one.add_argument("--device", help="device of the tensors, such as cuda:0; needs torch (default: the host)")
+    other_device(one)
     one.add_argument("--calls", metavar="FILE", help="measure the calls of this file, one per line: OPERATION NAME=VALUE ...")
     one.add_argument("--ray", metavar="ADDRESS", help="measure on every type of device of this Ray cluster, such as auto or 10.0.0.1:6379, and merge the results")
     one.add_argument("--output", "-o", metavar="FILE", help="with --ray: the database of the results (default: the one that this machine reads)")
@@ -129,11 +129,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--output", "-o", default="dispatch.json")
     one.add_argument("--model", default="any", help="model id stored in the table")
     one.add_argument("--range", action="append", default=[], metavar="AXIS=FIRST:LAST", help="range of sizes of an axis; may be repeated")
+    other_device(one)
     one = add("freeze", _freeze, "write the decision for a call to a lockfile")
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--output", "-o", default="layerzero.lock")
-    one.add_argument("--device", help="device of the tensors, such as cuda:0; needs torch (default: the host)")
+    other_device(one)
     one = add("compile", _compile, "compile an ONNX model, and save it for lz.load")
     one.add_argument("model", help="an ONNX file, or a compiled model that was saved")
     one.add_argument("--output", "-o", metavar="FILE", help="save the compiled model")
@@ -202,9 +203,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _ready(options: argparse.Namespace) -> Report:
     if set(options.platform or ()) - {"cpu"}:
-        # Device backends are loaded when torch is imported.
-        with contextlib.suppress(ImportError):
-            import torch  # noqa: F401
+        _import_torch()
     return lz.readiness_check(options.platform)
 
 
@@ -222,6 +221,22 @@ def _plugin(options: argparse.Namespace) -> Report:
     }
     rows = [(kernel, "not tried" if kernel in untried else "ok") for kernel in kernels]
     return Report((table(f"{backend} {version}: {compared} calls compared with the reference", ("kernel", "state"), rows),), data)
+
+
+def _import_torch() -> None:
+    """Device backends are loaded when torch is imported."""
+    with contextlib.suppress(ImportError):
+        import torch  # noqa: F401
+
+
+def _device(options: argparse.Namespace) -> str | None:
+    """The device of ``--device`` or ``--as``. Decisions for a device of this machine need the kernels of its backends."""
+    if options.preset is not None:
+        return str(options.preset)
+    device: str | None = options.device
+    if device is not None and not _native.is_simulated(device) and not device.startswith("cpu"):
+        _import_torch()
+    return device
 
 
 def _health(options: argparse.Namespace) -> Report:
@@ -303,7 +318,7 @@ def _ops(options: argparse.Namespace) -> Report:
 
 
 def _kernels(options: argparse.Namespace) -> Report:
-    kernels = lz.list_kernels(options.operation, backend=options.backend, device=options.device)
+    kernels = lz.list_kernels(options.operation, backend=options.backend, device=_device(options))
     rows = [
         (
             kernel["id"],
@@ -321,7 +336,7 @@ def _kernels(options: argparse.Namespace) -> Report:
 
 
 def _explain(options: argparse.Namespace) -> Report:
-    return lz.explain(options.operation, device=options.device, **_cli_arguments.parse(options.arguments))
+    return lz.explain(options.operation, device=_device(options), **_cli_arguments.parse(options.arguments))
 
 
 def _config(options: argparse.Namespace) -> Report:
@@ -377,8 +392,16 @@ def _tune(options: argparse.Namespace) -> Report:
         from layerzero.integrations import ray
 
         return ray.tune(calls, options.ray, samples=options.samples, output=options.output)
+    device = _device(options)
+    if device is not None and _native.is_simulated(device):
+        raise ValueError(
+            f"kernels cannot be measured on {device}, which is not in this machine; `lz explain --as {device}` lists the kernels "
+            "that can run the call there"
+        )
+    on_host = device is None or device.startswith("cpu")
     reports = [
-        lz.tune(operation, samples=options.samples, **_cli_arguments.parse(texts, options.device)) for operation, texts in calls
+        lz.tune(operation, samples=options.samples, **_cli_arguments.parse(texts, None if on_host else device))
+        for operation, texts in calls
     ]
     if len(reports) == 1 and not options.calls:
         return reports[0]
@@ -396,13 +419,14 @@ def _solve(options: argparse.Namespace) -> Report:
             raise ValueError(f"expected AXIS=FIRST:LAST, got {text!r}; for example seq_k=1:4096")
         ranges[axis] = (int(first), int(last or first))
     operations = options.operation or lz.list_operations()
-    report = lz.solve(operations=operations, path=options.output, model=options.model, ranges=ranges)
+    report = lz.solve(operations=operations, path=options.output, model=options.model, ranges=ranges, device=_device(options))
     del report.data["table"]
     return report
 
 
 def _freeze(options: argparse.Namespace) -> Report:
-    text = lz.freeze(options.output, [(options.operation, _cli_arguments.parse(options.arguments, options.device))])
+    call = (options.operation, _cli_arguments.parse(options.arguments))
+    text = lz.freeze(options.output, [call], device=_device(options))
     rows = [(line,) for line in text.splitlines()]
     return Report((table(options.output, ("decisions",), rows),), {"path": options.output, "text": text})
 

@@ -31,12 +31,30 @@ def main() -> None:
     x = torch.randn(4096, 4096, device="cuda")
     lz.ops.norm_rms(x)
     assert torch.cuda.current_stream().query()
+    # Indices that work on the current stream is still writing are waited for.
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        late = good.clone()
+        torch.cuda._sleep(100_000_000)
+        late += 10
+        try:
+            lz.ops.embedding_lookup(table, late)
+        except lz.ValidationError as error:
+            assert error.reasons[0].code == "INDEX_OUT_OF_RANGE", error
+        else:
+            raise AssertionError("an index that was written late was not found")
+    torch.cuda.synchronize()
     # Inside a capture nothing is read or synchronized.
-    stream = lz.prepare_capture([("norm.rms", {"x": x})])
+    calls = [("norm.rms", {"x": x}), ("embedding.lookup", {"table": table, "ids": good})]
+    stream = lz.prepare_capture(calls)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         lz.ops.norm_rms(x)
+        rows = lz.ops.embedding_lookup(table, good)
     graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(rows, table[good.long()])
     print("debug: ok")
 
 

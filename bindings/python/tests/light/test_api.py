@@ -41,6 +41,19 @@ def test_attention_selects_the_operation_and_never_infers_the_layout(kv_heads, c
     np.testing.assert_allclose(step, softmax_attention(q[:, -1:], k, v, True)[:, 0], rtol=1e-4, atol=1e-5)
 
 
+def test_a_layout_is_taken_from_the_number_of_heads_only_if_it_is_the_only_one():
+    q, k = random(1, 5, 8, 16), random(1, 7, 2, 16)
+    np.testing.assert_array_equal(lz.attention(q, k, k, layout=None), lz.attention(q, k, k))
+    swapped = (np.ascontiguousarray(one.swapaxes(1, 2)) for one in (q, k))
+    q, k = swapped
+    np.testing.assert_array_equal(lz.attention(q, k, k, layout=None), lz.attention(q, k, k, layout="BHSD"))
+    for shapes, code in (((1, 8, 32, 16), (1, 8, 32, 16)), "LAYOUT_AMBIGUOUS"), (((1, 3, 5, 16), (1, 2, 2, 16)), "SHAPE_MISMATCH"):
+        q, k = (random(*shape) for shape in shapes)
+        with pytest.raises(lz.ValidationError, match="pass layout") as error:
+            lz.attention(q, k, k, layout=None)
+        assert [reason.code for reason in error.value.reasons] == [code]
+
+
 def test_attention_refuses_arguments_that_do_not_apply():
     q, k = random(2, 4, 8), random(2, 5, 4, 8)
     with pytest.raises(ValueError, match="mask cannot be used in a decode step"):
@@ -248,7 +261,7 @@ def test_completion_lists_every_command(capsys):
     [
         ("lz do", {"doctor"}),
         ("lz tune norm.", {"norm.ada", "norm.group", "norm.layer", "norm.rms", "norm.rms.add"}),
-        ("lz freeze -", {"-h", "--help", "--json", "--output", "-o", "--device"}),
+        ("lz freeze -", {"-h", "--help", "--json", "--output", "-o", "--device", "--as"}),
         ("lz perfdb ex", {"export"}),
         ("lz nothing --", set()),
     ],

@@ -45,6 +45,24 @@ def state(name):
     return found[name]
 
 
+def registered(name):
+    """What the engine reports of a backend, with the reason code."""
+    return next(one for one in lz._native.backends() if one["name"] == name)
+
+
+def test_a_build_for_another_cuda_runtime_is_disabled(monkeypatch):
+    backend = next(one for one in backends.BACKENDS if one.name == "apex")
+    monkeypatch.setattr(backends, "_cuda_of_torch", lambda: 13)
+    try:
+        assert backends._disable_in_conflict(backend, "0.1+cu12", ())
+        assert "RUNTIME_VERSION_UNSUPPORTED" in registered("apex")["reason"]
+        assert backends._disable_in_conflict(backend, "0.1", (12, 13))
+        assert "BACKEND_ABI_MISMATCH" in registered("apex")["reason"]
+    finally:
+        lz.unregister_backend("apex")
+        backends._STATES.pop("apex", None)
+
+
 def test_working_entry_point_backend_is_loaded(install):
     install("goodone", f"DESCRIPTORS = [{DESCRIPTOR.replace('NAME', 'goodone')!r}]\nKERNELS = {{'goodone.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
     assert "goodone" in lz.load_backends()
@@ -54,19 +72,20 @@ def test_working_entry_point_backend_is_loaded(install):
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "reason"),
+    ("name", "code", "reason", "reason_code"),
     [
-        ("raisesone", "raise RuntimeError('the driver is too old')", "the driver is too old"),
-        ("crashesone", "import ctypes; ctypes.string_at(0)", "SIGSEGV"),
-        ("hangsone", "import time; time.sleep(60)", "takes longer than"),
+        ("raisesone", "raise RuntimeError('the driver is too old')", "the driver is too old", "BACKEND_IMPORT_FAILED"),
+        ("crashesone", "import ctypes; ctypes.string_at(0)", "SIGSEGV", "BACKEND_IMPORT_FAILED"),
+        ("hangsone", "import time; time.sleep(60)", "takes longer than", "BACKEND_TIMEOUT"),
     ],
 )
-def test_backend_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypatch, name, code, reason):
+def test_backend_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypatch, name, code, reason, reason_code):
     monkeypatch.setattr(_probe, "SECONDS", 2.0)
     install(name, code)
     assert name not in lz.load_backends(name)
     found = state(name)
     assert found["available"] is False and reason in found["reason"] and f"--force-reinstall {name}" in found["reason"]
+    assert reason_code in registered(name)["reason"]
     assert f"{name}_backend" not in sys.modules
     # Probe results are cached by version: the library is not probed twice.
     monkeypatch.setattr(_probe, "_try", lambda *about: pytest.fail("it was probed again"))
@@ -78,6 +97,7 @@ def test_backend_with_an_invalid_descriptor_is_disabled(install):
     lz.load_backends("wrongone")
     found = state("wrongone")
     assert found["available"] is False and "layouts" in found["reason"]
+    assert "BACKEND_ERROR" in registered("wrongone")["reason"]
     assert lz.list_kernels("norm.rms", backend="reference")
 
 

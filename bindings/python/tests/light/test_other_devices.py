@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import layerzero as lz
+from layerzero.cli import main
 
 
 def codes(explanation):
@@ -41,7 +42,9 @@ def test_libraries_that_are_not_installed_are_listed_with_the_command(without_li
     assert all("NOT_INSTALLED" in found or "PLATFORM_MISMATCH" in found for found in codes(explanation).values())
 
 
-def test_installed_libraries_count_as_available(monkeypatch):
+@pytest.fixture
+def with_torch(monkeypatch):
+    """As on a machine on which torch is installed."""
     from layerzero import backends
 
     monkeypatch.setattr(backends, "_version", lambda distribution: "2.15.0" if distribution == "torch" else None)
@@ -49,9 +52,18 @@ def test_installed_libraries_count_as_available(monkeypatch):
     # Kernels of loaded backends stay registered.
     loaded = {name: state for name, state in backends._STATES.items() if state.state in ("ok", "problem")}
     monkeypatch.setattr(backends, "_STATES", loaded)
+
+
+def test_installed_libraries_count_as_available(with_torch):
     plan = lz.which("norm.rms", bf16(4, 64), bf16(64), device="h100")
     assert plan.kernel_id.startswith("torch.")
     assert {one["platform"] for one in lz.list_kernels("norm.rms", device="h100")} == {"cuda"}
+
+
+def test_disabled_backends_are_listed_with_the_variable(with_torch, monkeypatch):
+    monkeypatch.setenv("LAYERZERO_BACKENDS", "none")
+    found = codes(lz.explain("norm.rms", bf16(4, 64), bf16(64), device="h100"))
+    assert "BACKEND_DISABLED" in found["torch.cuda.norm.rms"]
 
 
 def test_a_call_on_the_host_lists_missing_libraries_of_the_host_only(without_libraries):
@@ -103,3 +115,54 @@ def test_command_line_answers_for_other_devices():
     command = [sys.executable, "-m", "layerzero", "kernels", "norm.rms", "--as", "h100", "--json"]
     kernels = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["kernels"]
     assert kernels and {one["platform"] for one in kernels} == {"cuda"}
+
+
+def answer(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_tables_are_solved_for_simulated_devices(with_torch, capsys, tmp_path):
+    path = tmp_path / "h100.json"
+    solved = answer(capsys, "solve", "norm.rms", "tokenize.encode", "--as", "h100-sxm", "-o", str(path))
+    assert solved["decided"] > 0
+    assert {"operation": "tokenize.encode", "why": "its texts are on the host"} in solved["holes"]
+    text = path.read_text()
+    assert json.loads(text)["hardware_signature"].startswith("cuda_sm90") and '"torch.' in text and '"cpu.' not in text
+    # The table is for another device than this machine has.
+    with pytest.raises(lz.ConfigurationError, match="TABLE_HARDWARE_MISMATCH"):
+        lz.load_dispatch_table(path)
+    with pytest.raises(ValueError, match="cannot be compiled for h100"):
+        lz.solve(operations=["norm.rms"], device="h100", compile_jit=True)
+
+
+def test_tables_for_a_device_of_this_machine_can_be_loaded(capsys, tmp_path):
+    path = tmp_path / "cpu.json"
+    assert answer(capsys, "solve", "activation.relu", "--device", "cpu:0", "-o", str(path))["decided"] > 0
+    assert "activation.relu" in lz.load_dispatch_table(path).data["operations"]
+
+
+def test_lockfiles_are_written_for_simulated_devices(with_torch, capsys, tmp_path):
+    path = tmp_path / "layerzero.lock"
+    answer(capsys, "freeze", "norm.rms", "x=bf16[4,64]", "weight=bf16[64]", "--as", "h100", "-o", str(path))
+    text = path.read_text()
+    selected = lz.which("norm.rms", bf16(4, 64), bf16(64), device="h100").kernel_id
+    assert selected in text and "cuda_sm90" in text
+    with pytest.raises(ValueError, match="pass calls together with device"):
+        lz.freeze(path, device="h100")
+
+
+def test_kernels_are_not_measured_on_simulated_devices(capsys):
+    for option in ("--as", "--device"):
+        assert main(["tune", "norm.rms", "x=f32[4,64]", option, "b200"]) == 1
+        assert "cannot be measured on b200" in capsys.readouterr().err
+    assert answer(capsys, "tune", "norm.rms", "x=f32[4,64]", "--device", "cpu", "--samples", "2")["kept"]
+
+
+@pytest.mark.parametrize("command", ["explain", "kernels", "tune", "solve", "freeze"])
+def test_every_command_names_the_devices_that_exist(command, capsys):
+    call = ["x=f32[4,64]"] if command in ("explain", "tune", "freeze") else []
+    for option in ("--device", "--as"):
+        assert main([command, "norm.rms", *call, option, "tpu"]) == 1
+        shown = capsys.readouterr().err
+        assert "unknown device preset `tpu`" in shown and "cpu:0" in shown

@@ -214,9 +214,12 @@ for eps in (kernels.BUS, kernels.EXIT, kernels.KILL):
     assert is_right(0)
     reason = fails(eps)
     print(reason.code, reason.message)
+metrics = lz.metrics()
+print(metrics["worker_restarts"], metrics["ipc_latency"]["count"] >= 3, "lz_ipc_latency_seconds_count" in lz.metrics_text())
 """,
         tmp_path,
     )
+    assert lines.pop() == "2 True True", "after the first two crashes, a call restarted the worker"
     for line, part in zip(lines, ["signal 7 (SIGBUS)", "exit code 3", "signal 9 (SIGKILL)"], strict=True):
         assert line.startswith("WORKER_CRASHED") and part in line, line
     assert "OOM killer" in lines[2]

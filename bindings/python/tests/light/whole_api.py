@@ -62,6 +62,16 @@ def fleets() -> None:
     print(difference, merged)
 
 
+def together(x: Array, w: Array) -> None:
+    block: list[tuple[str, dict[str, Any]]] = [("norm.rms", {"x": x, "weight": w}), ("activation.silu", {})]
+    planned: lz.BlockPlan = lz.plan_block(block, dtypes=["bfloat16"], device="h100")
+    run: lz.BlockRun = lz.run_block(block)
+    choice: lz.FormatChoice = lz.choose_format({"int8": ("quantize", {"x": x, "format": "int8"})}, stored="int8")
+    pair: lz.SpeculativePair = lz.speculative_pair(block[0], block[0], pipeline_stages=(1, 1))
+    tokens: int = lz.speculative_tokens(8)
+    print(planned.data, run.outputs, run.kernels, run.plan, choice.format, choice.requantize, pair.draft, pair.target, tokens)
+
+
 def telemetry() -> None:
     counters: dict[str, Any] = lz.metrics()
     text: str = lz.metrics_text()

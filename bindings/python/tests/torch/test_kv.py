@@ -92,6 +92,16 @@ def test_contiguous_and_paged_strategies_copy_or_allocate_pages():
     assert paged.table() is not table
 
 
+def test_addresses_that_are_exhausted_have_a_reason():
+    cache = lz.kv_cache("virtual", **SHAPE)
+    with pytest.raises(lz.ValidationError, match="capacity of the cache is 400") as error:
+        cache.extend(0, *tokens(401, torch.Generator()))
+    assert [reason.code for reason in error.value.reasons] == ["VIRTUAL_MEMORY_EXHAUSTED"]
+    with pytest.raises(lz.ValidationError, match="cannot be reserved") as error:
+        lz.kv_cache("virtual", **{**SHAPE, "capacity": 1 << 50})
+    assert [reason.code for reason in error.value.reasons] == ["VIRTUAL_MEMORY_EXHAUSTED"]
+
+
 def test_invalid_arguments_are_refused():
     cache = lz.kv_cache("paged", **SHAPE)
     with pytest.raises(ValueError, match="capacity of the cache is 400"):

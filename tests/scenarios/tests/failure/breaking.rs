@@ -138,7 +138,7 @@ fn a_workspace_larger_than_declared_is_rejected() {
     assert_eq!(Norm::rows(4).serve(&engine).unwrap(), "good.x");
     engine.unregister_backend("good");
     let error = Norm::rows(4).serve(&engine).unwrap_err();
-    assert_eq!(codes(&error), [ReasonCode::MemoryHeadroomExceeded], "{error}");
+    assert_eq!(codes(&error), [ReasonCode::WorkspaceTooSmall], "{error}");
 }
 
 /// Invalid input detected inside a kernel: the call fails, and the kernel's health is unaffected.

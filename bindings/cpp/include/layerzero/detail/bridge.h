@@ -956,6 +956,7 @@ std::size_t align_of() {
 
 namespace lz {
   namespace bridge {
+    struct Calls;
     struct Engine;
     struct Failure;
     struct ModelHandle;
@@ -968,6 +969,20 @@ namespace lz {
 
 namespace lz {
 namespace bridge {
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$Calls
+#define CXXBRIDGE1_STRUCT_lz$bridge$Calls
+struct Calls final : public ::rust::Opaque {
+  ~Calls() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$Calls
+
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$Engine
 #define CXXBRIDGE1_STRUCT_lz$bridge$Engine
 struct Engine final : public ::rust::Opaque {
@@ -1177,6 +1192,20 @@ void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) 
 void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 ::rust::Vec<::lz::bridge::TableInfo> engine_tables(::lz::bridge::Engine const &engine) noexcept;
+
+::rust::Box<::lz::bridge::Calls> calls_new() noexcept;
+
+::std::size_t calls_outputs(::lz::bridge::Calls const &calls) noexcept;
+
+::lz::bridge::Failure *engine_plan_block(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::lz::bridge::BlockInfo &plan) noexcept;
+
+::lz::bridge::Failure *engine_run_block(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::lz_output *outputs, ::lz::bridge::BlockInfo &run) noexcept;
+
+::lz::bridge::Failure *engine_choose_format(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::rust::Slice<::rust::Str const> formats, ::rust::Str stored, ::lz::bridge::FormatInfo &choice) noexcept;
+
+::lz::bridge::Failure *engine_speculative_pair(::lz::bridge::Engine const &engine, ::lz::bridge::Calls &calls, ::std::uint32_t draft_stages, ::std::uint32_t target_stages, ::lz::bridge::PairInfo &pair) noexcept;
+
+::std::uint32_t engine_speculative_tokens(::lz::bridge::Engine const &engine, ::std::uint32_t batch) noexcept;
 
 ::rust::Box<::lz::bridge::ServerHandle> server_new() noexcept;
 

@@ -99,7 +99,8 @@ def states() -> list[State]:
 def described(*, installed: bool) -> list[dict[str, Any]]:
     """Descriptors of built-in backends that are not loaded, for questions about selection: those that are not installed
     and, with `installed`, those that are."""
-    if os.environ.get("LAYERZERO_BACKENDS") == "none":
+    is_disabled = os.environ.get("LAYERZERO_BACKENDS") == "none"
+    if is_disabled and not installed:
         return []
     found = []
     for backend in BACKENDS:
@@ -109,10 +110,14 @@ def described(*, installed: bool) -> list[dict[str, Any]]:
         is_installed = _version(backend.distribution) is not None and _exists(backend.module)
         if is_installed and not installed:
             continue
-        missing = None if is_installed else f"{backend.name} is not installed: pip install {backend.distribution}"
+        code, missing = "NOT_INSTALLED", None
+        if not is_installed:
+            missing = f"{backend.name} is not installed: pip install {backend.distribution}"
+        elif is_disabled:
+            code, missing = "BACKEND_DISABLED", f"LAYERZERO_BACKENDS=none disables {backend.name}"
         for name in backend.descriptors:
             text = (Path(__file__).parent / name).read_text(encoding="utf-8")
-            found.append({"path": name, "text": text, "reference": backend.reference, "missing": missing})
+            found.append({"path": name, "text": text, "reference": backend.reference, "missing": missing, "code": code})
     return found
 
 
@@ -157,7 +162,7 @@ def _load_built_in(backend: Backend, probe_again: bool) -> None:
     if backend.module not in sys.modules or backend.check:
         found = _probe.probe(backend.module, version, again=probe_again, check=backend.check, after=backend.after)
         if found.problem:
-            _disable(backend, version, found.problem, _repair(backend.distribution))
+            _disable(backend, version, found.problem, _repair(backend.distribution), found.code)
             return
         if _disable_in_conflict(backend, version, found.cuda):
             return
@@ -178,7 +183,7 @@ def _load_built_in(backend: Backend, probe_again: bool) -> None:
             registered += _native.register_descriptor(name, text, functions, compiler, reference=backend.reference)
     except Exception as error:
         _native.unregister_backend(backend.name)
-        _disable(backend, version, _first_lines(error), _repair(backend.distribution))
+        _disable(backend, version, _first_lines(error), _repair(backend.distribution), "BACKEND_ERROR")
         return
     _STATES[backend.name] = State(
         backend.name, "ok", version, None, None, backend.verified, tuple(sorted({id for id, _ in registered}))
@@ -212,7 +217,9 @@ def _disable_in_conflict(backend: Backend, version: str, probed: tuple[int, ...]
     conflict = _cuda_conflict(version, probed)
     if not conflict or not (_is_set("check_at_load") and _is_set("fail_on_incompatible")):
         return False
-    _disable(backend, version, conflict, f"install a build of {backend.distribution} for the CUDA of torch", "BACKEND_ABI_MISMATCH")
+    # Two runtimes in one process are an ABI conflict; before that, the version that the build states decides.
+    code = "BACKEND_ABI_MISMATCH" if len(probed) > 1 else "RUNTIME_VERSION_UNSUPPORTED"
+    _disable(backend, version, conflict, f"install a build of {backend.distribution} for the CUDA of torch", code)
     return True
 
 
@@ -346,9 +353,9 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
             reason = f"the entry point {entry.name!r} has the reserved name of a LayerZero backend"
             _note(described._replace(name=shown), "problem", version, reason, f"rename it, or pip uninstall {distribution}")
             continue
-        reason = "" if entry.module in sys.modules else _probe.probe(entry.module, version, again=probe_again).problem
-        if reason:
-            _disable(described, version, reason, _repair(distribution))
+        found = _probe.ProbeResult("") if entry.module in sys.modules else _probe.probe(entry.module, version, again=probe_again)
+        if found.problem:
+            _disable(described, version, found.problem, _repair(distribution), found.code)
             continue
         try:
             loaded: Any = entry.load()
@@ -358,7 +365,7 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
                 registered += _native.register_descriptor(f"{entry.name} ({distribution})", text, dict(kernels), entry_point=entry.name)
         except Exception as error:
             _native.unregister_backend(entry.name)
-            _disable(described, version, _first_lines(error), _repair(distribution))
+            _disable(described, version, _first_lines(error), _repair(distribution), "BACKEND_ERROR")
             continue
         verified = tuple(getattr(loaded, "VERIFIED", ()))
         ids = tuple(sorted({id for id, _ in registered}))

@@ -44,12 +44,18 @@ class ProbeResult(NamedTuple):
     problem: str
     # Major versions of the CUDA runtimes that were loaded in the process.
     cuda: tuple[int, ...] = ()
+    # The reason code of the problem.
+    code: str = "BACKEND_IMPORT_FAILED"
 
 
 def known(module: str, version: str) -> ProbeResult | None:
     """The cached result; `None` if the library was not probed yet."""
     cached = _answers().get(_key(module, version))
-    return None if cached is None else ProbeResult(str(cached.get("problem", "")), tuple(cached.get("cuda", ())))
+    if cached is None:
+        return None
+    # Results of older versions have no code.
+    code = str(cached.get("code", "BACKEND_IMPORT_FAILED"))
+    return ProbeResult(str(cached.get("problem", "")), tuple(cached.get("cuda", ())), code)
 
 
 def probe(module: str, version: str, *, again: bool = False, check: str = "", after: str | None = None) -> ProbeResult:
@@ -107,7 +113,7 @@ def _try(module: str, check: str, after: str | None) -> ProbeResult:
             env={**os.environ, "LAYERZERO_BACKENDS": "none"},
         )
     except subprocess.TimeoutExpired:
-        return ProbeResult(f"importing {module} takes longer than {SECONDS:g} s")
+        return ProbeResult(f"importing {module} takes longer than {SECONDS:g} s", code="BACKEND_TIMEOUT")
     except OSError as error:
         return ProbeResult(f"cannot start a process to import {module}: {error}")
     if done.returncode == 0:

@@ -1,0 +1,160 @@
+"""Blocks of operations, quantization formats, and pairs of draft and target models."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+
+import layerzero as lz
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(4, 32)).astype(np.float32)
+WEIGHT = RANDOM.normal(size=32).astype(np.float32)
+MATRIX = RANDOM.normal(size=(16, 32)).astype(np.float32)
+BLOCK = [("norm.rms", {"x": X, "weight": WEIGHT}), ("mlp.linear", {"weight": MATRIX}), ("activation.silu", {})]
+
+
+@contextlib.contextmanager
+def settings(**values):
+    """Changes settings for a block; dots are written as two underscores."""
+    before = {}
+    for name, value in values.items():
+        key = name.replace("__", ".")
+        before[key] = lz.config()[key].value
+        lz.configure({key: value})
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            with contextlib.suppress(json.JSONDecodeError):
+                value = json.loads(value)
+            lz.configure({key: value})
+
+
+def codes(error):
+    return {reason.code for reason in error.value.reasons}
+
+
+def each():
+    """The result of calling each operation."""
+    return lz.ops.activation_silu(lz.ops.mlp_linear(lz.ops.norm_rms(X, WEIGHT), MATRIX))
+
+
+def test_a_block_is_planned_jointly():
+    plan = lz.plan_block(BLOCK)
+    steps = plan.data["joint"]["steps"]
+    assert [name for step in steps for name in step["operations"]] == [name for name, _ in BLOCK]
+    assert plan.data["joint"]["total"] <= plan.data["greedy"]["total"]
+    assert steps[0]["kernel"] in str(plan) and "3 operations" in str(plan)
+    with lz.disabled():
+        kernels = [step["kernel"] for step in lz.plan_block(BLOCK).data["joint"]["steps"]]
+    assert kernels == [f"reference.{name}" for name, _ in BLOCK]
+
+
+def test_a_block_returns_what_the_calls_return():
+    run = lz.run_block(BLOCK)
+    np.testing.assert_allclose(run.outputs, each(), rtol=1e-5, atol=1e-6)
+    assert run.plan is None and run.kernels == (None, None, None)
+    with settings(plan_mode=True):
+        planned = lz.run_block(BLOCK)
+    np.testing.assert_allclose(planned.outputs, each(), rtol=1e-5, atol=1e-6)
+    kernels = [step["kernel"] for step in planned.plan.data["joint"]["steps"] for _ in step["operations"]]
+    assert list(planned.kernels) == kernels
+
+
+def test_kernels_written_in_python_do_not_run_in_a_block():
+    @lz.register_kernel(operation="activation.silu", id="mine.silu", backend="mine", priority=100)
+    def silu(x, *, alpha):
+        raise AssertionError("this kernel needs objects that a block does not have")
+
+    try:
+        assert lz.which("activation.silu", X).kernel_id == "mine.silu"
+        with settings(plan_mode=True):
+            run = lz.run_block(BLOCK)
+        assert None not in run.kernels and "mine.silu" not in run.kernels
+    finally:
+        lz.unregister_backend("mine")
+    np.testing.assert_allclose(run.outputs, each(), rtol=1e-5, atol=1e-6)
+
+
+def test_other_dtypes_between_operations_must_be_allowed():
+    takes = {step["takes"] for step in lz.plan_block(BLOCK).data["joint"]["steps"]}
+    assert takes == {"f32"}
+    assert lz.plan_block(BLOCK, dtypes=["bfloat16"]).data["joint"]["steps"]
+    with pytest.raises(ValueError, match="unknown dtype `float7`"):
+        lz.plan_block(BLOCK, dtypes=["float7"])
+
+
+def test_a_block_is_planned_for_another_device(monkeypatch):
+    from layerzero import backends
+
+    monkeypatch.setattr(backends, "_version", lambda distribution: "2.15.0" if distribution == "torch" else None)
+    monkeypatch.setattr(backends, "_exists", lambda module: True)
+    loaded = {name: state for name, state in backends._STATES.items() if state.state in ("ok", "problem")}
+    monkeypatch.setattr(backends, "_STATES", loaded)
+    kernels = [step["kernel"] for step in lz.plan_block(BLOCK, device="h100").data["joint"]["steps"]]
+    assert kernels and all(kernel.startswith("torch.") for kernel in kernels)
+
+
+def test_invalid_blocks_are_refused():
+    with pytest.raises(ValueError, match="at least one call"):
+        lz.run_block([])
+    with pytest.raises(ValueError, match="remove out="):
+        lz.run_block([("activation.silu", {"x": X, "out": X})])
+    with pytest.raises(KeyError, match="unknown operation"):
+        lz.plan_block([("activation.silo", {"x": X})])
+    with pytest.raises(lz.ValidationError) as error:
+        lz.run_block([("norm.rms", {"x": X, "weight": WEIGHT[:3]})])
+    assert codes(error) == {"AXIS_MISMATCH"}
+    read_only = X.copy()
+    read_only.flags.writeable = False
+    assert lz.run_block([("activation.silu", {"x": read_only})]).outputs.shape == X.shape
+
+
+def formats(*names):
+    return {name: ("quantize", {"x": X, "format": name, "granularity": "block"}) for name in names}
+
+
+def test_formats_are_selected_by_accuracy_and_speed():
+    choice = lz.choose_format(formats("mxfp4", "int8"))
+    assert choice.format == "int8" and not choice.requantize
+    assert choice.kernel_id == lz.which("quantize", X, format="int8", granularity="block").kernel_id
+    with settings(quant_formats__allow_format_fallback=False):
+        assert lz.choose_format(formats("mxfp4", "int8")).format == "mxfp4"
+    with settings(quant_formats__max_accuracy_drop_percent=1.0), pytest.raises(lz.NoKernelFoundError) as error:
+        lz.choose_format(formats("mxfp4"))
+    assert codes(error) == {"QUANT_ACCURACY_THRESHOLD_EXCEEDED"}
+    with pytest.raises(lz.NoKernelFoundError) as error:
+        lz.choose_format(formats("int8"), stored="int4")
+    assert codes(error) == {"REQUANTIZATION_REQUIRED"}
+    with settings(quant_formats__requantization_enabled=True):
+        assert lz.choose_format(formats("int8"), stored="int4").requantize
+
+
+def decode(heads):
+    q = np.zeros((1, heads, 16), np.float32)
+    cache = np.zeros((1, 8, heads, 16), np.float32)
+    return ("attention.standard.decode", {"q": q, "k": cache, "v": cache})
+
+
+def test_draft_and_target_are_selected_together():
+    pair = lz.speculative_pair(decode(2), decode(4))
+    assert pair.draft == lz.which(decode(2)[0], **decode(2)[1]).kernel_id
+    assert pair.target == lz.which(decode(4)[0], **decode(4)[1]).kernel_id
+    assert lz.speculative_pair(decode(2), decode(4)) == pair, "from the cache"
+    with pytest.raises(lz.ValidationError) as error:
+        lz.speculative_pair(decode(2), decode(4), pipeline_stages=(1, 2))
+    assert codes(error) == {"SPEC_DECODE_PP_INCOMPATIBLE"}
+    with settings(speculative_decoding__algorithm="eagle"), pytest.raises(lz.NoKernelFoundError) as error:
+        lz.speculative_pair(decode(2), decode(4))
+    assert "SPEC_DECODE_ALGORITHM_UNSUPPORTED" in codes(error)
+    with settings(speculative_decoding__draft_tp_size=4), pytest.raises(lz.ValidationError) as error:
+        lz.speculative_pair(decode(2), decode(4))
+    assert codes(error) == {"SPEC_DECODE_DRAFT_TP_CONSTRAINT"}
+
+
+def test_the_number_of_drafted_tokens_depends_on_the_batch():
+    assert [lz.speculative_tokens(batch) for batch in (1, 16, 1000)] == [5, 2, 1]
+    with settings(speculative_decoding__num_speculative_tokens=8, speculative_decoding__adaptive_speculation=False):
+        assert lz.speculative_tokens(1000) == 8
