@@ -23,8 +23,9 @@ pub mod ffi {
         reasons: Vec<Reason>,
     }
 
-    /// What would be run, and why.
+    /// What would be run, and why. If `calls` is the address of a `Calls`, the call is only added to it.
     struct Explanation {
+        calls: usize,
         kernel: String,
         fallbacks: Vec<String>,
         transforms: Vec<String>,
@@ -243,6 +244,31 @@ pub mod ffi {
     }
 
     impl Vec<CanaryInfo> {}
+    /// The plan of a block, and how many outputs its run produced. `kernels` has the kernel of each operation as planned.
+    struct BlockInfo {
+        kernels: Vec<String>,
+        cost: f64,
+        saved: f64,
+        text: String,
+        json: String,
+        outputs: u64,
+    }
+
+    /// The selected quantization format.
+    struct FormatInfo {
+        format: String,
+        kernel: String,
+        requantize: bool,
+        points: f64,
+    }
+
+    /// The kernels of a draft model and its target.
+    struct PairInfo {
+        draft: String,
+        target: String,
+        score: f64,
+    }
+
     impl Vec<CircuitInfo> {}
     impl Vec<ConfigEntry> {}
     impl Vec<KernelInfo> {}

@@ -3,6 +3,7 @@
 #![allow(clippy::all, missing_docs, clippy::undocumented_unsafe_blocks, reason = "what cxx makes of the declarations")]
 
 use crate::api::*;
+use crate::block::*;
 use crate::call::*;
 use crate::engine::*;
 use crate::health::*;
@@ -74,6 +75,7 @@ use super::tokenize_encode::{tokenize_encode, tokenize_encode_explain};
 #[cxx::bridge(namespace = "lz::bridge")]
 pub mod ffi {
     extern "Rust" {
+        type Calls;
         type Engine;
         type Failure;
         type ModelHandle;
@@ -169,6 +171,31 @@ pub mod ffi {
         fn engine_unload_tables(engine: &Engine);
         fn engine_tables(engine: &Engine) -> Vec<TableInfo>;
 
+        fn calls_new() -> Box<Calls>;
+        fn calls_outputs(calls: &Calls) -> usize;
+        unsafe fn engine_plan_block(engine: &Engine, calls: &mut Calls, plan: &mut BlockInfo) -> *mut Failure;
+        unsafe fn engine_run_block(
+            engine: &Engine,
+            calls: &mut Calls,
+            outputs: *mut Output,
+            run: &mut BlockInfo,
+        ) -> *mut Failure;
+        unsafe fn engine_choose_format(
+            engine: &Engine,
+            calls: &mut Calls,
+            formats: &[&str],
+            stored: &str,
+            choice: &mut FormatInfo,
+        ) -> *mut Failure;
+        unsafe fn engine_speculative_pair(
+            engine: &Engine,
+            calls: &mut Calls,
+            draft_stages: u32,
+            target_stages: u32,
+            pair: &mut PairInfo,
+        ) -> *mut Failure;
+        fn engine_speculative_tokens(engine: &Engine, batch: u32) -> u32;
+
         fn server_new() -> Box<ServerHandle>;
         fn server_start(server: &mut ServerHandle, engine: &Engine, port: u16) -> *mut Failure;
         fn server_url(server: &ServerHandle) -> String;
@@ -248,6 +275,9 @@ pub mod ffi {
         type CheckInfo = crate::data::CheckInfo;
         type ReadinessInfo = crate::data::ReadinessInfo;
         type ConfigChange = crate::data::ConfigChange;
+        type BlockInfo = crate::data::BlockInfo;
+        type FormatInfo = crate::data::FormatInfo;
+        type PairInfo = crate::data::PairInfo;
         #[namespace = ""]
         #[cxx_name = "lz_output"]
         type Output = lz_plugin::abi::Output;

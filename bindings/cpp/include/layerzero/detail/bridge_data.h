@@ -821,6 +821,9 @@ namespace lz {
     struct CheckInfo;
     struct ReadinessInfo;
     struct ConfigChange;
+    struct BlockInfo;
+    struct FormatInfo;
+    struct PairInfo;
   }
 }
 
@@ -857,8 +860,9 @@ struct Candidate final {
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$Explanation
 #define CXXBRIDGE1_STRUCT_lz$bridge$Explanation
-// What would be run, and why.
+// What would be run, and why. If `calls` is the address of a `Calls`, the call is only added to it.
 struct Explanation final {
+  ::std::size_t calls CXX_DEFAULT_VALUE(0);
   ::rust::String kernel;
   ::rust::Vec<::rust::String> fallbacks;
   ::rust::Vec<::rust::String> transforms;
@@ -1185,6 +1189,46 @@ struct ConfigChange final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$ConfigChange
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$BlockInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$BlockInfo
+// The plan of a block, and how many outputs its run produced. `kernels` has the kernel of each operation as planned.
+struct BlockInfo final {
+  ::rust::Vec<::rust::String> kernels;
+  double cost CXX_DEFAULT_VALUE(0);
+  double saved CXX_DEFAULT_VALUE(0);
+  ::rust::String text;
+  ::rust::String json;
+  ::std::uint64_t outputs CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$BlockInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$FormatInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$FormatInfo
+// The selected quantization format.
+struct FormatInfo final {
+  ::rust::String format;
+  ::rust::String kernel;
+  bool requantize CXX_DEFAULT_VALUE(false);
+  double points CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$FormatInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$PairInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$PairInfo
+// The kernels of a draft model and its target.
+struct PairInfo final {
+  ::rust::String draft;
+  ::rust::String target;
+  double score CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$PairInfo
 } // namespace bridge
 } // namespace lz
 
