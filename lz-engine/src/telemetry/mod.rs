@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) use metrics::Metrics;
 pub use metrics::{
-    BOUNDS_NS, CallCount, CanaryCalls, CircuitTransition, FailureCounts, FallbackCount, Histogram, HistogramSnapshot,
-    HitsByLevel, KernelLatency, MetricsSnapshot, OperationRegret, ValidationErrors,
+    BOUNDS_NS, CallCount, CanaryCalls, CircuitTransition, FailureCounts, FallbackCount, Histogram,
+    HistogramSnapshot, HitsByLevel, KernelLatency, MetricsSnapshot, OperationRegret, ValidationErrors,
 };
 pub use prometheus::render as prometheus_text;
 pub use rate_limit::RateLimiter;
