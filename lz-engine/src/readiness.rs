@@ -147,7 +147,9 @@ fn backends(registry: &Registry) -> Check {
 
 /// Kernels that wait for their compilation are not selected yet; those whose compilation failed are not selected at all.
 fn compilation(snapshot: &Snapshot) -> Check {
-    let Some(jit) = &snapshot.jit else { return check("compilation", &[], "no kernel compiles on first use") };
+    let Some(jit) = &snapshot.jit else {
+        return check("compilation", &[], "no kernel compiles on first use");
+    };
     let state = jit.compilation_state();
     let mut problems = Vec::new();
     if state.waiting > 0 {
@@ -178,7 +180,8 @@ fn capture(snapshot: &Snapshot, platforms: &[Platform], is_served: &dyn Fn(&str)
             let first = own.next();
             is_served(&operation.name) && first.is_some_and(|first| !is_safe(first) && !own.any(is_safe))
         };
-        unsafe_operations.extend(registry.operations().filter(lacks).map(|operation| operation.name.as_ref()));
+        unsafe_operations
+            .extend(registry.operations().filter(lacks).map(|operation| operation.name.as_ref()));
     }
     let names: Vec<&str> = unsafe_operations.into_iter().collect();
     let found = format!("operations without a graph-safe kernel: {}", names.join(", "));

@@ -48,7 +48,11 @@ pub fn engine_reload_plugin(
             version: loaded.version,
             kernels: loaded.kernels,
             runs_in: loaded.runs_in.unwrap_or_default(),
-            replaced: replacement.replaced.into_iter().flat_map(|(kernel, version)| [kernel, version]).collect(),
+            replaced: replacement
+                .replaced
+                .into_iter()
+                .flat_map(|(kernel, version)| [kernel, version])
+                .collect(),
             compared_calls: replacement.trial.compared as u64,
             untried: replacement.trial.untried,
             unloaded: replacement.is_drained,

@@ -33,15 +33,18 @@ impl CompareResults for PythonResults {
         found: &KeptResults,
         expected: &KeptResults,
     ) -> Option<String> {
-        let list = |kept: &KeptResults| kept.results.downcast_ref::<Py<PyList>>().map(Clone::clone);
         let tolerances: Vec<(&str, f64, f64)> = match &operation.schema().equivalence {
-            Equivalence::Close(all) => all.iter().map(|(dtype, rtol, atol)| (dtype.long_name(), *rtol, *atol)).collect(),
+            Equivalence::Close(all) => {
+                all.iter().map(|(dtype, rtol, atol)| (dtype.long_name(), *rtol, *atol)).collect()
+            }
             Equivalence::Exact | Equivalence::Distribution(_) => Vec::new(),
         };
         Python::attach(|py| {
             let compare = || {
                 let difference = py.import("layerzero._reload")?.getattr("difference")?;
-                let kept = |kept: &KeptResults| list(kept).map(|list| list.clone_ref(py));
+                let kept = |kept: &KeptResults| {
+                    kept.results.downcast_ref::<Py<PyList>>().map(|list| list.clone_ref(py))
+                };
                 difference.call1((kept(found), kept(expected), tolerances))?.extract::<Option<String>>()
             };
             // Results that cannot be compared are no reason to trust a canary.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Shared;
-use super::versions::DividedCall;
 use super::decide::{self, Decision, LastResort, Workspace};
+use super::versions::DividedCall;
 use crate::compiled::CompiledKernel;
 use crate::health::Failure;
 use crate::selection::cache::{self, CellKey, Entry};
@@ -229,10 +229,7 @@ impl Shared {
             self.expire();
             state.refresh(&self.published);
         }
-        if state
-            .snapshot
-            .as_ref()
-            .is_some_and(|snapshot| snapshot.any_slow_path() && snapshot.health.poll())
+        if state.snapshot.as_ref().is_some_and(|snapshot| snapshot.any_slow_path() && snapshot.health.poll())
         {
             state.refresh(&self.published);
         }
@@ -279,8 +276,7 @@ impl Shared {
             }
             tally.called(index);
             let bytes = workspace.bytes(kernel, context);
-            let (slot, takes_slow_path) =
-                (operation.slot(), snapshot.takes_slow_path(operation.slot()));
+            let (slot, takes_slow_path) = (operation.slot(), snapshot.takes_slow_path(operation.slot()));
             if let Selected::Cached(entry) = &selected
                 && !(takes_slow_path || snapshot.observe.every_call())
                 && snapshot.depends_only_on_call(entry)

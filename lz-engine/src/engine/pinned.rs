@@ -188,7 +188,8 @@ impl Engine {
                 filter::examine(&call, position, &mut reasons);
             }
             Some(_) => reasons.push(
-                Reason::new(ReasonCode::KernelUnknown).message(format!("{id} was replaced by another version")),
+                Reason::new(ReasonCode::KernelUnknown)
+                    .message(format!("{id} was replaced by another version")),
             ),
             None => reasons.push(Reason::new(ReasonCode::KernelUnknown)),
         }

@@ -51,7 +51,8 @@ impl Engine {
                 parts.registry.kernel(version).is_none() && registry.kernel(version).is_some()
             };
             let rollouts = Arc::new(parts.rollouts.without(is_new));
-            let solved = crate::selection::loaded_tables::LoadedTables::with_registry(&parts.solved, &registry);
+            let solved =
+                crate::selection::loaded_tables::LoadedTables::with_registry(&parts.solved, &registry);
             Ok(Some(SnapshotParts { registry, rollouts, solved, ..parts }))
         })?;
         self.shared.update_population();
@@ -147,9 +148,8 @@ impl Shared {
         let comparer = self.extensions.get::<Comparer>();
         let comparer = comparer.0.read().unwrap_or_else(PoisonError::into_inner).clone();
         let operation = version.call.table.info;
-        let keep = |one: &VersionCall<'_>| {
-            comparer.as_ref()?.keeping_results(operation, &one.with.kernel.entry)
-        };
+        let keep =
+            |one: &VersionCall<'_>| comparer.as_ref()?.keeping_results(operation, &one.with.kernel.entry);
         let (Some(comparer), Some(found), Some(expected)) = (&comparer, keep(version), keep(stable)) else {
             return alone(version, scratch, run_one);
         };

@@ -430,7 +430,13 @@ fn versions(call: &Call<'_>) -> Vec<VersionLine> {
             None if share.is_canary => {
                 let totals = record.map(|record| record.stats.totals()).unwrap_or_default();
                 let (calls, wanted) = (totals.calls, policy.canary.calls);
-                ("canary", format!("{calls} of {wanted} calls, {} mismatches, {} errors", totals.mismatches, totals.errors))
+                (
+                    "canary",
+                    format!(
+                        "{calls} of {wanted} calls, {} mismatches, {} errors",
+                        totals.mismatches, totals.errors
+                    ),
+                )
             }
             None => ("share", String::new()),
         };

@@ -49,7 +49,8 @@ pub struct Trial {
 /// Tries all kernels; the first one that fails is an error.
 pub(super) fn run(engine: &Engine, entries: &[KernelEntry]) -> Result<Trial, Error> {
     let registry = engine.registry();
-    let operation = |entry: &KernelEntry| entry.operation.or_else(|| registry.operation(&entry.spec.operation));
+    let operation =
+        |entry: &KernelEntry| entry.operation.or_else(|| registry.operation(&entry.spec.operation));
     let operations: Vec<&'static OperationInfo> = entries.iter().filter_map(operation).collect();
     let references = registry.kernels().filter(|entry| {
         entry.spec.reference && operations.iter().any(|info| info.name == entry.spec.operation.as_str())

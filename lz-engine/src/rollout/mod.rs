@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 pub use canary::{CanaryReport, CanaryStats, CanaryTotals};
-pub use compare::{CompareResults, KeptResults};
 pub(crate) use compare::{Comparable, ComparedRun, Comparer, Comparison, RunWith};
+pub use compare::{CompareResults, KeptResults};
 
 use crate::policy::{Policy, VersionShare};
 use crate::registry::Registry;
@@ -101,9 +101,8 @@ impl Rollouts {
             return EffectiveShare { percent, is_canary: false };
         }
         let stated = policy.versions.iter().rev().find(|share| share.version == version);
-        stated.map_or(EffectiveShare { percent: 0, is_canary: false }, |share: &VersionShare| EffectiveShare {
-            percent: share.percent,
-            is_canary: share.is_canary && share.percent > 0,
+        stated.map_or(EffectiveShare { percent: 0, is_canary: false }, |share: &VersionShare| {
+            EffectiveShare { percent: share.percent, is_canary: share.is_canary && share.percent > 0 }
         })
     }
 

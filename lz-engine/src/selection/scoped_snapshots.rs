@@ -29,9 +29,8 @@ impl ScopedSnapshots {
         policy: &Arc<Policy>,
         registry: &Arc<Registry>,
     ) -> ScopedSnapshots {
-        let same = before.filter(|before| {
-            Arc::ptr_eq(&before.policy, policy) && Arc::ptr_eq(&before.registry, registry)
-        });
+        let same = before
+            .filter(|before| Arc::ptr_eq(&before.policy, policy) && Arc::ptr_eq(&before.registry, registry));
         let before = same.map(|before| before.scoped.now().clone()).unwrap_or_default();
         ScopedSnapshots { now: Mutex::default(), before }
     }

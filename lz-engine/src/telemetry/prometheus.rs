@@ -94,7 +94,8 @@ impl Collector for Snapshot {
             regret,
         )?;
         let canaries = all.canaries.iter();
-        let canaries = canaries.map(|one| ([("kernel", one.kernel.as_str()), ("outcome", one.outcome)], one.count));
+        let canaries =
+            canaries.map(|one| ([("kernel", one.kernel.as_str()), ("outcome", one.outcome)], one.count));
         text.counters("lz_canary_calls", "Calls of canaries by kernel version and outcome", canaries)?;
         text.histogram(
             "lz_selection_latency_seconds",

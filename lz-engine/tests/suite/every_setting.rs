@@ -381,10 +381,7 @@ fn probes() -> Vec<Probe> {
 }
 
 /// A kernel and another version of it next to it.
-fn with_second_version(
-    engine: &Engine,
-    does: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static,
-) {
+fn with_second_version(engine: &Engine, does: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static) {
     with(engine, [spec("a.x")]);
     let second = changed("a.x", |spec| spec.version = "2".to_owned());
     engine.register_versions([failing(second, does)]).unwrap();

@@ -21,7 +21,10 @@ const HOST: &[Platform] = &[Platform::Cpu];
 /// The checks that fail. The log queue belongs to the process: what another test does to it is left out.
 fn failures(engine: &Engine, platforms: &[Platform], name: &str) -> Vec<&'static str> {
     let checks = engine.readiness(platforms).checks.into_iter();
-    checks.filter(|one| !one.ok && (one.name != "telemetry" || name == "telemetry")).map(|one| one.name).collect()
+    checks
+        .filter(|one| !one.ok && (one.name != "telemetry" || name == "telemetry"))
+        .map(|one| one.name)
+        .collect()
 }
 
 fn ready_engine() -> Engine {

@@ -639,7 +639,12 @@ pub const SETTINGS: &[Setting] = &[
         doc: "Percentage of calls on which a kernel version is tried and compared with the stable version, until it is promoted or rolled back.",
     },
     int("rollout.canary_calls", 100, 1, "Number of calls after which a canary is promoted."),
-    int("rollout.canary_max_mismatches", 0, 0, "Number of wrong results above which a canary is rolled back."),
+    int(
+        "rollout.canary_max_mismatches",
+        0,
+        0,
+        "Number of wrong results above which a canary is rolled back.",
+    ),
     int("rollout.canary_max_errors", 0, 0, "Number of failed calls above which a canary is rolled back."),
     float(
         "rollout.canary_max_slowdown_percent",

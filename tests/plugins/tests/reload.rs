@@ -210,7 +210,10 @@ fn versions_share_calls_by_percentage_rule_and_lock() {
     let expected = BTreeMap::from([(KERNEL.to_owned(), 160), (SECOND.to_owned(), 50)]);
     assert_eq!(calls_by_kernel(&engine), expected);
     let text = explained(&engine);
-    assert!(text.contains("version versioned.norm.rms@2.0 gets 25 % of the calls of versioned.norm.rms"), "{text}");
+    assert!(
+        text.contains("version versioned.norm.rms@2.0 gets 25 % of the calls of versioned.norm.rms"),
+        "{text}"
+    );
     let Check { ok, detail, .. } =
         engine.readiness(&[lz_core::device::Platform::Cpu]).check("versions").unwrap().clone();
     assert!(ok && detail.contains("gets 25 %"), "{detail}");
@@ -232,7 +235,8 @@ fn versions_share_calls_by_percentage_rule_and_lock() {
     assert_eq!(calls_by_kernel(&engine)[SECOND], before + 1, "a lock names the stable version");
     engine.unlock("norm.rms").unwrap();
 
-    let rule = "rules:\n  - match: {operation: norm.rms}\n    when: hidden == 8\n    prefer: versioned.norm.rms@2.0\n";
+    let rule =
+        "rules:\n  - operation: norm.rms\n    condition: hidden == 8\n    prefer: [versioned.norm.rms@2.0]\n";
     engine.load_config_text("rule.yaml", rule).unwrap();
     call(&engine).unwrap();
     assert_eq!(calls_by_kernel(&engine)[SECOND], before + 2, "a rule prefers the version");
@@ -265,12 +269,24 @@ fn outcomes(engine: &Engine) -> BTreeMap<&'static str, u64> {
 fn a_good_canary_is_compared_and_promoted() {
     let engine = canary("SECOND", "good");
     let report = engine.canaries().pop().unwrap();
-    assert_eq!((report.kernel.as_str(), report.state, report.percent), (SECOND, "promoted", 100), "{report:?}");
+    assert_eq!(
+        (report.kernel.as_str(), report.state, report.percent),
+        (SECOND, "promoted", 100),
+        "{report:?}"
+    );
     assert_eq!((report.totals.compared, report.totals.mismatches), (20, 0), "{report:?}");
     assert!(report.median_ns > 0 && report.stable_median_ns > 0);
     assert_eq!(outcomes(&engine), BTreeMap::from([("matched", 20)]));
-    assert!(engine.metrics_text().contains(&format!("lz_canary_calls_total{{kernel=\"{SECOND}\",outcome=\"matched\"}} 20")));
-    assert!(explained(&engine).contains("100 % of the calls of versioned.norm.rms (promoted"), "{}", explained(&engine));
+    assert!(
+        engine
+            .metrics_text()
+            .contains(&format!("lz_canary_calls_total{{kernel=\"{SECOND}\",outcome=\"matched\"}} 20"))
+    );
+    assert!(
+        explained(&engine).contains("100 % of the calls of versioned.norm.rms (promoted"),
+        "{}",
+        explained(&engine)
+    );
     let before = calls_by_kernel(&engine)[KERNEL];
     call(&engine).unwrap();
     assert_eq!(calls_by_kernel(&engine)[KERNEL], before);
