@@ -166,7 +166,8 @@ def measure(model, generator, batch, options, bandwidth):
                 contestant.step(17)
         torch.cuda.synchronize()
         print(f"batch {batch}: {name} ready after {time.monotonic() - began:.1f} s", flush=True)
-    difference = {name: float((one - logits["layerzero"]).norm() / one.norm()) for name, one in logits.items() if name != "layerzero"}
+    pairs = [(a, b) for a in logits for b in logits if a < b]
+    difference = {f"{a} and {b}": round(float((logits[a] - logits[b]).norm() / logits[b].norm()), 4) for a, b in pairs}
     times = {name: [] for name in contestants}
     with torch.no_grad():
         for _ in range(options.rounds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from layerzero._compile import aten
 from layerzero._compile.compiled import CompiledModel, Finish
 from layerzero._compile.device import Constants, device_of
 from layerzero._compile.functional import functional
+from layerzero._compile.tracing import AttentionAsOneNode
 from layerzero._native import CompiledGraph, GraphBuilder, GraphImportError
 
 
@@ -77,7 +79,8 @@ def import_program(
     elif isinstance(model, torch.nn.Module):
         if model.training:
             raise GraphImportError("the model is in training mode; call model.eval() first")
-        with torch.no_grad():
+        on_device = executor == "torch" or device_of([*model.parameters(), *model.buffers()]) is not None
+        with torch.no_grad(), AttentionAsOneNode() if on_device else nullcontext():
             program = torch.export.export(
                 model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
             )

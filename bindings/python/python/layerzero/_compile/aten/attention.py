@@ -8,7 +8,7 @@ from layerzero import _native
 from layerzero._compile.aten.base import Call, Tensor, Unsupported, handles, handles_namespace
 
 
-@handles("aten.scaled_dot_product_attention.default")
+@handles("aten.scaled_dot_product_attention.default", "layerzero.traced_attention.default")
 def attention(call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0,
               is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
     if dropout:

@@ -10,20 +10,30 @@ from layerzero._compile.device.program import Program
 
 
 class Capturer:
-    """The stream and the memory pool that all captures of a session share. Its programs never run at the same time, so their temporary
-    memory may overlap."""
+    """The streams and the memory pool that all captures of a session share. Its programs never run at the same time, so their temporary
+    memory may overlap.
+
+    Nothing but captures runs on the capturing stream: cuBLAS keeps a workspace per stream, and one that was allocated outside of a capture
+    is freed by `torch.compile`, although graphs still use it. The pool is kept by a graph of its own until the session ends.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)
+        self._warm = torch.cuda.Stream(device)
+        # Streams of this priority are a set of their own, which hardly anything uses.
+        self._stream = torch.cuda.Stream(device, priority=-1)
         self._pool: Any = torch.cuda.graph_pool_handle()
+        self._keeps_pool = torch.cuda.CUDAGraph()
+        count = torch.zeros(1, device=device)
+        with torch.cuda.device(device), torch.cuda.graph(self._keeps_pool, pool=self._pool, stream=self._stream):
+            count.add_(1)
 
     def warm_up(self, program: Program) -> None:
-        """Runs a program on the stream on which it will be captured: kernels compile, and libraries create handles and plans for it."""
-        current = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        """Runs a program on another stream than the default one, as before every capture: kernels compile, and libraries create handles."""
+        current = torch.cuda.current_stream(self._warm.device)
+        self._warm.wait_stream(current)
+        with torch.cuda.stream(self._warm):
             program.execute()
-        current.wait_stream(self._stream)
+        current.wait_stream(self._warm)
 
     def capture(self, program: Program) -> torch.cuda.CUDAGraph:
         """The graph of a program that was warmed up. Nothing runs."""
