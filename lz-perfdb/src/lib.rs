@@ -26,8 +26,8 @@ mod trial_rows;
 pub use bucket::{Bucket, MalformedBucket};
 pub use confidence::{AGE_HALF_LIFE_SECONDS, confidence, decay};
 pub use diff::{
-    CallDifference, Change, DiffOptions, Difference, KernelDifference, Measured, Side, VersionDifference, compare,
-    diff,
+    CallDifference, Change, DiffOptions, Difference, KernelDifference, Measured, Side, VersionDifference,
+    compare, diff,
 };
 pub use exchange::{
     EXCHANGE_FORMAT, EXCHANGE_VERSION, ExportError, Exported, ImportError, ImportReport, RejectedLine,

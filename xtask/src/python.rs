@@ -28,6 +28,7 @@ const LIGHT: Group = Group {
         "opentelemetry-sdk>=1.30,<2",
         "opentelemetry-exporter-otlp-proto-http>=1.30,<2",
         "fsspec>=2024.2",
+        "ray>=2.40,<3",
     ],
 };
 
