@@ -58,7 +58,9 @@ impl Selector for DeviceKernels<'_> {
             if entry.kernel.needs_caller() {
                 return Ok(());
             }
-            Err(KernelError::declined("a step of a device's plan needs a kernel that takes the caller's tensors"))
+            Err(KernelError::declined(
+                "a step of a device's plan needs a kernel that takes the caller's tensors",
+            ))
         })?;
         Ok(DeviceKernel::Selected(pinned))
     }
@@ -89,10 +91,8 @@ pub fn plan(
     let kernels = DeviceKernels { engine, device, choice };
     let alignment = vec![ALIGNMENT; shapes.len()];
     let plan = plan::plan_by(&kernels, graph, &values, &alignment, &PreparedConstants::default())?;
-    memory::check(&plan.lifetimes, &plan.placement).map_err(|overlap| GraphError::Invalid {
-        stage: "planning",
-        findings: vec![overlap.to_string()],
-    })?;
+    memory::check(&plan.lifetimes, &plan.placement)
+        .map_err(|overlap| GraphError::Invalid { stage: "planning", findings: vec![overlap.to_string()] })?;
     Ok(plan)
 }
 
