@@ -21,7 +21,7 @@ use crate::sizes::{self, InputShape};
 #[derive(Debug)]
 pub enum DeviceKernel {
     /// A kernel of the engine, which needs the caller's objects.
-    Selected(Pinned),
+    Selected(Box<Pinned>),
     /// The executor's own function of the operation.
     Executor,
 }
@@ -62,7 +62,7 @@ impl Selector for DeviceKernels<'_> {
                 "a step of a device's plan needs a kernel that takes the caller's tensors",
             ))
         })?;
-        Ok(DeviceKernel::Selected(pinned))
+        Ok(DeviceKernel::Selected(Box::new(pinned)))
     }
 
     fn is_reference(&self, kernel: &DeviceKernel) -> bool {
