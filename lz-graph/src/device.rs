@@ -21,7 +21,7 @@ use crate::sizes::{self, InputShape};
 #[derive(Debug)]
 pub enum DeviceKernel {
     /// A kernel of the engine, which needs the caller's objects.
-    Selected(Pinned),
+    Selected(Box<Pinned>),
     /// The executor's own function of the operation.
     Executor,
 }
@@ -58,9 +58,11 @@ impl Selector for DeviceKernels<'_> {
             if entry.kernel.needs_caller() {
                 return Ok(());
             }
-            Err(KernelError::declined("a step of a device's plan needs a kernel that takes the caller's tensors"))
+            Err(KernelError::declined(
+                "a step of a device's plan needs a kernel that takes the caller's tensors",
+            ))
         })?;
-        Ok(DeviceKernel::Selected(pinned))
+        Ok(DeviceKernel::Selected(Box::new(pinned)))
     }
 
     fn is_reference(&self, kernel: &DeviceKernel) -> bool {
@@ -89,10 +91,8 @@ pub fn plan(
     let kernels = DeviceKernels { engine, device, choice };
     let alignment = vec![ALIGNMENT; shapes.len()];
     let plan = plan::plan_by(&kernels, graph, &values, &alignment, &PreparedConstants::default())?;
-    memory::check(&plan.lifetimes, &plan.placement).map_err(|overlap| GraphError::Invalid {
-        stage: "planning",
-        findings: vec![overlap.to_string()],
-    })?;
+    memory::check(&plan.lifetimes, &plan.placement)
+        .map_err(|overlap| GraphError::Invalid { stage: "planning", findings: vec![overlap.to_string()] })?;
     Ok(plan)
 }
 

@@ -107,7 +107,8 @@ impl Interpreter<'_> {
             NodeKind::Constant(index) => {
                 let view = self.graph.constants[*index].view();
                 if !view.device().is_host() {
-                    let finding = format!("a constant is on {}, which the interpreter cannot read", view.device());
+                    let finding =
+                        format!("a constant is on {}, which the interpreter cannot read", view.device());
                     return Err(GraphError::Invalid { stage: "interpretation", findings: vec![finding] });
                 }
                 one(self.dense(copy(&view)?)?)

@@ -168,7 +168,8 @@ impl CompiledModel {
                 findings.push(found(Severity::Warning, "passes", message));
             }
             if validation == Validation::Strict && !readable {
-                let message = "passes were not compared with the reference: constants are on a device".to_owned();
+                let message =
+                    "passes were not compared with the reference: constants are on a device".to_owned();
                 findings.push(found(Severity::Info, "verification", message));
             }
             for message in report.unverified {

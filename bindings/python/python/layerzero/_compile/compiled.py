@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from layerzero._compile import quantization
 from layerzero._compile.quantization import Accuracy
@@ -66,7 +66,8 @@ class CompiledModel:
     """
 
     def __init__(self, graph: CompiledGraph | DeviceGraph, signature: Any) -> None:
-        self._graph: Any = graph
+        # A graph of a device has the same interface.
+        self._graph = cast(CompiledGraph, graph)
         self._signature = signature
         #: How much quantized weights change results; `None` if nothing was quantized.
         self.accuracy: Accuracy | None = None

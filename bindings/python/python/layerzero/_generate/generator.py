@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from layerzero._compile.quantization import Accuracy
-from layerzero._native import GraphImportError
+from layerzero._native import CompiledGraph, GraphImportError
 
 if TYPE_CHECKING:
     from layerzero._generate.memory import CacheMemory
@@ -56,7 +56,10 @@ class Generator:
         if constants is not None and quantized is not None:
             raise GraphImportError(f"quantized weights are for models on the host, but torch runs the model on {constants.device}")
         graph = import_with_cache(program, inputs, constants, quantization=quantized)
-        self._graph: Any = graph if constants is None else DeviceGraph(graph, constants, takes_host_inputs=True)
+        if constants is not None:
+            # It has the same interface.
+            graph = cast(CompiledGraph, DeviceGraph(graph, constants, takes_host_inputs=True))
+        self._graph = graph
         self._device = None if constants is None else constants.device
         # In the order of the graph's inputs: the order in which the model computes its layers.
         self._layers = list(inputs.layers.values())

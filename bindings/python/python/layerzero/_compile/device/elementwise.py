@@ -126,7 +126,7 @@ def _integers(a: Any, b: Any, function: str) -> Any:
         return torch.div(a, b, rounding_mode=_ROUNDING[function])
     if function in ("shift_left", "shift_right"):
         return _shifted(a, b, function == "shift_left")
-    return getattr(torch, function, None)(a, b) if function.startswith("bitwise") else _BINARY[function](a, b)
+    return getattr(torch, function)(a, b) if function.startswith("bitwise") else _BINARY[function](a, b)
 
 
 def binary_int(a: Any, b: Any, *, function: str, out: Any) -> None:

@@ -25,7 +25,7 @@ class Arena:
     @property
     def nbytes(self) -> int:
         """Its size."""
-        return self._bytes.numel()
+        return int(self._bytes.numel())
 
     def reserve(self, nbytes: int) -> torch.Tensor:
         """Memory of at least this size."""

@@ -1,12 +1,11 @@
 """Triton kernels of linear layers with few rows, which are bound by reading their weights once."""
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-# Triton compiles these functions: their arguments are pointers, numbers and compile-time constants.
-# mypy: disable-error-code="no-untyped-def,misc,unused-ignore"
 
 
 @triton.jit

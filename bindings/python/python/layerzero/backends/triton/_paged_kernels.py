@@ -1,12 +1,11 @@
 """Triton kernels of attention over a paged cache for few queries: decoding, and short continuations."""
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-# Triton compiles these functions: their arguments are pointers, numbers and compile-time constants.
-# mypy: disable-error-code="no-untyped-def,misc,unused-ignore"
 
 
 @triton.jit
