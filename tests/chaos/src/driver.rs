@@ -45,7 +45,10 @@ impl Totals {
 pub fn run(options: &Options) -> ExitCode {
     let folder = std::env::temp_dir().join(format!("lz-chaos-{}", std::process::id()));
     let mut totals = Totals::default();
-    if let Err(error) = fs::create_dir_all(&folder).and_then(|()| write_policy(&folder, POLICY)) {
+    let prepared = fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(folder.join("start.yaml"), policy(&folder, POLICY)))
+        .and_then(|()| write_policy(&folder, POLICY));
+    if let Err(error) = prepared {
         eprintln!("lz-chaos: {error}");
         return ExitCode::FAILURE;
     }
@@ -158,7 +161,7 @@ fn inject(folder: &Path, serving: &mut [Serving], totals: &mut Totals, random: &
             "workers killed from outside"
         }
         4 | 5 => {
-            write_policy(folder, random.pick(BROKEN)).ok();
+            write_policy(folder, random.pick::<&str>(BROKEN)).ok();
             "broken policies"
         }
         6 => {
@@ -185,8 +188,11 @@ fn kill_a_worker(process: i32) {
 
 /// Breaks a database that only one process uses.
 fn break_database(folder: &Path, random: &mut Random) -> &'static str {
-    let own =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("own-"));
+    // Not the index of the write-ahead log, which is mapped: truncating it ends every process that uses the database.
+    let own = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.starts_with("own-") && !name.ends_with("-shm")
+    };
     let files: Vec<PathBuf> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).filter(own).collect();
     if files.is_empty() {
@@ -260,7 +266,7 @@ fn collect(folder: &Path, totals: &mut Totals) {
         }
         let text = fs::read_to_string(entry.path()).unwrap_or_default();
         let Ok(report) = serde_json::from_str::<Value>(&text) else { continue };
-        for name in ["calls", "faults", "listed_errors", "wrong_values", "tuned"] {
+        for name in ["calls", "faults", "listed_errors", "wrong_values", "tuned", "worker_restarts"] {
             totals.add(name, report[name].as_u64().unwrap_or(0));
         }
         for violation in report["violations"].as_array().into_iter().flatten() {

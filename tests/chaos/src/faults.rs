@@ -174,6 +174,8 @@ pub fn spec(id: &str, operation: &str, priority: u8) -> KernelSpec {
 /// The worker process: kernels that end it once in a while.
 pub fn serve_worker() -> ExitCode {
     let seed = std::env::var(SEED_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    // The messages of injected panics say nothing.
+    std::panic::set_hook(Box::new(|_| {}));
     let outcome = serve(|| {
         let random = Random::new(seed, u64::from(std::process::id()));
         let mut kernel = Faulty::new(reference("norm.rms"), IN_WORKER, 40, random, Arc::default());

@@ -62,6 +62,7 @@ struct Counts {
     wrong_values: AtomicU64,
     forks: AtomicU64,
     tuned: AtomicU64,
+    worker_restarts: AtomicU64,
     violations: Mutex<Vec<String>>,
 }
 
@@ -99,6 +100,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         "listed_errors": load(&counts.listed_errors),
         "wrong_values": load(&counts.wrong_values),
         "tuned": load(&counts.tuned),
+        "worker_restarts": load(&counts.worker_restarts),
         "violations": violations,
         "held": format!("{:?}", Held::now()),
     });
@@ -138,7 +140,8 @@ fn open(arguments: &Arguments, injection: &Arc<Injection>) -> Result<(Engine, Wo
     let path = arguments.folder.join(database).display().to_string();
     let engine = Engine::builder()
         .operations(lz_ops::OPERATIONS)
-        .config(arguments.folder.join("layerzero.yaml"))
+        // A process does not start with a broken policy; one that runs keeps its own.
+        .config(arguments.folder.join("start.yaml"))
         .set("perfdb.path", lz_engine::policy::layer::SettingInput::Text(path))
         .warn(|_| {})
         .open()?;
@@ -204,6 +207,7 @@ fn serve(arguments: &Arguments, counts: &Counts, injection: &Arc<Injection>) {
     recover(&engine, &truth, counts);
     drop(reload);
     engine.wait_for_verification(Duration::from_secs(60));
+    counts.worker_restarts.store(engine.metrics().worker_restarts, Ordering::Relaxed);
     drop(worker);
     drop(engine);
 }

@@ -188,7 +188,7 @@ fn a_worker_with_an_invalid_handshake_is_stopped() {
     // Sets the state READY with an empty handshake.
     let script = "import os, mmap, struct\n\
         memory = mmap.mmap(int(os.environ['LAYERZERO_WORKER_CONTROL']), 0)\n\
-        memory[8:12] = struct.pack('<I', 1)\n\
+        memory[12:16] = struct.pack('<I', 1)\n\
         import time\n\
         time.sleep(60)\n";
     let reason = Worker::start(WorkerOptions::new("python3").argument("-c").argument(script)).unwrap_err();
