@@ -53,7 +53,6 @@ pub(crate) struct WatchedRun {
 
 impl WatchedRun {
     /// A run on this thread that starts now.
-    #[expect(clippy::too_many_arguments, reason = "what identifies a call")]
     pub fn new(
         operation: &'static OperationInfo,
         spec: Arc<KernelSpec>,

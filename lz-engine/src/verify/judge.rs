@@ -119,12 +119,12 @@ fn second_kernel(engine: &Engine, sample: &Sample) -> Option<(Runner, Runners)> 
 /// The context of a call when it is repeated in host memory.
 fn host_context(operation: &'static OperationInfo, call: &RecordedCall) -> Option<Context> {
     /// Ends the repeated call when its context is known.
-    struct Known(Option<Context>);
+    struct Known(Option<Box<Context>>);
     impl From<Error> for Known {
         fn from(_: Error) -> Known {
             Known(None)
         }
     }
-    let stopped = call.repeat(operation, false, |context, _, _| Err(Known(Some(*context))));
-    stopped.err().and_then(|known| known.0)
+    let stopped = call.repeat(operation, false, |context, _, _| Err(Known(Some(Box::new(*context)))));
+    stopped.err().and_then(|known| known.0).map(|context| *context)
 }
