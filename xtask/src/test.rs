@@ -20,7 +20,7 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "deny", run: deny::check },
@@ -32,6 +32,7 @@ const STEPS: [Step; 18] = [
     Step { name: "build", run: build },
     Step { name: "python-wheel", run: python::test_wheel },
     Step { name: "rust", run: rust },
+    Step { name: "chaos", run: chaos },
     Step { name: "cpp", run: cpp::test },
     Step { name: "new-op", run: scaffold::check },
     Step { name: "python", run: python::test },
@@ -54,7 +55,7 @@ struct Lane {
 /// would leave a core idle.
 const LANES: [Lane; 2] = [
     Lane { steps: &["downloads", "onnx-data", "tokenizer-data"], from: "clippy", to: Some("build") },
-    Lane { steps: &["rust", "cpp", "new-op"], from: "python", to: None },
+    Lane { steps: &["rust", "chaos", "cpp", "new-op"], from: "python", to: None },
 ];
 
 /// Runs the named steps, or all of them, and stops at the first failure.
@@ -190,4 +191,9 @@ fn build(root: &Path) -> Result<()> {
 
 fn rust(root: &Path) -> Result<()> {
     command::cargo(root, &["test", "--workspace"])
+}
+
+/// Injects faults for a short time; `cargo xtask chaos` runs for as long as wanted.
+fn chaos(root: &Path) -> Result<()> {
+    command::cargo(root, &["run", "--package", "lz-chaos", "--", "--seconds", "20"])
 }
