@@ -13,6 +13,7 @@ use crate::log;
 use crate::registry::{BackendState, Registry};
 use crate::selection::devices::{detected, host};
 use crate::selection::snapshot::Snapshot;
+use lz_core::built_in::BUILT_IN_BACKENDS;
 use lz_core::device::{DeviceSpec, Platform};
 use lz_core::kernel::KernelEntry;
 use lz_core::operation::OperationInfo;
@@ -232,11 +233,15 @@ fn memory(snapshot: &Snapshot, platforms: &[Platform]) -> Check {
     check("memory", &problems, found.join("; "))
 }
 
-/// The kernels of a backend have one version, except for versions that are registered side by side.
+/// The kernels of a backend have one version, except for versions that are registered side by side. Built-in backends are
+/// built together, and some wrap several libraries, each with its version.
 fn versions(snapshot: &Snapshot) -> Check {
     let registry = &snapshot.registry;
     let mut by_backend: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for entry in registry.kernels().filter(|entry| entry.version_of.is_none()) {
+    let is_checked = |entry: &&KernelEntry| {
+        entry.version_of.is_none() && !BUILT_IN_BACKENDS.contains(&entry.spec.backend.as_str())
+    };
+    for entry in registry.kernels().filter(is_checked) {
         by_backend.entry(&entry.spec.backend).or_default().insert(&entry.spec.version);
     }
     let several = by_backend.iter().filter(|(_, versions)| versions.len() > 1).map(|(backend, versions)| {
