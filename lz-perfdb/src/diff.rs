@@ -11,8 +11,10 @@ use serde::Serialize;
 use super::merge::{MergeError, check_reads, open_existing};
 use super::{Evidence, Filter, Setting, Timing, unix_now};
 
+type ReadField = fn(&Setting) -> &str;
+
 /// The fields of a setting that select an environment, in the notation of [`Side::parse`].
-const FIELDS: [(&str, fn(&Setting) -> &str); 5] = [
+const FIELDS: [(&str, ReadField); 5] = [
     ("device", |setting| &setting.device_uuid),
     ("driver", |setting| &setting.driver),
     ("toolkit", |setting| &setting.toolkit),
