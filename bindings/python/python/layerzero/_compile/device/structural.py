@@ -8,8 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-_aten = torch.ops.aten
-
 
 def matmul(a: Any, b: Any, bias: Any = None, *, alpha: float, out: Any) -> None:
     if a.dim() == 2 and bias is not None:
@@ -23,7 +21,7 @@ def matmul(a: Any, b: Any, bias: Any = None, *, alpha: float, out: Any) -> None:
 
 
 def softmax(x: Any, *, log: bool, out: Any) -> None:
-    (_aten._log_softmax if log else _aten._softmax).out(x, -1, False, out=out)
+    (torch.log_softmax if log else torch.softmax)(x, -1, out=out)
 
 
 def reduce(x: Any, *, function: str, out: Any) -> None:
