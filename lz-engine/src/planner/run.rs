@@ -244,6 +244,9 @@ impl Engine {
 /// A plan, and the bound calls of its block.
 type PlannedCalls = (Arc<Planned>, Vec<BoundCall>);
 
+/// The steps of a block, and its bound calls.
+type BoundSteps = (Vec<Step>, Vec<BoundCall>);
+
 /// A call of a block, bound with inputs as declared.
 pub(super) struct BoundCall {
     pub context: Context,
@@ -253,7 +256,7 @@ pub(super) struct BoundCall {
 }
 
 /// The steps of a block and its bound calls, with inputs as declared; `None` if an intermediate tensor has a dynamic size.
-fn bound_steps(calls: &mut [BlockCall<'_>]) -> Result<Option<(Vec<Step>, Vec<BoundCall>)>, Error> {
+fn bound_steps(calls: &mut [BlockCall<'_>]) -> Result<Option<BoundSteps>, Error> {
     let mut steps = Vec::with_capacity(calls.len());
     let mut all = Vec::with_capacity(calls.len());
     let mut flow_tensor: Option<Tensor> = None;
