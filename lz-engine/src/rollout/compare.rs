@@ -10,8 +10,8 @@ use lz_schema::model::Equivalence;
 
 use crate::compiled::CompiledKernel;
 use lz_core::args::{Arg, OutArg};
-use lz_core::equivalence;
 use lz_core::device::Platform;
+use lz_core::equivalence;
 use lz_core::kernel::{Kernel, KernelEntry, KernelError};
 use lz_core::operation::OperationInfo;
 use lz_core::plan::Transforms;

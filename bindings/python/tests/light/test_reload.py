@@ -284,7 +284,7 @@ def test_python_kernels_are_replaced_while_threads_call_them():
 
 def test_a_policy_file_is_watched(tmp_path):
     path = tmp_path / "layerzero.yaml"
-    path.write_text("deterministic: false\n")
+    path.write_text("allow_experimental: false\n")
     seen, changed = [], threading.Condition()
 
     def on_change(state, message):
@@ -302,13 +302,13 @@ def test_a_policy_file_is_watched(tmp_path):
     try:
         with lz.watch_config(path, on_change) as watch:
             wait_for("applied")
-            path.write_text("deterministic: true\n")
+            path.write_text("allow_experimental: true\n")
             wait_for("applied")
-            assert lz.config()["deterministic"].value == "true"
-            assert lz.config()["deterministic"].source.startswith(str(path))
-            path.write_text("determinstic: false\n")
-            assert "did you mean `deterministic`?" in wait_for("refused")
-            assert lz.config()["deterministic"].value == "true"
+            assert lz.config()["allow_experimental"].value == "true"
+            assert lz.config()["allow_experimental"].source.startswith(str(path))
+            path.write_text("allow_experimentl: false\n")
+            assert "did you mean `allow_experimental`?" in wait_for("refused")
+            assert lz.config()["allow_experimental"].value == "true"
             path.unlink()
             wait_for("unreadable")
             assert watch.is_open()
