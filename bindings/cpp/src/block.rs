@@ -28,7 +28,7 @@ impl Calls {
     fn blocks(&mut self) -> Vec<BlockCall<'_>> {
         let mut blocks = Vec::with_capacity(self.0.len());
         for (operation, args) in &mut self.0 {
-            blocks.push(BlockCall::new(*operation, args.iter_mut().map(Arg::reborrow).collect()));
+            blocks.push(BlockCall::new(operation, args.iter_mut().map(Arg::reborrow).collect()));
         }
         blocks
     }
@@ -163,7 +163,7 @@ pub unsafe fn engine_choose_format(
         let calls: Vec<FormatCall<'_>> = contexts
             .iter()
             .zip(formats)
-            .map(|((operation, context), format)| FormatCall { format, operation: *operation, context })
+            .map(|((operation, context), format)| FormatCall { format, operation, context })
             .collect();
         let stored = (!stored.is_empty()).then_some(stored);
         let choice = engine.inner.choose_format(&QuantConfig::of(&engine.inner), stored, &calls)?;
