@@ -184,11 +184,7 @@ fn choose_format<'py>(
     }
     let calls: Vec<FormatCall<'_>> = described
         .iter()
-        .map(|(format, operation, context)| FormatCall {
-            format: format.as_str(),
-            operation: *operation,
-            context,
-        })
+        .map(|(format, operation, context)| FormatCall { format: format.as_str(), operation, context })
         .collect();
     let choice = py.detach(|| engine.choose_format(&config, stored, &calls));
     let choice = choice.map_err(|error| raise(py, &error))?;

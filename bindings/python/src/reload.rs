@@ -1,6 +1,6 @@
 //! Reload: plugins that replace others, kernel versions side by side, watched policy files, readiness.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::engine::{engine, is_callable};
 use crate::error::raise;
 
-fn load_as(py: Python<'_>, path: &PathBuf, install: Install) -> PyResult<LoadedPlugin> {
+fn load_as(py: Python<'_>, path: &Path, install: Install) -> PyResult<LoadedPlugin> {
     let engine = engine()?;
     // SAFETY: the operator's settings list what may be loaded, and the caller requests it.
     let loaded = py.detach(|| unsafe { lz_worker::plugins::load_as(engine, path, install) });
@@ -47,13 +47,13 @@ fn reload_plugin<'py>(py: Python<'py>, path: PathBuf, drain_seconds: f64) -> PyR
     Ok(found)
 }
 
+/// Backend, version, hash, kernels, number of compared calls, kernels that could not be tried.
+type CheckedPlugin = (String, String, String, Vec<String>, usize, Vec<String>);
+
 /// Loads a plugin, tries its kernels and unloads it: its backend, version, hash, kernels, the number of compared calls, and
 /// the kernels that could not be tried.
 #[pyfunction]
-fn check_plugin(
-    py: Python<'_>,
-    path: PathBuf,
-) -> PyResult<(String, String, String, Vec<String>, usize, Vec<String>)> {
+fn check_plugin(py: Python<'_>, path: PathBuf) -> PyResult<CheckedPlugin> {
     let engine = engine()?;
     // SAFETY: as above.
     let checked = py.detach(|| unsafe { lz_worker::plugins::check(engine, &path) });
