@@ -60,6 +60,7 @@ from layerzero._native import (
     ValidationError,
     __version__,
 )
+from layerzero._override import Overridden, override_torch
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
 from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
 from layerzero._reload import (
@@ -95,6 +96,7 @@ __all__ = [
     "LayerZeroError",
     "NoKernelFoundError",
     "Operation",
+    "Overridden",
     "Plan",
     "PlanHandle",
     "Plugin",
@@ -138,6 +140,7 @@ __all__ = [
     "metrics",
     "metrics_text",
     "ops",
+    "override_torch",
     "paged_attention",
     "plan_block",
     "prefer",

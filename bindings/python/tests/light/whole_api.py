@@ -95,6 +95,13 @@ def control() -> None:
         pass
 
 
+def override() -> None:
+    with lz.override_torch(["linear"]) as overridden:
+        pass
+    counted: lz.Overridden = overridden
+    print(counted.calls["linear"], counted.fallbacks)
+
+
 def reload() -> None:
     done: lz.PluginReload = lz.reload_plugin("new.so", drain_seconds=1)
     other: lz.Plugin = lz.load_plugin("new.so", alongside=True)
