@@ -83,6 +83,56 @@ impl<'a> ResultView<'a> {
             OutArg::Text(slot) => slot.as_ref().map_or(ResultView::Absent, |texts| ResultView::Text(texts)),
         }
     }
+
+    /// All results of a call: its outputs, then the inputs that it changed in place.
+    pub fn all(args: &'a [Arg<'_>], outputs: &'a [OutArg<'_>]) -> Vec<ResultView<'a>> {
+        let changed = args.iter().filter_map(|arg| match arg {
+            Arg::TensorMut(tensor) => Some(ResultView::Tensor(tensor.as_view())),
+            _ => None,
+        });
+        outputs.iter().map(ResultView::of).chain(changed).collect()
+    }
+}
+
+impl<'a> From<&'a RecordedResult> for ResultView<'a> {
+    fn from(result: &'a RecordedResult) -> ResultView<'a> {
+        match result {
+            RecordedResult::Absent => ResultView::Absent,
+            RecordedResult::Tensor(tensor) => ResultView::Tensor(tensor.view()),
+            RecordedResult::Text(texts) => ResultView::Text(texts),
+        }
+    }
+}
+
+/// How the results of a call differ from the expected ones by the schema's equivalence; `None` if they do not. The results are
+/// the outputs, then the inputs that the call changed in place.
+pub fn difference<'a>(
+    operation: &OperationInfo,
+    found: impl IntoIterator<Item = impl Into<ResultView<'a>>>,
+    expected: impl IntoIterator<Item = impl Into<ResultView<'a>>>,
+) -> Option<String> {
+    let schema = operation.schema();
+    let outputs = schema.outputs.iter().map(|output| &output.name);
+    let changed = schema.inputs.iter().filter(|input| input.read_write).map(|input| &input.name);
+    let pairs = found.into_iter().map(Into::into).zip(expected.into_iter().map(Into::into));
+    outputs.chain(changed).zip(pairs).find_map(|(name, pair)| {
+        let difference = match pair {
+            (ResultView::Tensor(found), ResultView::Tensor(expected)) => {
+                equivalence::difference(schema, &found, &expected)?
+            }
+            (ResultView::Text(found), ResultView::Text(expected)) => {
+                let at = found.iter().zip(expected).position(|(found, expected)| found != expected);
+                match at {
+                    Some(at) => format!("[{at}] is {:?}, but should be {:?}", found[at], expected[at]),
+                    None if found.len() == expected.len() => return None,
+                    None => format!("has {} texts, but should have {}", found.len(), expected.len()),
+                }
+            }
+            (ResultView::Absent, ResultView::Absent) => return None,
+            _ => "is produced by only one of the kernels".to_owned(),
+        };
+        Some(format!("{name}{}{difference}", if difference.starts_with('[') { "" } else { " " }))
+    })
 }
 
 impl RecordedCall {
@@ -202,35 +252,6 @@ impl RecordedCall {
         let _ = repeated.add_results(&args, &views);
         Ok(repeated.results)
     }
-
-    /// How `found` differs from `expected` by the schema's equivalence; `None` if it does not.
-    pub fn difference(
-        operation: &OperationInfo,
-        found: &[RecordedResult],
-        expected: &[RecordedResult],
-    ) -> Option<String> {
-        let schema = operation.schema();
-        let outputs = schema.outputs.iter().map(|output| &output.name);
-        let changed = schema.inputs.iter().filter(|input| input.read_write).map(|input| &input.name);
-        outputs.chain(changed).zip(found.iter().zip(expected)).find_map(|(name, pair)| {
-            let difference = match pair {
-                (RecordedResult::Tensor(found), RecordedResult::Tensor(expected)) => {
-                    equivalence::difference(schema, &found.view(), &expected.view())?
-                }
-                (RecordedResult::Text(found), RecordedResult::Text(expected)) => {
-                    let at = found.iter().zip(expected).position(|(found, expected)| found != expected);
-                    match at {
-                        Some(at) => format!("[{at}] is {:?}, but should be {:?}", found[at], expected[at]),
-                        None if found.len() == expected.len() => return None,
-                        None => format!("has {} texts, but should have {}", found.len(), expected.len()),
-                    }
-                }
-                (RecordedResult::Absent, RecordedResult::Absent) => return None,
-                _ => "is produced by only one of the kernels".to_owned(),
-            };
-            Some(format!("{name}{}{difference}", if difference.starts_with('[') { "" } else { " " }))
-        })
-    }
 }
 
 fn recorded_tensor(view: &TensorView<'_>, read_write: bool) -> Option<RecordedTensor> {
@@ -239,7 +260,7 @@ fn recorded_tensor(view: &TensorView<'_>, read_write: bool) -> Option<RecordedTe
 }
 
 /// A dense copy in host memory. `None` if memory of a device cannot be read now, or the layout is unsound.
-fn dense_copy(view: &TensorView<'_>) -> Option<Tensor> {
+pub fn dense_copy(view: &TensorView<'_>) -> Option<Tensor> {
     if !view.is_sound() {
         return None;
     }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use lz_core::descriptor::{self, Catalogue};
 use lz_core::device::Platform;
 use lz_core::spec::{Limit, StrideNeeds};
-use lz_core::{DType, KernelEntry, KernelSpec, ReasonCode};
+use lz_core::{DType, KernelEntry, KernelSpec, OperationInfo, ReasonCode};
 use lz_worker::settings::Origin;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -14,6 +15,7 @@ use crate::arguments::signature_order;
 use crate::engine::engine;
 use crate::error::raise;
 use crate::inspect::{operation, targets};
+use crate::jit;
 use crate::python_kernel::PythonKernel;
 use crate::simulate::{self, DescribedBackend};
 use crate::worker;
@@ -95,16 +97,56 @@ fn register_kernel(
     spec.cuda_graph_safe = kernel.cuda_graph_safe;
     spec.reduced_precision = kernel.reduced_precision;
     spec.writes_into_output = kernel.writes_into_output;
+    let entry = function_entry(function, spec, info)?;
+    install(py, entry, &kernel.install)
+}
+
+/// Registers a Python function as the one kernel of a capability descriptor, for each of its operations. `compile` compiles it for
+/// a call, outside of calls.
+#[pyfunction]
+fn register_described_kernel(
+    py: Python<'_>,
+    function: &Bound<'_, PyAny>,
+    id: &str,
+    descriptor: &str,
+    compile: Option<&Bound<'_, PyAny>>,
+    how: &str,
+) -> PyResult<()> {
+    let registry = engine()?.registry();
+    let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
+    let path = format!("capabilities of {id}");
+    let read = descriptor::read(&path, descriptor, &catalogue).map_err(|error| raise(py, &error.into()))?;
+    for spec in read.kernels {
+        if spec.jit != compile.is_some() {
+            let message = "a kernel with the capability `jit` needs the argument `compile`, and only such a kernel takes it";
+            return Err(PyValueError::new_err(message));
+        }
+        let info = operation(&spec.operation)?;
+        let mut entry = function_entry(function, spec, info)?;
+        if let Some(compile) = compile {
+            jit::ensure_queue(engine()?);
+            entry = entry.compiled_by(jit::Compiler { function: compile.clone().unbind() });
+        }
+        install(py, entry, how)?;
+    }
+    Ok(())
+}
+
+/// A kernel that calls a Python function, in this process or in a worker, as policy says.
+fn function_entry(
+    function: &Bound<'_, PyAny>,
+    spec: KernelSpec,
+    info: &'static OperationInfo,
+) -> PyResult<KernelEntry> {
+    let py = function.py();
     worker::refuse_reserved(py, &spec.id, &spec.backend)?;
     let module = worker::module_of(function);
     if worker::is_isolated(py, Origin::Module(&module), &spec.backend)? {
-        let entry = worker::remote_function(function, spec, info)?;
-        return install(py, entry, &kernel.install);
+        return worker::remote_function(function, spec, info);
     }
     let params = info.schema().params.iter().map(|param| param.name.as_str());
-    let hosted = PythonKernel::new(function, kernel.writes_into_output, params)?;
-    let entry = KernelEntry::new(spec, hosted).of(info);
-    install(py, entry, &kernel.install)
+    let hosted = PythonKernel::new(function, spec.writes_into_output, params)?;
+    Ok(KernelEntry::new(spec, hosted).of(info))
 }
 
 /// Unregisters a backend and its kernels.
@@ -221,6 +263,7 @@ fn backends(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(register_kernel, module)?)?;
+    module.add_function(wrap_pyfunction!(register_described_kernel, module)?)?;
     module.add_function(wrap_pyfunction!(unregister_backend, module)?)?;
     module.add_function(wrap_pyfunction!(kernel_signature, module)?)?;
     module.add_function(wrap_pyfunction!(dtype_variables, module)?)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lz_core::expr::Value;
-use lz_core::recorded::{RecordedArg, RecordedCall, RecordedResult, ResultView};
+use lz_core::recorded::{self, RecordedArg, RecordedCall, RecordedResult, ResultView};
 use lz_core::{DType, OperationInfo};
 use lz_engine::verify::Reproducer;
 use lz_interchange::{CallArguments, export_workload};
@@ -96,7 +96,7 @@ fn replay_with<'py>(
         })?;
     outcome.map_err(|error| raise_kernel(py, operation, error))?;
     let found = recorded(&reproducer, operation, keywords, &result)?;
-    Ok(RecordedCall::difference(operation, &found, &reproducer.expected))
+    Ok(recorded::difference(operation, &found, &reproducer.expected))
 }
 
 /// The results of a call, in the order of the recorded ones: outputs, then arguments that were changed in place.

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::dispatch::{self, FailedRun, RunOne, TakenState};
+use super::dispatch::{self, RunOne, TakenState};
+use super::fallback::FailedRun;
+use super::run_kernel::run_admitted;
 use crate::selection::call::Call;
 use crate::selection::snapshot::Snapshot;
 use crate::selection::thread::{self, Thread};
@@ -50,7 +52,7 @@ impl Engine {
         state.refresh(&self.shared.published);
         let call = Call::new(snapshot, table, context, mode);
         let scratch = &mut state.scratch;
-        match dispatch::run_admitted(&call, kernel, bytes, choice.transforms, scratch, run_one) {
+        match run_admitted(&call, kernel, bytes, choice.transforms, scratch, run_one) {
             None => Ok(()),
             Some(error) => {
                 let failed_run = FailedRun::recorded(snapshot.registry.shared(choice.kernel), error);

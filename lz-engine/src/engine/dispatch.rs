@@ -1,69 +1,33 @@
-//! Runs a call: looks up or makes the decision and runs its kernel. The fallback path records a failure and runs the next kernel of the
-//! plan.
+//! Runs a call: looks up or makes the decision and runs its kernel.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Shared;
-use super::decide::{self, Decision, LastResort, Workspace};
+use super::decide::LastResort;
+use super::fallback::FailedRun;
+use super::lookup::{Choice, Selected, guards_hold};
+use super::run_kernel::{run_admitted, run_guarded, run_observed};
 use super::versions::DividedCall;
 use crate::compiled::CompiledKernel;
-use crate::health::Failure;
-use crate::selection::cache::{self, CellKey, Entry};
+use crate::selection::cache::{self, CellKey};
 use crate::selection::call::Call;
 use crate::selection::exact_cache::CachedDecision;
-use crate::selection::guard;
 use crate::selection::operation_table::OperationTable;
-use crate::selection::score;
 use crate::selection::snapshot::Snapshot;
 use crate::selection::thread::{self, Thread};
 use crate::selection::thread_cache::{ThreadCacheSet, ThreadState};
 use crate::selection::thread_scope;
-use crate::telemetry::{ObserveOptions, Recording, ThreadCounters, WatchedRun};
+use crate::telemetry::ThreadCounters;
 use lz_core::context::Context;
 use lz_core::error::Error;
-use lz_core::kernel::{KernelEntry, KernelError, Severity};
+use lz_core::kernel::{KernelEntry, KernelError};
 use lz_core::mode::Mode;
 use lz_core::operation::OperationInfo;
-use lz_core::plan::Transforms;
 use lz_core::reason::{Reason, ReasonCode};
-use lz_core::run::{Run, Scratch};
+use lz_core::run::Run;
 
 /// The callback of generated code that runs one kernel.
 pub(crate) type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
-
-/// A selected kernel: from the cache, or decided for this call only.
-pub(crate) enum Selected<'w> {
-    Cached(&'w Entry),
-    Uncached(Decision),
-    /// A kernel that compiles inside the call, or whose circuit is open, because no other kernel can run the call.
-    LastResort(Decision, LastResort),
-}
-
-/// The part of a decision that dispatch needs.
-pub(crate) struct Choice {
-    /// The kernel's index in the registry.
-    pub kernel: u32,
-    pub workspace: Workspace,
-    pub transforms: Transforms,
-}
-
-impl Selected<'_> {
-    #[inline]
-    pub fn choice(&self) -> Choice {
-        match self {
-            Selected::Cached(entry) => {
-                Choice { kernel: entry.kernel, workspace: entry.workspace, transforms: entry.transforms }
-            }
-            Selected::Uncached(decision) | Selected::LastResort(decision, _) => Choice {
-                kernel: decision.kernel,
-                workspace: decision.workspace,
-                transforms: decision.transforms,
-            },
-        }
-    }
-}
 
 impl Shared {
     /// Runs a call. A hit on the thread's latest entry is inlined into each caller, where the words of the context are still
@@ -318,215 +282,6 @@ impl Shared {
         };
         self.recover(state, operation, context, failed_run, run_one)
     }
-
-    /// [`find`](Shared::find); after a panic inside selection, which is recorded as a fault of the engine, the reference.
-    fn find_guarded<'w>(
-        &self,
-        snapshot: &'w Snapshot,
-        table: &OperationTable,
-        context: &Context,
-        mode: Mode,
-    ) -> Result<Selected<'w>, Error> {
-        let panic = match catch_unwind(AssertUnwindSafe(|| self.find(snapshot, table, context, mode))) {
-            Ok(selected) => return selected,
-            Err(panic) => panic,
-        };
-        let operation = &table.info.name;
-        let message = format!("selection of {operation} panicked: {}", panic_text(panic.as_ref()));
-        snapshot.health.record_engine_fault(&message);
-        let platform = snapshot.devices.of_call(table.device_field, context).map(|device| device.platform());
-        let is_reference = |kernel: &CompiledKernel| {
-            kernel.is_reference() && platform.is_none_or(|platform| kernel.spec().platform == platform)
-        };
-        let found = (0u16..).zip(&table.candidates).find_map(|(position, candidate)| {
-            let kernel =
-                snapshot.registry.compiled(candidate.kernel).filter(|kernel| is_reference(kernel))?;
-            Some((position, candidate.kernel, kernel))
-        });
-        let Some((position, kernel, _)) = found else { return Err(no_kernels(table.info)) };
-        let workspace = Workspace::COMPUTED;
-        let (transforms, guards) = (Transforms::NONE, Box::default());
-        Ok(Selected::Uncached(Decision { kernel, position, transforms, workspace, guards }))
-    }
-
-    /// The decision for a call: from the cache, or a new one.
-    pub fn find<'w>(
-        &self,
-        snapshot: &'w Snapshot,
-        table: &OperationTable,
-        context: &Context,
-        mode: Mode,
-    ) -> Result<Selected<'w>, Error> {
-        let mut key = CellKey::EMPTY;
-        if !(snapshot.caching_enabled && key.fill(table, context, mode)) {
-            snapshot.observation.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
-            let call = Call::new(snapshot, table, context, mode);
-            let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
-            self.observer.decided(&call, decision.position);
-            return Ok(Selected::Uncached(decision));
-        }
-        let lookup =
-            || snapshot.decisions.get(&key, |entry| guards_hold(entry, snapshot, table, context, mode));
-        match lookup() {
-            Some(entry) => Ok(Selected::Cached(entry)),
-            None => self.decide_and_insert(snapshot, table, context, mode, &key, lookup),
-        }
-    }
-
-    #[cold]
-    fn decide_and_insert<'w>(
-        &self,
-        snapshot: &'w Snapshot,
-        table: &OperationTable,
-        context: &Context,
-        mode: Mode,
-        key: &CellKey,
-        lookup: impl Fn() -> Option<&'w Entry>,
-    ) -> Result<Selected<'w>, Error> {
-        let nested = thread::with(|thread| thread.deciding.replace(true));
-        let _alone = (!nested).then(|| snapshot.decisions.decide_alone(key));
-        let _deciding = DecisionScope { nested };
-        if let Some(entry) = lookup() {
-            return Ok(Selected::Cached(entry));
-        }
-        snapshot.observation.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
-        let call = Call::new(snapshot, table, context, mode);
-        let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
-        self.observer.decided(&call, decision.position);
-        match snapshot.decisions.insert(key, &decision) {
-            Some(entry) => Ok(Selected::Cached(entry)),
-            None => {
-                self.grow_cache(snapshot.generation);
-                Ok(Selected::Uncached(decision))
-            }
-        }
-    }
-
-    /// The last resort of a call that no eligible kernel can run, or the error that says why.
-    #[cold]
-    fn select_last_resort<'w>(&self, call: &Call<'_>) -> Result<Selected<'w>, Error> {
-        let Some((decision, last_resort)) = decide::decide_last_resort(call) else {
-            return Err(decide::refusal(call));
-        };
-        self.observer.decided(call, decision.position);
-        Ok(Selected::LastResort(decision, last_resort))
-    }
-
-    /// After a failure: records it and tries the fallbacks, best first, where policy allows.
-    #[cold]
-    pub(super) fn recover(
-        &self,
-        state: &mut ThreadState,
-        operation: &'static OperationInfo,
-        context: &Context,
-        failed_run: FailedRun,
-        run_one: &mut RunOne<'_>,
-    ) -> Result<(), Error> {
-        let Some(snapshot) = state.snapshot.clone() else { return Err(no_kernels(operation)) };
-        let mode = thread_scope::of_thread().apply(snapshot.mode);
-        let snapshot = snapshot.in_scope(mode).unwrap_or(snapshot);
-        let metrics = &snapshot.observation.telemetry.metrics;
-        metrics.failed(failed_run.error.cause);
-        let (Some(table), Some(kernel)) = (snapshot.table(operation), failed_run.kernel.as_deref()) else {
-            return Err(no_kernels(operation));
-        };
-        let first = kernel.spec().id.clone();
-        // Tokenizers verify a share of their texts themselves.
-        if failed_run.error.reason.code == ReasonCode::TokenizerNotEqual {
-            metrics.result_mismatched(&operation.name, &first);
-        }
-        invalidate_memory_figures(&snapshot, &failed_run.error);
-        if !failed_run.recorded {
-            record(&Call::new(&snapshot, table, context, mode), kernel, &failed_run.error);
-        }
-        let mut reasons = vec![failed_run.error.reason.clone()];
-        let mut may_fall_back = self.may_fall_back(&snapshot, operation, &failed_run.error, &mut reasons);
-        let mut tried = vec![first.clone()];
-        // Recording the failure published a new snapshot; the fallbacks are selected under it.
-        let snapshot = self.published.load();
-        let mode = thread_scope::of_thread().apply(snapshot.mode);
-        let snapshot = snapshot.in_scope(mode).unwrap_or(snapshot);
-        let Some(table) = snapshot.table(operation) else { return Err(no_kernels(operation)) };
-        let mut call = Call::new(&snapshot, table, context, mode);
-        let mut others = if may_fall_back { decide::eligible(&call) } else { Vec::new() };
-        let closed = others.len();
-        if may_fall_back {
-            others.extend(decide::open(&call));
-        }
-        for (number, ranked) in others.into_iter().enumerate() {
-            // Kernels with an open circuit come last.
-            call.allow_open_circuit = number >= closed;
-            let candidate = table.candidates.get(usize::from(ranked.position));
-            let Some(kernel) = candidate.and_then(|one| snapshot.registry.compiled(one.kernel)) else {
-                continue;
-            };
-            let id = &kernel.spec().id;
-            if !may_fall_back || tried.contains(id) {
-                continue;
-            }
-            tried.push(id.clone());
-            metrics.executed(kernel.spec());
-            let bytes = crate::selection::filter::workspace(kernel, &call.values).unwrap_or(0);
-            match run_admitted(&call, kernel, bytes, ranked.transforms, &mut state.scratch, run_one) {
-                None => {
-                    self.note_fallback(&snapshot, operation, &first, id, &reasons);
-                    return Ok(());
-                }
-                Some(error) => {
-                    metrics.failed(error.cause);
-                    reasons.push(error.reason.clone());
-                    invalidate_memory_figures(&snapshot, &error);
-                    may_fall_back = self.may_fall_back(&snapshot, operation, &error, &mut reasons);
-                }
-            }
-        }
-        Err(Error::KernelExecution { operation: operation.name.to_string(), kernel: first, reasons })
-    }
-
-    /// Whether a fallback may run after a failure; if not, the reason is appended.
-    pub(super) fn may_fall_back(
-        &self,
-        snapshot: &Snapshot,
-        operation: &'static OperationInfo,
-        error: &KernelError,
-        reasons: &mut Vec<Reason>,
-    ) -> bool {
-        if error.reason.code == ReasonCode::CallInterrupted {
-            return false;
-        }
-        if error.severity == Severity::Device {
-            reasons.push(Reason::new(ReasonCode::DeviceLost));
-            return false;
-        }
-        if !snapshot.policy.fallback_enabled.value {
-            let source = &snapshot.policy.fallback_enabled.source;
-            let message = format!("fallback_enabled is false ({source})");
-            reasons.push(Reason::new(ReasonCode::FallbackDisallowed).message(message));
-            return false;
-        }
-        let mutates = operation.schema().inputs.iter().any(|input| input.read_write);
-        if mutates && !error.untouched {
-            let message = format!(
-                "{} changes its inputs, and the kernel that failed may have changed them already",
-                operation.name
-            );
-            reasons.push(Reason::new(ReasonCode::FallbackDisallowed).message(message));
-            return false;
-        }
-        true
-    }
-}
-
-/// Whether the guards of a cached decision hold for a call.
-#[inline(never)]
-fn guards_hold(
-    entry: &Entry,
-    snapshot: &Snapshot,
-    table: &OperationTable,
-    context: &Context,
-    mode: Mode,
-) -> bool {
-    guard::all_hold(entry.guards(), snapshot, table, context, mode)
 }
 
 /// The cached decision of a call's cell, evaluated for the call, and whether it depends on the call only. If so, it is inserted
@@ -555,29 +310,6 @@ fn lookup_decision(
     Some((decision, depends_only_on_call))
 }
 
-/// A kernel run that failed.
-pub(super) struct FailedRun {
-    kernel: Option<Arc<CompiledKernel>>,
-    error: KernelError,
-    recorded: bool,
-}
-
-impl FailedRun {
-    /// A failure that health has not recorded yet.
-    #[cold]
-    #[expect(clippy::boxed_local, reason = "passed as a box to keep the hit path small")]
-    fn new(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> FailedRun {
-        FailedRun { kernel, error: *error, recorded: false }
-    }
-
-    /// A failure that health has recorded.
-    #[cold]
-    #[expect(clippy::boxed_local, reason = "as above")]
-    pub fn recorded(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> FailedRun {
-        FailedRun { kernel, error: *error, recorded: true }
-    }
-}
-
 /// The thread state taken for a call; put back when dropped.
 pub(super) struct TakenState(Option<&'static mut ThreadState>);
 
@@ -601,16 +333,6 @@ impl Drop for TakenState {
     }
 }
 
-struct DecisionScope {
-    nested: bool,
-}
-
-impl Drop for DecisionScope {
-    fn drop(&mut self) {
-        thread::with(|thread| thread.deciding.set(self.nested));
-    }
-}
-
 pub(super) fn no_kernels(operation: &OperationInfo) -> Error {
     Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() }
 }
@@ -619,185 +341,4 @@ pub(super) fn simulated_device_error(operation: &OperationInfo) -> Error {
     let reason = Reason::new(ReasonCode::DeviceAbsent)
         .message("this engine has a simulated device: only `explain` and `which` are available");
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
-}
-
-/// The error of a kernel run; `None` on success. Boxed, because success is by far the common case.
-pub(super) type Outcome = Option<Box<KernelError>>;
-
-/// Runs a kernel; a panic inside it is returned as its error.
-#[inline(always)]
-pub(super) fn run_guarded<F>(
-    kernel: &CompiledKernel,
-    workspace: u64,
-    transforms: Transforms,
-    scratch: &mut Scratch,
-    run_one: &mut F,
-) -> Outcome
-where
-    F: FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + ?Sized,
-{
-    let mut run = Run::new(scratch, workspace);
-    run.transforms = transforms;
-    let guarded = AssertUnwindSafe(|| match run_one(&kernel.entry, &mut run) {
-        Ok(()) => None,
-        Err(error) => failed(error),
-    });
-    match catch_unwind(guarded) {
-        Ok(outcome) => outcome,
-        Err(panic) => failed(panicked(kernel, panic.as_ref())),
-    }
-}
-
-/// Like [`run_guarded`], with the observation (spans, logs, timing) that is configured.
-fn run_observed<'c>(
-    snapshot: &Snapshot,
-    call: impl Fn() -> Call<'c>,
-    kernel: &CompiledKernel,
-    workspace: u64,
-    transforms: Transforms,
-    scratch: &mut Scratch,
-    run_one: &mut RunOne<'_>,
-) -> Outcome {
-    let observe = snapshot.observe;
-    if observe == ObserveOptions::default() {
-        return run_guarded(kernel, workspace, transforms, scratch, run_one);
-    }
-    let observation = &snapshot.observation;
-    let weight = thread::with(|thread| thread.weight.replace(1));
-    let recording = Recording::sample(observation, observe.verify_every, weight, kernel.info, &kernel.entry);
-    let run = || match &recording {
-        None => run_guarded(kernel, workspace, transforms, scratch, run_one),
-        Some(recording) => run_guarded(kernel, workspace, transforms, scratch, &mut |entry, run| {
-            run_one(&recording.entry(entry), run)
-        }),
-    };
-    let identify = |call: &Call<'_>| {
-        let subject = call.subject(kernel);
-        (subject.bucket.to_vec(), subject.device.to_owned())
-    };
-    let watched = observe.watch.filter(|_| kernel.spec().runs_in.is_none()).map(|budget| {
-        let call = call();
-        let (health, telemetry) = (Arc::clone(&snapshot.health), Arc::clone(&observation.telemetry));
-        let (spec, identity) = (Arc::clone(&kernel.entry.spec), identify(&call));
-        let run = WatchedRun::new(kernel.info, spec, *call.context, identity, health, telemetry, budget);
-        observation.watchdog.watch(run)
-    });
-    let outcome = run_timed(snapshot, &call, kernel, run);
-    drop(watched);
-    if let (None, Some(recording)) = (&outcome, recording) {
-        recording.finish(&observation.telemetry, kernel.info, &kernel.entry, || identify(&call()));
-    }
-    outcome
-}
-
-/// Runs a kernel with spans, logs and timing.
-fn run_timed<'c>(
-    snapshot: &Snapshot,
-    call: &impl Fn() -> Call<'c>,
-    kernel: &CompiledKernel,
-    run: impl FnOnce() -> Outcome,
-) -> Outcome {
-    let observation = &snapshot.observation;
-    let run = || run().map_or(Ok(()), |error| Err(*error));
-    match observation.telemetry.run(observation, snapshot.observe, kernel.info, kernel.spec(), run) {
-        Ok(time) => {
-            if let (Some(time), Some(_)) = (time, &snapshot.evidence) {
-                add_regret(&call(), kernel, time);
-            }
-            None
-        }
-        Err(error) => failed(error),
-    }
-}
-
-/// Adds the time that a timed call lost against the fastest measured kernel that could have run it. Timed calls stand for
-/// all calls.
-#[cold]
-fn add_regret(call: &Call<'_>, kernel: &CompiledKernel, time: std::time::Duration) {
-    let measured = score::measured(call);
-    let usable = decide::eligible(call);
-    let median = |one: &decide::Ranked| measured.get(usize::from(one.position))?.map(|one| one.median_ns);
-    let fastest = usable.iter().filter_map(|one| Some((median(one)?, one.position)));
-    let Some((fastest, position)) = fastest.min_by(|(a, _), (b, _)| a.total_cmp(b)) else { return };
-    let best = call.table.candidates.get(usize::from(position));
-    let is_best = best
-        .and_then(|candidate| call.snapshot.registry.compiled(candidate.kernel))
-        .is_some_and(|best| best.spec().id == kernel.spec().id);
-    if !is_best {
-        let lost = (time.as_nanos() as f64 - fastest).max(0.0);
-        let weight = f64::from(call.snapshot.observe.time_every.max(1));
-        call.snapshot.observation.telemetry.metrics.lost(&kernel.info.name, lost * weight);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn failed(error: KernelError) -> Outcome {
-    Some(Box::new(error))
-}
-
-#[cold]
-#[inline(never)]
-fn panicked(kernel: &CompiledKernel, panic: &(dyn std::any::Any + Send)) -> KernelError {
-    let message = format!("{}: {}", kernel.spec().id, panic_text(panic));
-    KernelError::because(Reason::new(ReasonCode::KernelPanicked).message(message))
-}
-
-/// The message of a panic.
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("panicked without a message")
-}
-
-/// Runs a kernel under a circuit-breaker permit and records the outcome.
-pub(super) fn run_admitted(
-    call: &Call<'_>,
-    kernel: &CompiledKernel,
-    workspace: u64,
-    transforms: Transforms,
-    scratch: &mut Scratch,
-    run_one: &mut RunOne<'_>,
-) -> Outcome {
-    let permit = match call.snapshot.health.admit(call.subject(kernel)) {
-        Ok(permit) => Some(permit),
-        Err(refusal) if call.allow_open_circuit && refusal.yields_to_last_resort(kernel.is_reference()) => {
-            None
-        }
-        Err(refusal) => {
-            let reason = Reason::new(ReasonCode::CircuitHalfOpenBusy).message(refusal.to_string());
-            return Some(Box::new(KernelError::because(reason).before_writing()));
-        }
-    };
-    let again = || Call::new(call.snapshot, call.table, call.context, call.mode);
-    let outcome = run_observed(call.snapshot, again, kernel, workspace, transforms, scratch, run_one);
-    match (&outcome, permit) {
-        (None, Some(permit)) => permit.succeeded(),
-        (Some(error), Some(permit)) => permit.failed(Failure::of(error, &failure_text(error))),
-        // A call past an open circuit does not change its state; only probes do.
-        (_, None) => {}
-    }
-    outcome
-}
-
-/// After a failed allocation, drops the cached free-memory figures.
-fn invalidate_memory_figures(snapshot: &Snapshot, error: &KernelError) {
-    if error.reason.code == ReasonCode::OutOfMemory {
-        snapshot.blocks.clear();
-    }
-}
-
-/// Records a failure in health.
-pub(super) fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
-    if let Ok(permit) = call.snapshot.health.admit(call.subject(kernel)) {
-        permit.failed(Failure::of(error, &failure_text(error)));
-    }
-}
-
-/// The text that health stores for a failure: the sentence, prefixed with the code unless that is only `KernelFailed`.
-pub(super) fn failure_text(error: &KernelError) -> String {
-    match error.reason.code {
-        ReasonCode::KernelFailed => error.reason.sentence(),
-        _ => error.reason.to_string(),
-    }
 }

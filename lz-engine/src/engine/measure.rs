@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::run_kernel::{failure_text, run_guarded};
 use super::{Engine, dispatch};
 use crate::compiled::CompiledKernel;
 use crate::health::{Failure, Subject};
@@ -46,7 +47,7 @@ impl Runner {
         scratch: &mut Scratch,
         run_one: &mut dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
-        match dispatch::run_guarded(&self.kernel, self.workspace, self.transforms, scratch, run_one) {
+        match run_guarded(&self.kernel, self.workspace, self.transforms, scratch, run_one) {
             None => Ok(()),
             Some(error) => Err(*error),
         }
@@ -140,7 +141,7 @@ impl Engine {
     pub(crate) fn failed_in_trial(&self, runners: &Runners, runner: &Runner, error: &KernelError) {
         let health = self.health();
         if let Ok(permit) = health.admit(subject(runners, runner)) {
-            permit.failed(Failure::of(error, &super::dispatch::failure_text(error)).in_trial());
+            permit.failed(Failure::of(error, &failure_text(error)).in_trial());
         }
     }
 }

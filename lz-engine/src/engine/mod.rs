@@ -1,19 +1,22 @@
 //! The engine: selects a kernel for a call, runs it, and falls back to another kernel when it fails.
 //!
-//! Path of a call: `dispatch` looks up the thread cache (`inline`), then the decision cache of the current snapshot
-//! (`cache`). On a miss it ranks and filters the candidates (`decide`: `score`, `filter`). Everything that a decision
-//! depends on is in one immutable snapshot (`world`); every change publishes a new one (`publish`).
+//! Path of a call: `dispatch` looks up the thread cache, then the decision cache of the current snapshot (`lookup`). On a miss the
+//! candidates are ranked and filtered (`selection`: `decide`, `score`, `filter`). `run_kernel` runs the chosen one; after a failure
+//! `fallback` runs the next. Everything that a decision depends on is in one immutable snapshot; every change publishes a new one.
 
 mod builder;
 mod capture;
 mod dispatch;
 mod dispatch_tables;
 mod extensions;
+mod fallback;
+mod lookup;
 pub(crate) mod measure;
 mod metrics;
 mod persistence;
 mod pinned;
 mod planned;
+mod run_kernel;
 mod settings;
 mod swap;
 mod versions;

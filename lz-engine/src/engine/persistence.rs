@@ -75,6 +75,12 @@ impl Persistence {
         self.state().db.clone()
     }
 
+    /// The current environment of a device; unknown if `perf_environment.use_nvml` is off.
+    fn environment(&self, device: &DeviceSpec) -> Environment {
+        let is_read = self.state().use_environment;
+        if is_read { lz_device::read_environment(device) } else { Environment::default() }
+    }
+
     fn save(&self, health: &Health) -> Result<(), DropReason> {
         let Some(db) = self.db() else { return Ok(()) };
         // First, so that circuits which another process has reset are not stored again.
@@ -171,11 +177,7 @@ impl Shared {
     /// Loads measurements and health of the registered kernels from the database.
     pub(super) fn load_persisted(&self) {
         let Some(persistence) = self.persistence.get() else { return };
-        let (db, use_environment) = {
-            let state = persistence.state();
-            (state.db.clone(), state.use_environment)
-        };
-        let Some(db) = db else {
+        let Some(db) = persistence.db() else {
             // Removing evidence cannot fail.
             self.change(|parts| {
                 Ok(parts.evidence.is_some().then(|| SnapshotParts { evidence: None, ..parts }))
@@ -184,9 +186,7 @@ impl Shared {
             return;
         };
         let snapshot = self.published.load();
-        let environment = |device: &DeviceSpec| {
-            if use_environment { lz_device::read_environment(device) } else { Environment::default() }
-        };
+        let environment = |device: &DeviceSpec| persistence.environment(device);
         let operations: Vec<&str> = snapshot
             .registry
             .operations()
@@ -307,6 +307,12 @@ impl Engine {
     /// The database of measurements and health, if one is open.
     pub fn perfdb(&self) -> Option<Arc<PerfDb>> {
         self.shared.persistence.get()?.db()
+    }
+
+    /// The current environment of a device as measurements record it: temperature, memory pressure and power.
+    pub(crate) fn environment(&self, device: &DeviceSpec) -> Environment {
+        let persistence = self.shared.persistence.get();
+        persistence.map_or_else(Environment::default, |persistence| persistence.environment(device))
     }
 
     /// Describes the problem if `perfdb.path` names a file that is not a performance database; such a file is not modified.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Engine;
 use super::dispatch::{self, RunOne, TakenState};
+use super::run_kernel::{record, run_admitted, run_guarded};
 use crate::compiled::CompiledKernel;
 use crate::selection::call::Call;
 use crate::selection::decide;
@@ -149,7 +150,7 @@ impl Engine {
         }
         let (kernel, transforms) = (&pinned.kernel, pinned.transforms);
         state.tally.slow_executions = state.tally.slow_executions.saturating_add(1);
-        match dispatch::run_guarded(kernel, pinned.workspace, transforms, &mut state.scratch, run_one) {
+        match run_guarded(kernel, pinned.workspace, transforms, &mut state.scratch, run_one) {
             None => Ok(()),
             Some(error) => Err(self.failed_pinned(pinned, context, &error)),
         }
@@ -208,7 +209,7 @@ impl Engine {
         let bytes = filter::workspace(kernel, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &kernel.facts, || Some(&**kernel));
         let mut scratch = lz_core::run::Scratch::default();
-        match dispatch::run_admitted(&call, kernel, bytes, transforms, &mut scratch, run_one) {
+        match run_admitted(&call, kernel, bytes, transforms, &mut scratch, run_one) {
             None => Ok(()),
             Some(error) => {
                 metrics.failed(error.cause);
@@ -223,7 +224,7 @@ impl Engine {
         let (snapshot, mode) = self.shared.thread_snapshot();
         snapshot.observation.telemetry.metrics.failed(error.cause);
         if let Some(table) = snapshot.table(pinned.operation) {
-            dispatch::record(&Call::new(&snapshot, table, context, mode), &pinned.kernel, error);
+            record(&Call::new(&snapshot, table, context, mode), &pinned.kernel, error);
         }
         failure(pinned, error)
     }

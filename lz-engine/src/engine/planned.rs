@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::dispatch::{self, RunOne};
+use super::run_kernel::run_admitted;
 use crate::selection::call::Call;
 use crate::selection::filter;
 use crate::selection::snapshot::Snapshot;
@@ -48,7 +49,7 @@ impl Engine {
         let bytes = filter::workspace(compiled, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &compiled.facts, || Some(compiled));
         let mut scratch = Scratch::default();
-        match dispatch::run_admitted(&call, compiled, bytes, transforms, &mut scratch, run_one) {
+        match run_admitted(&call, compiled, bytes, transforms, &mut scratch, run_one) {
             None => Ok(true),
             Some(error) => {
                 metrics.failed(error.cause);

@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use super::dispatch::{FailedRun, Outcome, RunOne, record, run_admitted};
+use super::dispatch::RunOne;
+use super::fallback::FailedRun;
+use super::run_kernel::{Outcome, record, run_admitted};
 use super::{Engine, Shared};
 use crate::compiled::CompiledKernel;
 use crate::rollout::{

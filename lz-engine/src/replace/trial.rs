@@ -14,11 +14,11 @@ use lz_core::check;
 use lz_core::context::{Context, FieldKind};
 use lz_core::device::Platform;
 use lz_core::dynamic;
-use lz_core::equivalence;
 use lz_core::error::Error;
 use lz_core::kernel::{KernelEntry, KernelError};
 use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
+use lz_core::recorded::{self, ResultView};
 use lz_core::run::Scratch;
 use lz_core::synthetic::SyntheticCall;
 use lz_core::tensor::Device;
@@ -182,29 +182,13 @@ fn difference(
     found: &mut SyntheticCall,
     expected: &mut SyntheticCall,
 ) -> Option<String> {
-    let schema = info.schema();
-    if matches!(schema.equivalence, Equivalence::Distribution(_)) {
+    if matches!(info.schema().equivalence, Equivalence::Distribution(_)) {
         return None;
     }
     found.with_arguments(|found_args, found| {
         expected.with_arguments(|expected_args, expected| {
-            let changed = found_args.iter().zip(&*expected_args).zip(&schema.inputs);
-            let mut changed = changed.filter_map(|((found, expected), about)| match (found, expected) {
-                (Arg::TensorMut(found), Arg::TensorMut(expected)) => {
-                    let how = equivalence::difference(schema, &found.as_view(), &expected.as_view())?;
-                    Some(format!("{}: {how}", about.name))
-                }
-                _ => None,
-            });
-            let produced = found.iter().zip(&*expected).zip(&schema.outputs);
-            let mut produced = produced.filter_map(|((found, expected), about)| match (found, expected) {
-                (OutArg::Tensor(found), OutArg::Tensor(expected)) => {
-                    let how = equivalence::difference(schema, &found.as_view(), &expected.as_view())?;
-                    Some(format!("{}: {how}", about.name))
-                }
-                _ => None,
-            });
-            changed.next().or_else(|| produced.next())
+            let found = ResultView::all(found_args, found);
+            recorded::difference(info, found, ResultView::all(expected_args, expected))
         })
     })
 }

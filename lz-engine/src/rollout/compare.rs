@@ -11,12 +11,12 @@ use lz_schema::model::Equivalence;
 use crate::compiled::CompiledKernel;
 use lz_core::args::{Arg, OutArg};
 use lz_core::device::Platform;
-use lz_core::equivalence;
 use lz_core::kernel::{Kernel, KernelEntry, KernelError};
 use lz_core::operation::OperationInfo;
 use lz_core::plan::Transforms;
+use lz_core::recorded::{self, ResultView};
 use lz_core::run::{Run, Scratch};
-use lz_core::tensor::{Indices, Tensor, TensorView};
+use lz_core::tensor::Tensor;
 
 /// The outcome of one call of a canary.
 #[derive(Debug, Default)]
@@ -152,7 +152,9 @@ impl Kernel for Shared {
                 // A stable version that fails says nothing about the other.
                 outcome.is_compared = finished;
                 if finished {
-                    outcome.difference = own.difference(run.stable.kernel.info, args, outputs);
+                    let expected = ResultView::all(args, outputs);
+                    outcome.difference =
+                        recorded::difference(run.stable.kernel.info, own.results(), expected);
                 }
             }
             Err(error) => outcome.version_error = Some(error),
@@ -195,7 +197,10 @@ enum OwnOutput {
 impl OwnResults {
     fn new(args: &[Arg<'_>], outputs: &[OutArg<'_>]) -> Result<OwnResults, KernelError> {
         let changed = args.iter().map(|arg| match arg {
-            Arg::TensorMut(tensor) => copy(&tensor.as_view()).map(Some),
+            Arg::TensorMut(tensor) => {
+                let copy = recorded::dense_copy(tensor.view());
+                copy.map(Some).ok_or_else(|| KernelError::failed("no memory for a copy of an argument"))
+            }
             _ => Ok(None),
         });
         let own = outputs.iter().map(|output| {
@@ -231,52 +236,14 @@ impl OwnResults {
         timed(run, &mut own, &mut outputs)
     }
 
-    /// How these results differ from those of the stable version.
-    fn difference(
-        &self,
-        operation: &OperationInfo,
-        args: &[Arg<'_>],
-        outputs: &[OutArg<'_>],
-    ) -> Option<String> {
-        let schema = operation.schema();
-        let differ = |name: &str, found: &TensorView<'_>, expected: &TensorView<'_>| {
-            equivalence::difference(schema, found, expected).map(|how| format!("{name}{how}"))
-        };
-        let changed = args.iter().zip(&self.changed).zip(&schema.inputs);
-        let mut changed = changed.filter_map(|((arg, own), input)| {
-            differ(&format!("{}: ", input.name), &own.as_ref()?.view(), &arg.tensor()?)
+    /// The outputs, then the inputs that were changed in place.
+    fn results(&self) -> Vec<ResultView<'_>> {
+        let outputs = self.outputs.iter().map(|output| match output {
+            OwnOutput::Tensor(tensor) | OwnOutput::Dynamic(Some(tensor)) => ResultView::Tensor(tensor.view()),
+            OwnOutput::Text(Some(texts)) => ResultView::Text(texts),
+            OwnOutput::Absent | OwnOutput::Dynamic(None) | OwnOutput::Text(None) => ResultView::Absent,
         });
-        let produced = self.outputs.iter().zip(outputs).zip(&schema.outputs);
-        let mut produced = produced.filter_map(|((own, output), about)| {
-            let name = format!("{}: ", about.name);
-            let missing = || Some(format!("{name}is missing"));
-            match (own, output) {
-                (OwnOutput::Tensor(found), OutArg::Tensor(expected)) => {
-                    differ(&name, &found.view(), &expected.as_view())
-                }
-                (OwnOutput::Dynamic(found), OutArg::Dynamic(expected)) => match (found, expected) {
-                    (Some(found), Some(expected)) => differ(&name, &found.view(), &expected.view()),
-                    (None, Some(_)) => missing(),
-                    _ => None,
-                },
-                (OwnOutput::Text(found), OutArg::Text(expected)) => {
-                    (*found != **expected).then(|| format!("{name}is {found:?}, but should be {expected:?}"))
-                }
-                _ => None,
-            }
-        });
-        changed.next().or_else(|| produced.next())
+        let changed = self.changed.iter().flatten().map(|tensor| ResultView::Tensor(tensor.view()));
+        outputs.chain(changed).collect()
     }
-}
-
-/// A dense copy of a host tensor.
-fn copy(from: &TensorView<'_>) -> Result<Tensor, KernelError> {
-    let mut to = Tensor::zeros(from.shape(), from.dtype()).map_err(KernelError::because)?;
-    let bits = from.bits();
-    let mut view = to.view_mut();
-    let mut written = view.bits_mut();
-    for index in Indices::new(bits.shape()) {
-        written.set_int(&index, bits.int_at(&index));
-    }
-    Ok(to)
 }

@@ -237,7 +237,7 @@ impl Engine {
         // The database counts and logs dropped writes.
         let _ = self.save_health();
         let now = options.clock.unix_seconds();
-        let environment = lz_device::read_environment(&runners.device);
+        let environment = self.environment(&runners.device);
         let dtypes = dtypes_text(operation, context);
         let mut rows = Vec::new();
         for one in &candidates {

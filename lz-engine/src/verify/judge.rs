@@ -12,7 +12,7 @@ use lz_core::context::Context;
 use lz_core::error::Error;
 use lz_core::kernel::KernelError;
 use lz_core::operation::OperationInfo;
-use lz_core::recorded::{RecordedCall, RecordedResult};
+use lz_core::recorded::{self, RecordedCall, RecordedResult};
 use lz_core::run::Scratch;
 use lz_core::spec::KernelSpec;
 
@@ -56,7 +56,7 @@ pub(super) fn judge(engine: &Engine, sample: Sample) -> Option<Result<(), Box<Wr
         }
     };
     let differs = |found: &[RecordedResult], expected: &[RecordedResult]| {
-        RecordedCall::difference(operation, found, expected)
+        recorded::difference(operation, found, expected)
     };
     let second = second_kernel(engine, &sample);
     let by_second = second.as_ref().and_then(|(runner, _)| expected_by(runner));

@@ -6,7 +6,7 @@ use super::judge::{Unrepeatable, repeat};
 use super::reproducer::Reproducer;
 use crate::engine::Engine;
 use lz_core::error::Error;
-use lz_core::recorded::{RecordedCall, RecordedResult};
+use lz_core::recorded::{self, RecordedResult};
 
 /// What the kernel of a reproducer does now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -59,7 +59,7 @@ impl Engine {
             Some(runner) if runner.entry().kernel.needs_caller() => Rerun::NeedsCaller,
             Some(runner) => match repeat(&runner, operation, call, true) {
                 Err(Unrepeatable(error)) => Rerun::Failed(error),
-                Ok(found) => match RecordedCall::difference(operation, &found, expected) {
+                Ok(found) => match recorded::difference(operation, &found, expected) {
                     Some(difference) => Rerun::Differs(difference),
                     None => Rerun::Agrees,
                 },
@@ -74,7 +74,7 @@ impl Engine {
             contract_changed: !reproducer.is_same_contract(operation),
             reference_difference: by_reference
                 .as_ref()
-                .and_then(|expected| RecordedCall::difference(operation, &call.results, expected)),
+                .and_then(|expected| recorded::difference(operation, &call.results, expected)),
             kernel_now,
         })
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -27,6 +28,8 @@ def register_kernel(
     cuda_graph_safe: bool = False,
     reduced_precision: bool = False,
     writes_into_output: bool | None = None,
+    capabilities: Mapping[str, Any] | None = None,
+    compile: Callable[[str, str, dict[str, str]], list[str]] | None = None,
     replace: bool = False,
     alongside: bool = False,
 ) -> Callable[[_F], _F]:
@@ -42,6 +45,12 @@ def register_kernel(
     variables of the operation, or all of them if it is a sequence. Raising `NotImplementedError` declines a
     call.
 
+    `capabilities` states instead of these keywords what the kernel supports, with the keys of a kernel in a capability
+    descriptor (``schemas/contracts/capabilities.v1.schema.json``): SM range, generations, workspace, grid, fused
+    operations, layouts and all others. What it does not state is not supported. A kernel with ``"jit": True`` has a
+    function `compile`: it is called on a background thread with the kernel's id, the operation and the fields of a
+    call, and returns the names of what it built. The kernel runs such calls from then on.
+
     With `replace`, the function takes the place of the registered kernel with the same id, in one step: running calls
     finish with the old function. With `alongside`, it is registered as another version next to it, with the id
     ``<id>@<version>``; ``rollout.shares``, ``rollout.canaries``, rules and locks give it calls.
@@ -53,11 +62,48 @@ def register_kernel(
 
     if replace and alongside:
         raise ValueError("a kernel either replaces another one or is registered alongside it")
+    install = "replace" if replace else "alongside" if alongside else "new"
+    if capabilities is None:
+        if compile is not None:
+            raise ValueError('`compile` needs capabilities={"jit": True, ...}')
+    else:
+        keywords = {
+            "dtypes": dtypes,
+            "limits": limits,
+            "layouts": layouts,
+            "strides": strides != "any",
+            "priority": priority != 50,
+            "deterministic": deterministic,
+            "cuda_graph_safe": cuda_graph_safe,
+            "reduced_precision": reduced_precision,
+            "writes_into_output": writes_into_output,
+        }
+        if given := [name for name, value in keywords.items() if value]:
+            raise ValueError(f"capabilities state everything about a kernel: remove {', '.join(given)}")
 
     def decorate(function: _F) -> _F:
+        if capabilities is not None:
+            describe(function)
+            return function
         for target, fixed in _native.operation_targets(operation):
             register(function, target, [_condition(name, value) for name, value in fixed.items()])
         return function
+
+    def describe(function: _F) -> None:
+        takes_out = [_check(target, function) for target, _ in _native.operation_targets(operation)]
+        stated = {"kernel_id": id, "writes_into_output": all(takes_out), **(capabilities or {})}
+        descriptor = {
+            "schema_version": "1.0",
+            "backend": backend or id.split(".")[0],
+            "backend_version": version,
+            "platform": platform,
+            "ops": {operation: [stated]},
+        }
+        try:
+            text = json.dumps(descriptor, indent=2)
+        except TypeError as error:
+            raise ValueError(f"capabilities of {id}: {error}") from None
+        _native.register_described_kernel(function, id, text, compile, install)
 
     def register(function: _F, operation: str, fixed: list[str]) -> None:
         takes_out = _check(operation, function)
@@ -88,7 +134,7 @@ def register_kernel(
                 "cuda_graph_safe": cuda_graph_safe,
                 "reduced_precision": reduced_precision,
                 "writes_into_output": takes_out if writes_into_output is None else writes_into_output,
-                "install": "replace" if replace else "alongside" if alongside else "new",
+                "install": install,
             },
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 _STEP = 64
 
 
-class CacheMemory:
+class CacheMemory(ABC):
     """Keys and values of all layers in pages, `[pages, page_size, kv_heads, head_dim]`. Page numbers never change."""
 
     def __init__(self, layers: Sequence[CacheLayer], page_size: int, device: torch.device | None = None) -> None:
@@ -40,17 +41,17 @@ class CacheMemory:
             self.tensors.append(new)
         self.pages = pages
 
+    @abstractmethod
     def reserve(self, sequence: int, length: int) -> None:
         """Makes space for `length` tokens of a sequence."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pages_of(self, sequence: int, length: int) -> list[int]:
         """The pages of the first `length` tokens."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self, sequence: int) -> None:
         """Removes a sequence."""
-        raise NotImplementedError
 
     def slots(self, sequence: int, start: int, end: int) -> torch.Tensor:
         """Where tokens of a sequence are written."""
