@@ -1,55 +1,36 @@
 //! The compiled executor: a plan with memory. A run patches the addresses of inputs and outputs and makes one call per step.
 
-use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use lz_core::args::{Arg, OutArg};
+use lz_core::tensor::Pages;
 use lz_core::{Error, TensorMut, TensorView};
 use lz_engine::{Engine, dynamic};
 
 use crate::error::GraphError;
 use crate::graph::Graph;
-use crate::memory::ALIGNMENT;
 use crate::plan::{Location, Plan, Source, Step, StepArg};
 
-/// Memory for the buffers of plans. A session reuses it for every run, whatever the sizes, so that new sizes touch no new memory
-/// unless they need more.
+/// Memory for the buffers of plans, in huge pages. A session reuses it for every run, whatever the sizes, so that new sizes touch no new
+/// memory unless they need more.
 #[derive(Debug)]
 pub struct Arena {
-    data: NonNull<u8>,
-    layout: Option<AllocLayout>,
+    pages: Pages,
 }
 
-// SAFETY: the arena owns plain bytes.
-unsafe impl Send for Arena {}
-
 impl Arena {
-    /// Allocates this many bytes; `None` if there is no such layout.
+    /// Allocates this many bytes; `None` if there is no memory for them.
     pub fn new(bytes: usize) -> Option<Arena> {
-        if bytes == 0 {
-            // Tensors without elements have an aligned address as well.
-            let data = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT))?;
-            return Some(Arena { data, layout: None });
-        }
-        let layout = AllocLayout::from_size_align(bytes, ALIGNMENT).ok()?;
-        // SAFETY: the size is not 0.
-        let Some(data) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        Some(Arena { data, layout: Some(layout) })
+        Some(Arena { pages: Pages::zeroed(bytes)? })
     }
 
     /// Its size.
     pub fn bytes(&self) -> usize {
-        self.layout.map_or(0, |layout| layout.size())
+        self.pages.len()
     }
-}
 
-impl Drop for Arena {
-    fn drop(&mut self) {
-        if let Some(layout) = self.layout {
-            // SAFETY: allocated with this layout in `new`.
-            unsafe { dealloc(self.data.as_ptr(), layout) }
-        }
+    fn start(&mut self) -> *mut u8 {
+        self.pages.as_mut_ptr()
     }
 }
 
@@ -188,8 +169,8 @@ impl Instance {
         outputs: &[*mut u8],
     ) -> Result<(), GraphError> {
         assert!(arena.bytes() >= self.plan.placement.bytes, "the arena is too small");
-        if self.base != arena.data.as_ptr() {
-            self.bind(arena.data.as_ptr());
+        if self.base != arena.start() {
+            self.bind(arena.start());
         }
         for patch in &self.patches {
             let base = match patch.location.source {

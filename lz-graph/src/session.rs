@@ -300,7 +300,7 @@ impl Session {
             Some(arena) => Ok(arena),
             // The smaller one was released: memory is that of the largest plan, not of all plans.
             None => Arena::new(bytes)
-                .ok_or_else(|| GraphError::input("", format!("an arena of {bytes} bytes is too large"))),
+                .ok_or_else(|| GraphError::input("", format!("there is no memory for an arena of {bytes} bytes"))),
         }
     }
 

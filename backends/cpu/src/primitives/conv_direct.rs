@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lz_core::kernel::{Prepare, PreparedInput};
-use lz_core::{Arg, DType, KernelError, Tensor, TensorView};
+use lz_core::tensor::Pages;
+use lz_core::{Arg, DType, KernelError, Reason, ReasonCode, TensorView};
 use lz_primitives::call::Call;
 
 use super::conv::{Conv, Problem};
@@ -51,7 +52,7 @@ const fn nr_vectors<S: Simd>() -> usize {
 /// Kernels of f32, packed: MR output channels after MR output channels, and within them element after element of the kernel.
 #[derive(Debug)]
 pub(super) struct PackedKernels {
-    data: Tensor,
+    data: Pages,
     outputs: usize,
     depth: usize,
     rows: usize,
@@ -65,7 +66,7 @@ impl PackedKernels {
     }
 
     fn panel(&self, index: usize) -> *const f32 {
-        self.data.bytes().as_ptr().cast::<f32>().wrapping_add(index * self.rows * self.depth)
+        self.data.as_ptr().cast::<f32>().wrapping_add(index * self.rows * self.depth)
     }
 }
 
@@ -97,9 +98,12 @@ impl<S: Simd> Prepare for PackKernels<S> {
         let weight = Rows::<f32>::shaped(input, Shape::Trailing(3))?;
         let (outputs, depth, rows) = (weight.count(), weight.width(), mr::<S>());
         let panels = outputs.div_ceil(rows);
-        let elements = (panels * rows * depth) as i64;
-        let mut data = Tensor::zeros(&[elements], DType::F32).map_err(KernelError::because)?;
-        let start = data.bytes_mut().as_mut_ptr().cast::<f32>();
+        let bytes = panels * rows * depth * size_of::<f32>();
+        let mut data = Pages::zeroed(bytes).ok_or_else(|| {
+            let detail = format!("{bytes} bytes of packed weights");
+            KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(detail))
+        })?;
+        let start = data.as_mut_ptr().cast::<f32>();
         for panel in 0..panels {
             let first = panel * rows;
             let row = |index: usize| (first + index < outputs).then(|| weight.row(first + index));
