@@ -22,7 +22,7 @@ use crate::rows::{Rows, Shape, for_each_range};
 use crate::simd::{Float, Simd, vectors};
 
 /// Index of `groups` among the arguments.
-const GROUPS: usize = 11;
+const GROUPS: usize = 12;
 
 /// Readable elements behind the image: a tile may begin at its last pixel.
 const SLACK: usize = 64;
@@ -338,7 +338,7 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
         &buffer[..found]
     }
 
-    /// Epilogue of a tile: bias, activation, rounding.
+    /// Epilogue of a tile: bias, residual, activation, rounding.
     ///
     /// # Safety
     /// `count` sums of every channel are readable, [`MAX_NR`] apart.
@@ -349,7 +349,7 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
             unsafe { std::slice::from_raw_parts(sums.add(index * MAX_NR), count) }
         };
         let finite = (0..channels.len()).all(|index| all_finite(s, row(index)));
-        if !finite || conv.to_steps[2] != 1 {
+        if !finite || !conv.has_dense_rows() {
             for (index, channel) in channels.enumerate() {
                 segments.iter().for_each(|segment| self.write_slowly(channel, segment, row(index)));
             }
@@ -361,11 +361,15 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
                 let bias = s.splat(conv.bias_of(channel));
                 for segment in segments {
                     let to = conv.target_at(channel, segment.row, segment.column);
+                    let residual = conv.residual_at(channel, segment.row, segment.column);
                     let from = sums.wrapping_add(index * MAX_NR + segment.at);
                     vectors!(S, segment.len, |span| {
-                        // SAFETY: sums and the rest of the output row have this many elements.
+                        // SAFETY: sums and the rest of the output row have this many elements, and so has the residual's.
                         unsafe {
-                            let value = s.add(<f32 as Float>::load(s, from, span), bias);
+                            let mut value = s.add(<f32 as Float>::load(s, from, span), bias);
+                            if let Some(residual) = residual {
+                                value = s.add(value, T::load(s, residual, span));
+                            }
                             // The maximum with NaN is the second operand.
                             let value = if relu { s.max(s.splat(0.0), value) } else { value };
                             T::store(s, to, span, value);
@@ -384,7 +388,7 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
         for (index, &sum) in sums[segment.at..segment.at + segment.len].iter().enumerate() {
             let sum = if sum.is_finite() { sum } else { conv.exact(channel, pixel + index) as f32 };
             // SAFETY: the pixel is inside the output, and tasks write disjoint pixels.
-            unsafe { *conv.target(channel, pixel + index) = conv.finish(channel, sum) };
+            unsafe { *conv.target(channel, pixel + index) = conv.finish(channel, pixel + index, sum) };
         }
     }
 }
