@@ -1,6 +1,7 @@
-//! The compiled executor: a plan with memory. A run patches the addresses of inputs and outputs and makes one call per step.
+//! The compiled executor: a plan with memory. A run patches the addresses of inputs and outputs and makes one call per step; the steps of
+//! a wave run at the same time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lz_core::args::{Arg, OutArg};
 use lz_core::tensor::Pages;
@@ -196,17 +197,74 @@ impl Instance {
                 }
             }
         }
-        for (step, arguments) in self.plan.steps.iter().zip(&mut self.arguments) {
-            let Arguments { args, outputs } = arguments;
-            let result = engine.run_pinned(&step.pinned, &step.context, &mut |entry, run| {
-                entry.kernel.run(args, outputs, &mut run.with_prepared(&step.prepared))
-            });
-            if let Err(error) = result {
-                retry(engine, step, args, outputs, error)
-                    .map_err(|error| GraphError::run(&self.graph.node(step.node).origin, error))?;
-            }
+        // A scope changes the mode or policy of this thread's calls only.
+        if self.plan.waves.is_empty() || lz_pool::threads() == 1 || lz_engine::mode::is_scoped() {
+            let mut steps = self.plan.steps.iter().zip(&mut self.arguments);
+            return steps.try_for_each(|(step, arguments)| run_step(engine, &self.graph, step, arguments));
+        }
+        let mut start = 0;
+        for &end in &self.plan.waves {
+            run_wave(engine, &self.graph, &self.plan.steps[start..end], &mut self.arguments[start..end])?;
+            start = end;
         }
         Ok(())
+    }
+}
+
+/// Runs the steps of a wave, on the pool if there are several. If some fail, the error is that of the first one; the others of the wave
+/// have run, those of later waves have not.
+fn run_wave(
+    engine: &Engine,
+    graph: &Graph,
+    steps: &[Step],
+    arguments: &mut [Arguments],
+) -> Result<(), GraphError> {
+    if let ([step], [arguments]) = (steps, &mut *arguments) {
+        return run_step(engine, graph, step, arguments);
+    }
+    let shared = Shared(arguments.as_mut_ptr());
+    let failed: Mutex<Option<(usize, GraphError)>> = Mutex::new(None);
+    lz_pool::for_each(steps.len(), &|index| {
+        // SAFETY: every task has its own index, below the number of arguments. The plan's steps of a wave share no memory that one of
+        // them writes.
+        let arguments = unsafe { &mut *shared.at(index) };
+        if let Err(error) = run_step(engine, graph, &steps[index], arguments) {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(first, _)| index < *first) {
+                *failed = Some((index, error));
+            }
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// The arguments of a wave, for several threads.
+struct Shared(*mut Arguments);
+
+// SAFETY: every task uses the arguments of its own step, which refer to memory that may be used from any thread.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn at(&self, index: usize) -> *mut Arguments {
+        self.0.wrapping_add(index)
+    }
+}
+
+#[inline]
+fn run_step(
+    engine: &Engine,
+    graph: &Graph,
+    step: &Step,
+    Arguments { args, outputs }: &mut Arguments,
+) -> Result<(), GraphError> {
+    let result = engine.run_pinned(&step.pinned, &step.context, &mut |entry, run| {
+        entry.kernel.run(args, outputs, &mut run.with_prepared(&step.prepared))
+    });
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => retry(engine, step, args, outputs, error)
+            .map_err(|error| GraphError::run(&graph.node(step.node).origin, error)),
     }
 }
 
