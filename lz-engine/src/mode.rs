@@ -4,6 +4,11 @@ pub use lz_core::mode::*;
 
 pub use crate::selection::thread_scope::{ModeScope, scope};
 
+/// Whether a scope of this thread changes the mode or the policy of its calls. Calls on other threads are outside of it.
+pub fn is_scoped() -> bool {
+    crate::selection::thread_scope::of_thread() != ModeOverride::NONE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -13,7 +18,7 @@ mod tests {
     fn scopes_nest_and_end() {
         let base = Mode::PLAIN.set(ModeFlag::Strict, true);
         let outer = scope(ModeOverride::NONE.set(ModeFlag::Deterministic, true).kv(KvStrategy::Paged));
-        assert!(of_thread().apply(base).has(ModeFlag::Deterministic));
+        assert!(of_thread().apply(base).has(ModeFlag::Deterministic) && is_scoped());
         {
             let _inner = scope(
                 ModeOverride::NONE
@@ -30,6 +35,6 @@ mod tests {
         let mode = of_thread().apply(base);
         assert_eq!((mode.tp_size(), mode.to_string().as_str()), (1, "deterministic, strict, paged"));
         drop(outer);
-        assert_eq!(of_thread().apply(base), base);
+        assert_eq!((of_thread().apply(base), is_scoped()), (base, false));
     }
 }

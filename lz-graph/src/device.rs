@@ -13,7 +13,7 @@ use lz_engine::{Engine, Pinned};
 use crate::error::GraphError;
 use crate::graph::Graph;
 use crate::memory::{self, ALIGNMENT};
-use crate::plan::{self, Plan, Selector};
+use crate::plan::{self, HostKernels, Plan, Selector};
 use crate::prepared::PreparedConstants;
 use crate::sizes::{self, InputShape};
 
@@ -69,6 +69,23 @@ impl Selector for DeviceKernels<'_> {
         matches!(kernel, DeviceKernel::Selected(pinned) if pinned.entry().spec.reference)
     }
 
+    fn name<'k>(&self, kernel: &'k DeviceKernel) -> &'k str {
+        match kernel {
+            DeviceKernel::Selected(pinned) => &pinned.entry().spec.id,
+            DeviceKernel::Executor => "the executor's function",
+        }
+    }
+
+    fn measured(
+        &self,
+        operation: &'static OperationInfo,
+        context: &Context,
+        kernel: &DeviceKernel,
+    ) -> Option<f64> {
+        let DeviceKernel::Selected(pinned) = kernel else { return None };
+        HostKernels { engine: self.engine }.measured(operation, context, pinned)
+    }
+
     fn prepare<'k>(&self, _kernel: &'k DeviceKernel) -> Option<&'k dyn Prepare> {
         None
     }
@@ -100,6 +117,25 @@ pub fn plan(
 pub fn selected_calls(plan: &Plan<DeviceKernel>) -> Vec<(&'static OperationInfo, Context)> {
     let selected = plan.steps.iter().filter(|step| matches!(step.pinned, DeviceKernel::Selected(_)));
     selected.map(|step| (step.operation, step.context)).collect()
+}
+
+/// The calls for which the engine selects kernels in the plans for all of these sizes, each once.
+pub fn calls(
+    engine: &Engine,
+    graph: &Graph,
+    sizes: &[Vec<InputShape>],
+    device: Device,
+    choice: Choice,
+) -> Result<Vec<(&'static OperationInfo, Context)>, GraphError> {
+    let mut calls: Vec<(&'static OperationInfo, Context)> = Vec::new();
+    for shapes in sizes {
+        for call in selected_calls(&plan(engine, graph, shapes, device, choice)?) {
+            if !calls.iter().any(|known| known.0.name == call.0.name && known.1 == call.1) {
+                calls.push(call);
+            }
+        }
+    }
+    Ok(calls)
 }
 
 #[cfg(test)]

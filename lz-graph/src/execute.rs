@@ -1,55 +1,37 @@
-//! The compiled executor: a plan with memory. A run patches the addresses of inputs and outputs and makes one call per step.
+//! The compiled executor: a plan with memory. A run patches the addresses of inputs and outputs and makes one call per step; the steps of
+//! a wave run at the same time.
 
-use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lz_core::args::{Arg, OutArg};
+use lz_core::tensor::Pages;
 use lz_core::{Error, TensorMut, TensorView};
 use lz_engine::{Engine, dynamic};
 
 use crate::error::GraphError;
 use crate::graph::Graph;
-use crate::memory::ALIGNMENT;
 use crate::plan::{Location, Plan, Source, Step, StepArg};
 
-/// Memory for the buffers of plans. A session reuses it for every run, whatever the sizes, so that new sizes touch no new memory
-/// unless they need more.
+/// Memory for the buffers of plans, in huge pages. A session reuses it for every run, whatever the sizes, so that new sizes touch no new
+/// memory unless they need more.
 #[derive(Debug)]
 pub struct Arena {
-    data: NonNull<u8>,
-    layout: Option<AllocLayout>,
+    pages: Pages,
 }
 
-// SAFETY: the arena owns plain bytes.
-unsafe impl Send for Arena {}
-
 impl Arena {
-    /// Allocates this many bytes; `None` if there is no such layout.
+    /// Allocates this many bytes; `None` if there is no memory for them.
     pub fn new(bytes: usize) -> Option<Arena> {
-        if bytes == 0 {
-            // Tensors without elements have an aligned address as well.
-            let data = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT))?;
-            return Some(Arena { data, layout: None });
-        }
-        let layout = AllocLayout::from_size_align(bytes, ALIGNMENT).ok()?;
-        // SAFETY: the size is not 0.
-        let Some(data) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        Some(Arena { data, layout: Some(layout) })
+        Some(Arena { pages: Pages::zeroed(bytes)? })
     }
 
     /// Its size.
     pub fn bytes(&self) -> usize {
-        self.layout.map_or(0, |layout| layout.size())
+        self.pages.len()
     }
-}
 
-impl Drop for Arena {
-    fn drop(&mut self) {
-        if let Some(layout) = self.layout {
-            // SAFETY: allocated with this layout in `new`.
-            unsafe { dealloc(self.data.as_ptr(), layout) }
-        }
+    fn start(&mut self) -> *mut u8 {
+        self.pages.as_mut_ptr()
     }
 }
 
@@ -188,8 +170,8 @@ impl Instance {
         outputs: &[*mut u8],
     ) -> Result<(), GraphError> {
         assert!(arena.bytes() >= self.plan.placement.bytes, "the arena is too small");
-        if self.base != arena.data.as_ptr() {
-            self.bind(arena.data.as_ptr());
+        if self.base != arena.start() {
+            self.bind(arena.start());
         }
         for patch in &self.patches {
             let base = match patch.location.source {
@@ -215,17 +197,74 @@ impl Instance {
                 }
             }
         }
-        for (step, arguments) in self.plan.steps.iter().zip(&mut self.arguments) {
-            let Arguments { args, outputs } = arguments;
-            let result = engine.run_pinned(&step.pinned, &step.context, &mut |entry, run| {
-                entry.kernel.run(args, outputs, &mut run.with_prepared(&step.prepared))
-            });
-            if let Err(error) = result {
-                retry(engine, step, args, outputs, error)
-                    .map_err(|error| GraphError::run(&self.graph.node(step.node).origin, error))?;
-            }
+        // A scope changes the mode or policy of this thread's calls only.
+        if self.plan.waves.is_empty() || lz_pool::threads() == 1 || lz_engine::mode::is_scoped() {
+            let mut steps = self.plan.steps.iter().zip(&mut self.arguments);
+            return steps.try_for_each(|(step, arguments)| run_step(engine, &self.graph, step, arguments));
+        }
+        let mut start = 0;
+        for &end in &self.plan.waves {
+            run_wave(engine, &self.graph, &self.plan.steps[start..end], &mut self.arguments[start..end])?;
+            start = end;
         }
         Ok(())
+    }
+}
+
+/// Runs the steps of a wave, on the pool if there are several. If some fail, the error is that of the first one; the others of the wave
+/// have run, those of later waves have not.
+fn run_wave(
+    engine: &Engine,
+    graph: &Graph,
+    steps: &[Step],
+    arguments: &mut [Arguments],
+) -> Result<(), GraphError> {
+    if let ([step], [arguments]) = (steps, &mut *arguments) {
+        return run_step(engine, graph, step, arguments);
+    }
+    let shared = Shared(arguments.as_mut_ptr());
+    let failed: Mutex<Option<(usize, GraphError)>> = Mutex::new(None);
+    lz_pool::for_each(steps.len(), &|index| {
+        // SAFETY: every task has its own index, below the number of arguments. The plan's steps of a wave share no memory that one of
+        // them writes.
+        let arguments = unsafe { &mut *shared.at(index) };
+        if let Err(error) = run_step(engine, graph, &steps[index], arguments) {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(first, _)| index < *first) {
+                *failed = Some((index, error));
+            }
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// The arguments of a wave, for several threads.
+struct Shared(*mut Arguments);
+
+// SAFETY: every task uses the arguments of its own step, which refer to memory that may be used from any thread.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn at(&self, index: usize) -> *mut Arguments {
+        self.0.wrapping_add(index)
+    }
+}
+
+#[inline]
+fn run_step(
+    engine: &Engine,
+    graph: &Graph,
+    step: &Step,
+    Arguments { args, outputs }: &mut Arguments,
+) -> Result<(), GraphError> {
+    let result = engine.run_pinned(&step.pinned, &step.context, &mut |entry, run| {
+        entry.kernel.run(args, outputs, &mut run.with_prepared(&step.prepared))
+    });
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => retry(engine, step, args, outputs, error)
+            .map_err(|error| GraphError::run(&graph.node(step.node).origin, error)),
     }
 }
 

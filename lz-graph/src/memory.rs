@@ -3,9 +3,9 @@
 use std::fmt;
 
 /// Offsets and sizes are multiples of this, so every buffer is aligned for every kernel.
-pub const ALIGNMENT: usize = 64;
+pub const ALIGNMENT: usize = lz_core::tensor::BUFFER_ALIGNMENT;
 
-/// A buffer: its size and the steps that need it.
+/// A buffer: its size and the steps, or waves of steps, that need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
     /// Size in bytes.

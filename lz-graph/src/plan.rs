@@ -3,7 +3,9 @@
 //! A plan contains no memory. Views cost nothing; a tensor is copied only where strides cannot express a view, or where every fast
 //! kernel needs dense inputs; `Step::copy` records why.
 
+mod choose;
 mod select;
+mod waves;
 
 use lz_core::context::Context;
 use lz_core::expr::Value;
@@ -11,6 +13,7 @@ use lz_core::{DType, OperationInfo, PreparedInput};
 use lz_engine::{Engine, Pinned};
 
 pub use select::{HostKernels, Selector};
+pub use waves::Grouping;
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Node, NodeId, NodeKind, View};
@@ -21,7 +24,7 @@ use crate::sizes;
 use crate::strided::Strided;
 
 /// The memory of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// An input of the run.
     Input(usize),
@@ -80,6 +83,21 @@ impl CopyReason {
     }
 }
 
+/// Another way to compute a step that was planned too and would take longer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rejected {
+    /// What differs.
+    pub what: &'static str,
+    /// Its kernel.
+    pub kernel: String,
+    /// Its time and that of what was chosen instead, copies included, in nanoseconds.
+    pub cost_ns: f64,
+    /// The time of what was chosen.
+    pub chosen_ns: f64,
+    /// Whether both times were measured; otherwise they are estimated from bytes.
+    pub measured: bool,
+}
+
 /// One call.
 #[derive(Debug)]
 pub struct Step<K = Pinned> {
@@ -97,6 +115,8 @@ pub struct Step<K = Pinned> {
     pub context: Context,
     /// Set if the step only copies.
     pub copy: Option<CopyReason>,
+    /// What else was considered.
+    pub rejected: Option<Rejected>,
     /// Per input the constant in the layout of the kernel, where it reads it faster.
     pub prepared: Vec<Option<PreparedInput>>,
 }
@@ -108,7 +128,9 @@ pub struct Plan<K = Pinned> {
     pub values: Vec<i64>,
     /// Calls, in order.
     pub steps: Vec<Step<K>>,
-    /// Buffers of the arena.
+    /// Groups of consecutive steps that may run at the same time, as the index after the last one; empty if steps run one by one.
+    pub waves: Vec<usize>,
+    /// Buffers of the arena; first and last use are counted in waves, or in steps if there are none.
     pub lifetimes: Vec<Lifetime>,
     /// Their offsets.
     pub placement: Placement,
@@ -132,6 +154,18 @@ pub fn plan_with(
     prepared: &PreparedConstants,
 ) -> Result<Plan, GraphError> {
     plan_by(&HostKernels { engine }, graph, values, alignment, prepared)
+}
+
+/// As [`plan_with`], for several threads: steps that do not depend on each other are grouped into waves as far as `grouping` allows.
+pub fn plan_parallel(
+    engine: &Engine,
+    graph: &Graph,
+    values: &[i64],
+    alignment: &[usize],
+    prepared: &PreparedConstants,
+    grouping: Grouping,
+) -> Result<Plan, GraphError> {
+    Ok(waves::group(plan_with(engine, graph, values, alignment, prepared)?, grouping))
 }
 
 /// As [`plan_with`], for the device and the kernels of a selector.
@@ -176,6 +210,28 @@ fn destinations(graph: &Graph) -> Vec<Option<usize>> {
     destinations
 }
 
+/// When buffers of these sizes are in use; `time` is when a step runs.
+fn lifetimes<K>(steps: &[Step<K>], buffers: &[usize], time: impl Fn(usize) -> usize) -> Vec<Lifetime> {
+    let mut lifetimes: Vec<Option<Lifetime>> = vec![None; buffers.len()];
+    for (index, step) in steps.iter().enumerate() {
+        let time = time(index);
+        let read = step.args.iter().filter_map(|arg| match arg {
+            StepArg::Read(location) | StepArg::Write(location) => Some(location),
+            StepArg::Param(_) => None,
+        });
+        for location in read.chain(step.outputs.iter().flatten()) {
+            if let Source::Arena(buffer) = location.source {
+                let bytes = buffers[buffer];
+                let lifetime = lifetimes[buffer].get_or_insert(Lifetime { bytes, first: time, last: time });
+                lifetime.first = lifetime.first.min(time);
+                lifetime.last = lifetime.last.max(time);
+            }
+        }
+    }
+    // A buffer that no step uses (a result without elements that nothing reads) needs no memory.
+    lifetimes.into_iter().map(|one| one.unwrap_or(Lifetime { bytes: 0, first: 0, last: 0 })).collect()
+}
+
 struct Planner<'a, S: Selector> {
     selector: &'a S,
     graph: &'a Graph,
@@ -204,36 +260,17 @@ impl<S: Selector> Planner<'_, S> {
             }
             outputs.push((shape, node.dtype));
         }
-        let lifetimes = self.lifetimes();
+        let lifetimes = lifetimes(&self.steps, &self.buffers, |step| step);
         let placement = memory::place(&lifetimes);
         Ok(Plan {
             values: self.values.to_vec(),
             steps: self.steps,
+            waves: Vec::new(),
             lifetimes,
             placement,
             tables: self.tables,
             outputs,
         })
-    }
-
-    fn lifetimes(&self) -> Vec<Lifetime> {
-        let mut lifetimes: Vec<Option<Lifetime>> = vec![None; self.buffers.len()];
-        for (index, step) in self.steps.iter().enumerate() {
-            let read = step.args.iter().filter_map(|arg| match arg {
-                StepArg::Read(location) | StepArg::Write(location) => Some(location),
-                StepArg::Param(_) => None,
-            });
-            for location in read.chain(step.outputs.iter().flatten()) {
-                if let Source::Arena(buffer) = location.source {
-                    let bytes = self.buffers[buffer];
-                    let lifetime =
-                        lifetimes[buffer].get_or_insert(Lifetime { bytes, first: index, last: index });
-                    lifetime.last = index;
-                }
-            }
-        }
-        // A buffer that no step uses (a result without elements that nothing reads) needs no memory.
-        lifetimes.into_iter().map(|one| one.unwrap_or(Lifetime { bytes: 0, first: 0, last: 0 })).collect()
     }
 
     fn invalid(&self, node: &Node, message: impl std::fmt::Display) -> GraphError {

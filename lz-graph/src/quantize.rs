@@ -62,6 +62,8 @@ pub struct Options {
     pub activations: bool,
     /// Whether layers are quantized whose weights are used in another way too (tied embeddings).
     pub tied: bool,
+    /// Whether weights are laid out in panels, as the native kernels of the host read them fastest; otherwise in rows.
+    pub panels: bool,
 }
 
 /// One linear layer.
@@ -167,10 +169,10 @@ fn other_uses(graph: &Graph) -> Vec<usize> {
     found
 }
 
-/// Constants of packed weights and their scales.
+/// Constants of quantized weights and their scales.
 #[derive(Clone, Copy)]
 struct Stored {
-    packed: NodeId,
+    values: NodeId,
     scale: NodeId,
 }
 
@@ -202,10 +204,13 @@ fn quantize(
     };
     let values = result.quantized;
     layer.error = Some(relative_error(&constant.view(), &values.view(), &scale.view(), options));
-    let packed = lz_ops::mlp_linear_pack(engine, MlpLinearPack::new(values.view())).map_err(failed)?.packed;
-    layer.bytes[1] = packed.bytes().len() + scale.bytes().len();
+    let values = match options.panels {
+        true => lz_ops::mlp_linear_pack(engine, MlpLinearPack::new(values.view())).map_err(failed)?.packed,
+        false => values,
+    };
+    layer.bytes[1] = values.bytes().len() + scale.bytes().len();
     build.at_node(weight);
-    Ok(Stored { packed: build.owned(packed), scale: build.owned(scale) })
+    Ok(Stored { values: build.owned(values), scale: build.owned(scale) })
 }
 
 /// The norm of the difference between weights and stored values, relative to the norm of the weights.
@@ -248,11 +253,12 @@ fn replace(
     build.at_node(id);
     let node = build.graph().node(id).clone();
     let activation = query::case(build.graph(), id, "activation").unwrap_or("none").to_owned();
-    let Stored { packed, scale } = weights;
+    let Stored { values: weight, scale } = weights;
     let (Some(x), bias) = (node.input(0), node.input(2)) else {
         return Err(build.error("a linear layer has no input"));
     };
-    let layout = ("weight_layout", ParamValue::from("panels"));
+    let layout = if options.panels { "panels" } else { "plain" };
+    let layout = ("weight_layout", ParamValue::from(layout));
     let activation = ("activation", ParamValue::from(activation.as_str()));
     if !options.activations {
         let granularity = if options.group == 0 { "channel" } else { "block" };
@@ -265,7 +271,7 @@ fn replace(
         if options.group > 0 {
             params.push(("block_size", ParamValue::from(options.group)));
         }
-        let inputs = [Some(x), Some(packed), Some(scale), None, bias];
+        let inputs = [Some(x), Some(weight), Some(scale), None, bias];
         return build.call("mlp.linear.weight_only", &inputs, &params);
     }
     // One scale per row: all leading dimensions are rows.
@@ -284,7 +290,7 @@ fn replace(
         _ => "f32",
     };
     let params = [layout, activation, ("output_dtype", ParamValue::from(dtype))];
-    let inputs = [Some(values), Some(packed), Some(row_scale), Some(scale), None, bias];
+    let inputs = [Some(values), Some(weight), Some(row_scale), Some(scale), None, bias];
     let result = build.call("mlp.linear.int8", &inputs, &params)?;
     build.reshape(result, node.shape)
 }
@@ -341,9 +347,9 @@ mod tests {
             (Format::Int4, 7, false, 0.2),
             (Format::Int8, 0, true, 0.03),
         ] {
-            for tied_too in [false, true] {
+            for (tied_too, panels) in [(false, true), (true, true), (true, false)] {
                 let mut graph = tied();
-                let options = Options { format, group, activations, tied: tied_too };
+                let options = Options { format, group, activations, tied: tied_too, panels };
                 let layers = quantize_weights(&mut graph, &engine(), &options).unwrap();
                 assert_eq!(layers.len(), 2);
                 assert_eq!(layers[1].kept.is_none(), tied_too, "{}", layers[1]);
@@ -362,7 +368,8 @@ mod tests {
 
     #[test]
     fn options_that_no_operation_has_are_refused() {
-        let options = Options { format: Format::Int4, group: 0, activations: true, tied: false };
+        let options =
+            Options { format: Format::Int4, group: 0, activations: true, tied: false, panels: true };
         let error = quantize_weights(&mut tied(), &engine(), &options).unwrap_err();
         assert!(error.to_string().contains("int8 activations need int8 weights"), "{error}");
     }

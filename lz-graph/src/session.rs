@@ -12,7 +12,7 @@ use lz_engine::{Engine, dynamic};
 use crate::error::GraphError;
 use crate::execute::{Arena, Instance};
 use crate::graph::{Graph, Origin};
-use crate::plan::{self, Plan};
+use crate::plan::{self, Grouping, Plan};
 use crate::prepared::PreparedConstants;
 use crate::sizes::{self, InputShape};
 use crate::validate::{self, Finding, Validation};
@@ -69,6 +69,8 @@ struct Key {
     values: Vec<i64>,
     /// Alignment of each input's address, up to the alignment of a buffer.
     alignment: Vec<usize>,
+    /// Whether runs may use several threads.
+    parallel: bool,
 }
 
 #[derive(Debug)]
@@ -95,6 +97,7 @@ pub struct Session {
     plans: Mutex<Plans>,
     validation: Validation,
     on_change: OnChange,
+    grouping: Grouping,
     prepared: PreparedConstants,
     /// Arenas that no run uses.
     arenas: Mutex<Vec<Arena>>,
@@ -109,6 +112,7 @@ impl Session {
             plans: Mutex::default(),
             validation: Validation::None,
             on_change: OnChange::default(),
+            grouping: Grouping::default(),
             prepared: PreparedConstants::default(),
             arenas: Mutex::default(),
         }
@@ -118,6 +122,12 @@ impl Session {
     #[must_use]
     pub fn checked(self, validation: Validation, on_change: OnChange) -> Session {
         Session { validation, on_change, ..self }
+    }
+
+    /// The same session with other rules for which steps run at the same time.
+    #[must_use]
+    pub fn grouped(self, grouping: Grouping) -> Session {
+        Session { grouping, ..self }
     }
 
     /// The plans that are kept.
@@ -204,7 +214,8 @@ impl Session {
     /// The plan for these inputs, made if it is not cached.
     pub fn plan_for(&self, shapes: &[InputShape]) -> Result<Arc<Plan>, GraphError> {
         let values = sizes::bind(&self.graph, shapes)?;
-        let key = Key { values, alignment: vec![crate::memory::ALIGNMENT; shapes.len()] };
+        let key =
+            Key { values, alignment: vec![crate::memory::ALIGNMENT; shapes.len()], parallel: is_parallel() };
         Ok(self.planned(&key)?.plan().clone())
     }
 
@@ -227,7 +238,7 @@ impl Session {
             prepared.push(self.prepare_input(input, &about.name, about.mutable)?);
         }
         let alignment = prepared.iter().map(|input| 1 << input.address().trailing_zeros().min(6)).collect();
-        let key = Key { values, alignment };
+        let key = Key { values, alignment, parallel: is_parallel() };
         Ok((self.planned(&key)?, prepared, key))
     }
 
@@ -299,8 +310,9 @@ impl Session {
         match idle.filter(|arena| arena.bytes() >= bytes) {
             Some(arena) => Ok(arena),
             // The smaller one was released: memory is that of the largest plan, not of all plans.
-            None => Arena::new(bytes)
-                .ok_or_else(|| GraphError::input("", format!("an arena of {bytes} bytes is too large"))),
+            None => Arena::new(bytes).ok_or_else(|| {
+                GraphError::input("", format!("there is no memory for an arena of {bytes} bytes"))
+            }),
         }
     }
 
@@ -326,7 +338,11 @@ impl Session {
         stale: Option<Arc<Plan>>,
     ) -> Result<Arc<Plan>, GraphError> {
         let (values, alignment) = (&key.values, &key.alignment);
-        let made = plan::plan_with(&self.engine, &self.graph, values, alignment, &self.prepared)?;
+        let (engine, graph, prepared) = (&self.engine, &self.graph, &self.prepared);
+        let made = match key.parallel {
+            true => plan::plan_parallel(engine, graph, values, alignment, prepared, self.grouping)?,
+            false => plan::plan_with(engine, graph, values, alignment, prepared)?,
+        };
         let mut plan = Arc::new(made);
         if self.validation != Validation::None {
             self.validation.check(&self.plan_findings(&plan))?;
@@ -399,6 +415,11 @@ impl Session {
             plans.by_key.remove(&oldest);
         }
     }
+}
+
+/// Whether a run of this thread may use several threads.
+fn is_parallel() -> bool {
+    lz_pool::threads() > 1
 }
 
 /// An input in the form in which a plan takes it.

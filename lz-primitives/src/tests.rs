@@ -241,9 +241,19 @@ fn averages_count_padding_as_torch_does() {
 #[test]
 fn a_grouped_convolution_of_ones_counts_its_window() {
     let (x, weight) = (vec![1.0; 2 * 4 * 4], vec![1.0; 2 * 3 * 3]);
-    let mut args = vec![f32s_in(&x, &[1, 2, 4, 4]), f32s_in(&weight, &[2, 1, 3, 3]), Arg::Absent];
-    args.extend([2, 2, 1, 1, 1, 1, 1, 1, 2].map(|value| Arg::Value(Value::Int(value))));
-    assert_eq!(floats(&run(&CONV2D, args).unwrap()[0]), [4.0, 6.0, 6.0, 9.0, 4.0, 6.0, 6.0, 9.0]);
+    let args = |residual| {
+        let mut args =
+            vec![f32s_in(&x, &[1, 2, 4, 4]), f32s_in(&weight, &[2, 1, 3, 3]), Arg::Absent, residual];
+        args.extend([2, 2, 1, 1, 1, 1, 1, 1, 2].map(|value| Arg::Value(Value::Int(value))));
+        args
+    };
+    let counts = [4.0, 6.0, 6.0, 9.0, 4.0, 6.0, 6.0, 9.0];
+    assert_eq!(floats(&run(&CONV2D, args(Arg::Absent)).unwrap()[0]), counts);
+    // A residual is added before the activation.
+    let residual = [0.0, -6.5, 1.0, 0.0, 0.0, 0.0, 0.0, -10.0];
+    let mut args = args(f32s_in(&residual, &[1, 2, 2, 2]));
+    args.push(case(ConvActivation::Relu));
+    assert_eq!(floats(&run(&CONV2D, args).unwrap()[0]), [4.0, 0.0, 7.0, 9.0, 4.0, 6.0, 6.0, 0.0]);
 }
 
 #[test]

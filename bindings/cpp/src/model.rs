@@ -68,7 +68,7 @@ fn quantization(given: &data::ModelOptions<'_>) -> Result<Option<quantize::Optio
     };
     let group = if given.group < 0 { format.default_group() } else { given.group };
     let (activations, tied) = (given.int8_activations, given.quantize_tied);
-    Ok(Some(quantize::Options { format, group, activations, tied }))
+    Ok(Some(quantize::Options { format, group, activations, tied, panels: true }))
 }
 
 /// Compiles an ONNX file.

@@ -1,4 +1,4 @@
-//! Tensors: borrowed views of foreign memory, and one owned host buffer.
+//! Tensors: borrowed views of foreign memory, one owned host buffer, and memory in huge pages.
 //!
 //! A view may carry invalid metadata. [`Layout::problem`] reports what is invalid, and elements are only accessed through views whose
 //! layout is sound for the memory behind them (safe constructors check; callers of `from_raw` guarantee it).
@@ -7,12 +7,14 @@ mod dims;
 mod layout;
 mod overlap;
 mod owned;
+mod pages;
 mod view;
 
 pub use dims::{Dims, Indices, MAX_RANK};
 pub use layout::{Device, Layout};
 pub use overlap::may_overlap;
 pub use owned::{BUFFER_ALIGNMENT, Tensor};
+pub use pages::{HUGE_PAGE, Pages};
 pub use view::{TensorMut, TensorView};
 
 #[cfg(test)]

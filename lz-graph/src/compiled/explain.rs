@@ -6,7 +6,7 @@ use super::CompiledModel;
 use crate::error::GraphError;
 use crate::graph::NodeKind;
 use crate::memory;
-use crate::plan::{Step, StepArg};
+use crate::plan::{Rejected, Step, StepArg};
 use crate::sizes::InputShape;
 
 /// Explains a model for inputs of these shapes.
@@ -44,15 +44,22 @@ pub fn explain(model: &CompiledModel, shapes: &[InputShape]) -> Result<String, G
     for finding in model.findings().iter().chain(&model.plan_findings(&plan)) {
         let _ = writeln!(text, "{finding}");
     }
-    for step in &plan.steps {
+    let mut start = 0;
+    let waves = plan.waves.iter().map(|end| std::mem::replace(&mut start, *end)..*end);
+    let waves: Vec<_> = waves.filter(|wave| wave.len() > 1).collect();
+    for (index, step) in plan.steps.iter().enumerate() {
+        if let Some(wave) = waves.iter().find(|wave| wave.start == index) {
+            let _ = writeln!(text, "the next {} steps run at the same time", wave.len());
+        }
         let node = graph.node(step.node);
         let copy = step.copy.map_or_else(String::new, |reason| format!(" (copy: {})", reason.name()));
         let _ = writeln!(
             text,
-            "{}  ▸ {}{copy}  {}; {} bytes  from {}",
+            "{}  ▸ {}{copy}  {}{}; {} bytes  from {}",
             graph.line(step.node),
             step.pinned.entry().spec.id,
             why(model, step),
+            step.rejected.as_ref().map_or_else(String::new, rejected),
             bytes(step),
             node.origin
         );
@@ -80,6 +87,14 @@ fn why(model: &CompiledModel, step: &Step) -> String {
         }
         (None, _) => "not eligible any more".to_owned(),
     }
+}
+
+/// What else was considered for a step, and both times.
+fn rejected(rejected: &Rejected) -> String {
+    let Rejected { what, kernel, cost_ns, chosen_ns, measured } = rejected;
+    let how = if *measured { "measured" } else { "estimated" };
+    let (cost, chosen) = (cost_ns / 1e3, chosen_ns / 1e3);
+    format!("; rejected: {what} ({kernel}), {cost:.1} µs instead of {chosen:.1} µs ({how})")
 }
 
 /// Bytes that a step reads and writes.

@@ -5,16 +5,18 @@ mod explain;
 mod tests;
 mod tune;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lz_core::{DType, Tensor, TensorMut, TensorView};
+use lz_core::context::Context;
+use lz_core::{DType, OperationInfo, Tensor, TensorMut, TensorView};
 use lz_engine::Engine;
 use lz_engine::table::Lockfile;
 
 use crate::artifact::{self, Artifact};
 use crate::error::GraphError;
-use crate::graph::Graph;
+use crate::graph::{Constant, ConstantData, Graph};
 use crate::import::onnx;
 use crate::passes;
 use crate::plan::Plan;
@@ -23,6 +25,9 @@ use crate::session::{OnChange, RunInput, Session};
 use crate::sizes::InputShape;
 use crate::validate::{self, Finding, Phase, Severity, Validation};
 pub use tune::TunedStep;
+
+/// A call of a plan.
+pub type PlannedCall = (&'static OperationInfo, Context);
 
 /// What happens to NaN in the inputs and outputs of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -262,18 +267,48 @@ impl CompiledModel {
 
     /// Writes the graph, its constants and the decisions of the plans that were made so far into one file.
     pub fn save(&self, path: &Path) -> Result<(), GraphError> {
-        if let Some(constant) = self.graph().constants.iter().find(|one| !one.view().device().is_host()) {
+        self.save_with(path, HashMap::new(), &self.calls())
+    }
+
+    /// As [`CompiledModel::save`], for a model whose steps run on a device: `host` has its constants of the device in host memory, by
+    /// index, and `calls` are those of its plans there.
+    pub fn save_with(
+        &self,
+        path: &Path,
+        host: HashMap<usize, ConstantData>,
+        calls: &[PlannedCall],
+    ) -> Result<(), GraphError> {
+        let mut graph = self.graph().clone();
+        for (index, data) in host {
+            let Some(constant) = graph.constants.get_mut(index) else {
+                return Err(GraphError::Artifact { message: format!("there is no constant {index}") });
+            };
+            let copied = Constant { name: constant.name.clone(), data };
+            let types = [&*constant, &copied].map(|one| (one.view().shape().to_vec(), one.view().dtype()));
+            if types[0] != types[1] {
+                let [(shape, dtype), (found, found_dtype)] = types;
+                let message = format!(
+                    "`{}` is {}{found:?} on the host, expected {}{shape:?}",
+                    constant.name,
+                    found_dtype.long_name(),
+                    dtype.long_name()
+                );
+                return Err(GraphError::Artifact { message });
+            }
+            *constant = copied;
+        }
+        if let Some(constant) = graph.constants.iter().find(|one| !one.view().device().is_host()) {
             let message = format!(
-                "`{}` is on {}; only models on the host can be saved: move the model to the host and compile it",
+                "`{}` is on {}: only constants in host memory can be written",
                 constant.name,
                 constant.view().device()
             );
             return Err(GraphError::Artifact { message });
         }
-        let decisions = self.freeze()?;
+        let decisions = self.freeze_calls(calls)?;
         let decisions = if decisions.decisions().next().is_none() { None } else { Some(decisions) };
         let artifact = Artifact {
-            graph: self.graph().clone(),
+            graph,
             imported_nodes: self.imported_nodes,
             rewrites: self.rewrites.clone(),
             decisions: decisions.or_else(|| self.decisions.clone()),
@@ -284,21 +319,35 @@ impl CompiledModel {
 
     /// The decisions of all plans that are cached, as a lockfile.
     pub fn freeze(&self) -> Result<Lockfile, GraphError> {
-        let plans = self.session.plans();
-        let calls: Vec<_> = calls(&plans).collect();
-        self.session
-            .engine()
-            .freeze_calls(&calls)
-            .map_err(|error| GraphError::run(&Default::default(), error))
+        self.freeze_calls(&self.calls())
+    }
+
+    /// The decisions of these calls of the graph's plans, as a lockfile.
+    pub fn freeze_calls(&self, calls: &[PlannedCall]) -> Result<Lockfile, GraphError> {
+        let frozen = self.session.engine().freeze_calls(calls);
+        frozen.map_err(|error| GraphError::run(&Default::default(), error))
     }
 
     /// How the decisions of all cached plans differ from a lockfile.
     pub fn verify_decisions(&self, expected: &Lockfile) -> Result<Vec<String>, GraphError> {
-        let plans = self.session.plans();
-        let calls: Vec<_> = calls(&plans).collect();
-        let verification = self.session.engine().verify_calls(expected, &calls);
+        self.verify_calls(expected, &self.calls())
+    }
+
+    /// How the decisions of these calls of the graph's plans differ from a lockfile.
+    pub fn verify_calls(
+        &self,
+        expected: &Lockfile,
+        calls: &[PlannedCall],
+    ) -> Result<Vec<String>, GraphError> {
+        let verification = self.session.engine().verify_calls(expected, calls);
         let verification = verification.map_err(|error| GraphError::run(&Default::default(), error))?;
         Ok(verification.differing.iter().map(ToString::to_string).collect())
+    }
+
+    /// The calls of all cached plans.
+    fn calls(&self) -> Vec<PlannedCall> {
+        let plans = self.session.plans();
+        plans.iter().flat_map(|plan| plan.steps.iter().map(|step| (step.operation, step.context))).collect()
     }
 
     /// The session.
@@ -399,13 +448,6 @@ impl CompiledModel {
         }
         Ok(())
     }
-}
-
-/// Calls of plans, each once.
-fn calls(
-    plans: &[std::sync::Arc<Plan>],
-) -> impl Iterator<Item = (&'static lz_core::OperationInfo, lz_core::context::Context)> {
-    plans.iter().flat_map(|plan| plan.steps.iter().map(|step| (step.operation, step.context)))
 }
 
 /// Kernels of an artifact's decisions that this process does not have.

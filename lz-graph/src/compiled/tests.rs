@@ -175,3 +175,56 @@ fn steps_are_measured_in_place() {
     let measured = linear.result.kernels.iter().filter(|(_, outcome)| outcome.state() == "measured");
     assert_eq!(measured.count(), 2, "{linear:?}");
 }
+
+#[test]
+fn explanation_marks_steps_that_run_at_the_same_time() {
+    let mut build = Builder::new();
+    let x = build.input("x", vec![Dim::from(256), Dim::from(128)], DType::F32);
+    let (a, b) = (build.unary("tanh", x).unwrap(), build.unary("exp", x).unwrap());
+    let sum = build.binary("add", a, b).unwrap();
+    build.output("sum", sum);
+    let compiled = CompiledModel::new(&engine(), build.finish().unwrap(), &Options::default()).unwrap();
+    let shapes = [InputShape { shape: vec![256, 128], dtype: DType::F32 }];
+    let explain = |threads| lz_pool::with_threads(threads, || compiled.explain(&shapes).unwrap());
+    assert!(explain(2).contains("the next 2 steps run at the same time\n"), "{}", explain(2));
+    assert!(!explain(1).contains("at the same time"), "{}", explain(1));
+}
+
+/// A tensor that claims to be on a device.
+#[derive(Debug)]
+struct OnDevice(Tensor);
+
+impl crate::graph::SharedMemory for OnDevice {
+    fn view(&self) -> TensorView<'_> {
+        let device = lz_core::tensor::Device { platform: lz_core::device::Platform::Cuda, index: 0 };
+        let layout = lz_core::tensor::Layout { device, ..*self.0.view().layout() };
+        // SAFETY: the memory is the tensor's.
+        unsafe { TensorView::from_raw(self.0.view().as_ptr(), layout) }
+    }
+}
+
+#[test]
+fn constants_of_a_device_are_saved_from_copies() {
+    let weight = || Tensor::from_slice(&[1.0f32, 0.0, -2.0, 0.5], &[1, 4]).unwrap();
+    let mut build = Builder::new();
+    let x = build.input("x", vec![Dim::from(2), Dim::from(4)], DType::F32);
+    let shared = ConstantData::Shared(std::sync::Arc::new(OnDevice(weight())));
+    let constant = build.constant("weight", shared);
+    let y = build.linear(x, constant, None).unwrap();
+    build.output("y", y);
+    let options = Options { optimize: false, ..Options::default() };
+    let compiled = CompiledModel::new(&engine(), build.finish().unwrap(), &options).unwrap();
+    let index = compiled.graph().constants.iter().position(|one| one.name == "weight").unwrap();
+    let path = std::env::temp_dir().join(format!("lz-device-constants-{}.lz", std::process::id()));
+    let error = compiled.save(&path).unwrap_err().to_string();
+    assert!(error.contains("`weight` is on cuda:0"), "{error}");
+    let owned = |tensor| HashMap::from([(index, ConstantData::Owned(std::sync::Arc::new(tensor)))]);
+    let other = Tensor::from_slice(&[1.0f32; 4], &[4]).unwrap();
+    let error = compiled.save_with(&path, owned(other), &[]).unwrap_err().to_string();
+    assert!(error.contains("expected float32[1, 4]"), "{error}");
+    compiled.save_with(&path, owned(weight()), &[]).unwrap();
+    let loaded = CompiledModel::load(&engine(), &path, &LoadOptions::default()).unwrap();
+    let found = loaded.run(input(&[1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 2.0])).unwrap();
+    assert_eq!(found[0].view().as_slice::<f32>(), Some(&[-3.0, 1.0][..]));
+    std::fs::remove_file(&path).unwrap();
+}

@@ -1,13 +1,17 @@
-//! Convolutions take over what follows them: factors and addends per channel (batch norms) and ReLU.
+//! Convolutions take over what follows them: factors and addends per channel (batch norms), the sum with another tensor (residuals) and
+//! ReLU.
 
 use super::rewriter::Rewriter;
 use super::{activations, linear, query};
 use crate::dim::Dim;
 use crate::graph::{Graph, NodeId};
 
+/// Index of `residual` among the inputs.
+const RESIDUAL: usize = 3;
+
 pub fn run(rewriter: &mut Rewriter<'_>) {
     rewriter.each(|rewriter, id| {
-        let _ = relu(rewriter, id) || per_channel(rewriter, id);
+        let _ = relu(rewriter, id) || per_channel(rewriter, id) || residual(rewriter, id);
     });
 }
 
@@ -17,6 +21,31 @@ fn plain(rewriter: &Rewriter<'_>, id: NodeId) -> bool {
     query::calls(graph, id, "primitive.conv2d")
         && query::case(graph, id, "activation") == Some("none")
         && rewriter.uses(id) == 1
+}
+
+/// A [`plain`] convolution that adds nothing yet: what follows comes right after its sums and bias.
+fn open(rewriter: &Rewriter<'_>, id: NodeId) -> bool {
+    plain(rewriter, id) && rewriter.graph().node(id).input(RESIDUAL).is_none()
+}
+
+/// `conv(x) + y` with `y` of the same shape. If both are convolutions, the first takes the result of the second.
+fn residual(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
+    let graph = rewriter.graph();
+    let Some((a, b)) = query::binary_of(graph, id, "add") else { return false };
+    let fits = |conv: NodeId, other: NodeId| {
+        // Constants per channel become part of the bias, once the weights are folded.
+        open(rewriter, conv)
+            && graph.node(conv).shape == graph.node(other).shape
+            && channel_constant(graph, other).is_none()
+    };
+    let Some((conv, other)) = [(a, b), (b, a)].into_iter().find(|(conv, other)| fits(*conv, *other)) else {
+        return false;
+    };
+    let node = graph.node(conv);
+    let (Some(call), mut inputs) = (node.call().cloned(), node.inputs.clone()) else { return false };
+    inputs.resize(inputs.len().max(RESIDUAL + 1), None);
+    inputs[RESIDUAL] = Some(other);
+    rewriter.rewrite(id, &[conv], |build| build.call_with(call, inputs).map(Some))
 }
 
 fn relu(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
@@ -46,7 +75,7 @@ fn per_channel(rewriter: &mut Rewriter<'_>, id: NodeId) -> bool {
         _ => return false,
     };
     for (conv, operand) in operands {
-        if !plain(rewriter, conv) {
+        if !open(rewriter, conv) {
             continue;
         }
         let Some(values) = channel_constant(graph, operand) else { continue };

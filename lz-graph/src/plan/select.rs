@@ -8,7 +8,7 @@ use lz_core::tensor::Device;
 use lz_core::{Error, OperationInfo, PreparedInput, TensorMut, TensorView};
 use lz_engine::{Engine, Pinned};
 
-use super::{CopyReason, Location, Planner, Source, Step, StepArg};
+use super::{Location, Planner, Source, Step, StepArg};
 use crate::error::GraphError;
 use crate::graph::{Node, NodeId};
 use crate::strided::Strided;
@@ -29,6 +29,17 @@ pub trait Selector {
 
     /// Whether only the reference takes the call, so that dense copies of its inputs may lead to a faster kernel.
     fn is_reference(&self, kernel: &Self::Kernel) -> bool;
+
+    /// The name of a kernel.
+    fn name<'k>(&self, kernel: &'k Self::Kernel) -> &'k str;
+
+    /// The median time of a kernel for calls like this one, in nanoseconds, if it was measured.
+    fn measured(
+        &self,
+        operation: &'static OperationInfo,
+        context: &Context,
+        kernel: &Self::Kernel,
+    ) -> Option<f64>;
 
     /// How the kernel rearranges constants, if it does.
     fn prepare<'k>(&self, kernel: &'k Self::Kernel) -> Option<&'k dyn Prepare>;
@@ -54,6 +65,16 @@ impl Selector for HostKernels<'_> {
 
     fn is_reference(&self, kernel: &Pinned) -> bool {
         kernel.entry().spec.reference
+    }
+
+    fn name<'k>(&self, kernel: &'k Pinned) -> &'k str {
+        &kernel.entry().spec.id
+    }
+
+    fn measured(&self, operation: &'static OperationInfo, context: &Context, kernel: &Pinned) -> Option<f64> {
+        let explanation = self.engine.explain(operation, context);
+        let own = explanation.candidates.iter().find(|one| one.kernel == kernel.entry().spec.id)?;
+        own.evidence.map(|evidence| evidence.median_ns)
     }
 
     fn prepare<'k>(&self, kernel: &'k Pinned) -> Option<&'k dyn Prepare> {
@@ -88,45 +109,6 @@ impl<S: Selector> Planner<'_, S> {
         types.collect()
     }
 
-    /// Selects a kernel. If only the reference takes the strides of the inputs, dense copies are made first.
-    pub(super) fn select_with_copies(
-        &mut self,
-        id: NodeId,
-        operation: &'static OperationInfo,
-        args: Vec<StepArg>,
-        outputs: Vec<Option<Location>>,
-    ) -> Result<Step<S::Kernel>, GraphError> {
-        let strided =
-            |arg: &StepArg| matches!(arg, StepArg::Read(location) if !location.view.layout.is_contiguous());
-        if !args.iter().any(strided) {
-            return self.select(id, operation, args, outputs);
-        }
-        let direct = self.select(id, operation, args.clone(), outputs.clone());
-        let is_fast = |step: &Step<S::Kernel>| !self.selector.is_reference(&step.pinned);
-        if direct.as_ref().is_ok_and(is_fast) {
-            return direct;
-        }
-        // Copies are planned tentatively: they stay only if they lead to a faster kernel.
-        let (steps, buffers) = (self.steps.len(), self.buffers.len());
-        let mut dense = Vec::with_capacity(args.len());
-        for arg in &args {
-            dense.push(match arg {
-                StepArg::Read(location) if strided(arg) => {
-                    StepArg::Read(self.materialize(id, *location, CopyReason::DenseInput)?)
-                }
-                _ => *arg,
-            });
-        }
-        match self.select(id, operation, dense, outputs) {
-            Ok(step) if direct.is_err() || !self.selector.is_reference(&step.pinned) => Ok(step),
-            _ => {
-                self.steps.truncate(steps);
-                self.buffers.truncate(buffers);
-                direct
-            }
-        }
-    }
-
     /// Selects a kernel for exactly these tensors.
     pub(super) fn select(
         &self,
@@ -158,7 +140,17 @@ impl<S: Selector> Planner<'_, S> {
                 *arg = StepArg::Param(Some(*value));
             }
         }
-        Ok(Step { node: id, operation, args, outputs, pinned, context, copy: None, prepared: Vec::new() })
+        Ok(Step {
+            node: id,
+            operation,
+            args,
+            outputs,
+            pinned,
+            context,
+            copy: None,
+            rejected: None,
+            prepared: Vec::new(),
+        })
     }
 
     /// The constants of a step in the layout of its kernel.

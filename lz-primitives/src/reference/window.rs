@@ -50,9 +50,10 @@ impl Window {
 
 /// `primitive.conv2d`.
 pub fn conv2d(call: Call<'_, '_>, outputs: &mut [OutArg<'_>]) -> Result<(), KernelError> {
-    let (x, weight, bias) = (call.tensor(0)?, call.tensor(1)?, call.optional(2)?);
-    let window = Window::read(call, 3)?;
-    let (groups, activation) = (call.int(11)?, call.case::<ConvActivation>(12)?);
+    let (x, weight, bias, residual) =
+        (call.tensor(0)?, call.tensor(1)?, call.optional(2)?, call.optional(3)?);
+    let window = Window::read(call, 4)?;
+    let (groups, activation) = (call.int(12)?, call.case::<ConvActivation>(13)?);
     let &[_, _, height, width] = x.shape() else { return Err(mismatch("x must have four dimensions")) };
     let &[out_channels, channels, kernel_h, kernel_w] = weight.shape() else {
         return Err(mismatch("weight must have four dimensions"));
@@ -62,7 +63,8 @@ pub fn conv2d(call: Call<'_, '_>, outputs: &mut [OutArg<'_>]) -> Result<(), Kern
     for index in Indices::new(&shape) {
         let &[batch, channel, y, z] = &index[..] else { continue };
         let first = channel / (out_channels / groups) * channels;
-        let mut sum = bias.map_or(0.0, |bias| bias.at(&[channel]));
+        let mut sum = bias.map_or(0.0, |bias| bias.at(&[channel]))
+            + residual.map_or(0.0, |residual| residual.at(&index));
         for [c, i, j] in
             (0..channels).flat_map(|c| (0..kernel_h).flat_map(move |i| (0..kernel_w).map(move |j| [c, i, j])))
         {

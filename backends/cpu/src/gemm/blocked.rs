@@ -14,7 +14,7 @@ use super::{OperandA, OperandB, for_each_rows, micro_kernel_prefetch};
 use crate::simd::{Simd, prefetch};
 
 /// KC: maximum steps of K that are packed at once. Accumulators are loaded and stored once per KC block.
-const KC: usize = 384;
+const KC: usize = 512;
 
 /// Maximum MC; a multiple of [`MC_MULTIPLE`].
 pub(crate) const MAX_MC: usize = 1056;

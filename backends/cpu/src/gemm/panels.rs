@@ -1,18 +1,20 @@
 //! GEMM with B packed ahead of the call and A read in place: for weights, which do not change between calls.
 //!
 //! Sums have the same order as those of `blocked`, so results are the same bits with and without packed
-//! weights. Each task computes some rows of one panel of columns.
+//! weights. Each task computes a block of rows of one panel of columns. Tasks go over all panels before the next
+//! block of rows: the block of A stays in L2 while the panels of B stream through.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use lz_core::{DType, KernelError, Tensor};
+use lz_core::tensor::Pages;
+use lz_core::{KernelError, Reason, ReasonCode};
 
 use super::blocked::{MIN_PARALLEL_MACS, kc_blocks, nr};
 use super::pack::transpose_rows;
 use super::tasks::for_each;
 use super::{OperandA, OperandB, micro_kernel_prefetch};
-use crate::rows::{Rows, for_each_range};
+use crate::rows::{Rows, for_each_range, should_parallelize};
 use crate::simd::{Simd, prefetch};
 
 /// Maximum NR.
@@ -21,19 +23,26 @@ const MAX_NR: usize = 48;
 /// Rows whose partial sums a task keeps on its stack between KC blocks.
 const MAX_ROWS: usize = 264;
 
+/// A block of rows of A has about this many bytes: half of the smallest L2 of processors with AVX-512, and room for panels.
+const MAX_BLOCK_BYTES: usize = 768 << 10;
+
+/// Minimum rows of a block, so that a panel of B is read often enough from L2.
+const MIN_BLOCK_ROWS: usize = 64;
+
 /// Minimum number of tasks of a product; rows are split if there are fewer panels.
 const MIN_TASKS: usize = 16;
 
 /// Minimum rows of a task that was split.
 const MIN_SPLIT_ROWS: usize = 16;
 
-/// Prefetch distance for B panels, in steps of K: they come from L2.
-const AHEAD: usize = 8;
+/// Prefetch distance for B panels, in steps of K: 6 KB of AVX-512 panels. Panels are consecutive, so the end of one prefetches the next.
+/// The first rows of a block read a panel from memory, with a latency that 8 steps, enough for L2, do not hide.
+const AHEAD: usize = 32;
 
 /// A weight of f32 rows, packed: panel after panel of NR rows, and within a panel step after step of K.
 #[derive(Debug)]
 pub(crate) struct PackedPanels {
-    data: Tensor,
+    data: Pages,
     columns: usize,
     depth: usize,
     wide: usize,
@@ -44,9 +53,12 @@ impl PackedPanels {
     pub(crate) fn new<S: Simd>(s: S, weight: &Rows<'_, f32>) -> Result<PackedPanels, KernelError> {
         let (columns, depth, wide) = (weight.count(), weight.width(), nr::<S>());
         let panels = columns.div_ceil(wide);
-        let elements = (panels * wide * depth) as i64;
-        let mut data = Tensor::zeros(&[elements], DType::F32).map_err(KernelError::because)?;
-        let start = Start(data.bytes_mut().as_mut_ptr().cast::<f32>());
+        let bytes = panels * wide * depth * size_of::<f32>();
+        let mut data = Pages::zeroed(bytes).ok_or_else(|| {
+            let detail = format!("{bytes} bytes of packed weights");
+            KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(detail))
+        })?;
+        let start = Start(data.as_mut_ptr().cast::<f32>());
         for_each_range(panels, 2 * wide * depth * size_of::<f32>(), |panels| {
             for panel in panels {
                 let first = panel * wide;
@@ -64,7 +76,7 @@ impl PackedPanels {
     }
 
     fn panel(&self, index: usize) -> *const f32 {
-        self.data.bytes().as_ptr().cast::<f32>().wrapping_add(index * self.wide * self.depth)
+        self.data.as_ptr().cast::<f32>().wrapping_add(index * self.wide * self.depth)
     }
 }
 
@@ -132,16 +144,15 @@ impl<S: Simd, const P: usize> Product<'_, S, P> {
     pub(crate) unsafe fn run(&self, epilogue: &dyn TileEpilogue<P>) {
         let (columns, depth) = (self.b[0].columns, self.b[0].depth);
         let panels = columns.div_ceil(nr::<S>());
-        let splits = MIN_TASKS.div_ceil(panels.max(1)).min(self.rows / MIN_SPLIT_ROWS).max(1);
-        let split_rows = self.rows.div_ceil(splits).next_multiple_of(mr::<S>());
-        let parallel = self.rows * columns * depth * P >= MIN_PARALLEL_MACS;
-        for_each(parallel, panels * splits, |task| {
-            let (panel, start) = (task / splits, task % splits * split_rows);
-            let end = self.rows.min(start + split_rows);
-            for first in (start..end).step_by(MAX_ROWS) {
-                // SAFETY: the caller guarantees the operands.
-                unsafe { self.panel(panel, first..end.min(first + MAX_ROWS), epilogue) };
-            }
+        let block_rows = block_rows(self.rows, panels, depth).next_multiple_of(mr::<S>());
+        let blocks = self.rows.div_ceil(block_rows);
+        // Few rows are bound by reading the weights.
+        let parallel = self.rows * columns * depth * P >= MIN_PARALLEL_MACS
+            || should_parallelize(columns * depth * P * size_of::<f32>());
+        for_each(parallel, panels * blocks, |task| {
+            let (panel, start) = (task % panels, task / panels * block_rows);
+            // SAFETY: the caller guarantees the operands.
+            unsafe { self.panel(panel, start..self.rows.min(start + block_rows), epilogue) };
         });
     }
 
@@ -181,6 +192,15 @@ impl<S: Simd, const P: usize> Product<'_, S, P> {
             }
         }
     }
+}
+
+/// Rows of a block, about equally many in each: their part of A fits in L2, and there are enough tasks. At most [`MAX_ROWS`] after
+/// rounding up to whole micro-tiles.
+fn block_rows(rows: usize, panels: usize, depth: usize) -> usize {
+    let resident = MAX_BLOCK_BYTES / (depth.max(1) * size_of::<f32>());
+    let resident = resident.clamp(MIN_BLOCK_ROWS, MAX_ROWS - MAX_MR);
+    let splits = MIN_TASKS.div_ceil(panels.max(1)).min(rows / MIN_SPLIT_ROWS);
+    rows.div_ceil(rows.div_ceil(resident).max(splits).max(1)).max(1)
 }
 
 /// Rows of the next micro-tile.

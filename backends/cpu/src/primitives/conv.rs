@@ -29,17 +29,21 @@ pub(super) fn conv2d<S: Simd>(
     outputs: &mut [OutArg<'_>],
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let (x, weight, bias) = (call.tensor(0)?, call.tensor(1)?, call.optional(2)?);
-    let window = Window::read(call, 3)?;
-    let (groups, activation) = (call.size(11)?, call.case::<ConvActivation>(12)?);
+    let (x, weight, bias, residual) =
+        (call.tensor(0)?, call.tensor(1)?, call.optional(2)?, call.optional(3)?);
+    let window = Window::read(call, 4)?;
+    let (groups, activation) = (call.size(12)?, call.case::<ConvActivation>(13)?);
     let output = output(outputs, 0)?;
     let to = output.as_view();
     let problem = Problem::new(x, weight, bias, &to, window, groups, activation)?;
+    if residual.is_some_and(|residual| residual.shape() != to.shape() || residual.dtype() != to.dtype()) {
+        return Err(mismatch("the residual must have the shape and dtype of the output"));
+    }
     if to.elements() == 0 {
         return Ok(());
     }
     if problem.channels == 1 && problem.group_outputs == 1 {
-        return window::depthwise(s, x, weight, bias, &to, &problem);
+        return window::depthwise(s, x, weight, [bias, residual], &to, &problem);
     }
     let packed = run.prepared::<PackedKernels>(1).filter(|packed| packed.fits::<S>(&problem, groups));
     let workspace = run.workspace(match packed {
@@ -74,6 +78,10 @@ pub(super) fn conv2d<S: Simd>(
                     }),
                     to: to.as_ptr().cast::<T>().cast_mut().wrapping_offset(offset(&to, image, first)),
                     to_steps: [stride(&to, 1), stride(&to, 2), stride(&to, 3)],
+                    residual: residual.map(|residual| Residual {
+                        start: residual.as_ptr().cast::<T>().wrapping_offset(offset(residual, image, first)),
+                        steps: [stride(residual, 1), stride(residual, 2), stride(residual, 3)],
+                    }),
                 };
                 match packed {
                     Some(packed) => conv.run_direct(packed, workspace),
@@ -190,6 +198,14 @@ pub(super) struct Conv<'p, S, T> {
     bias: Option<(*const T, isize)>,
     to: *mut T,
     pub to_steps: [isize; 3],
+    residual: Option<Residual<T>>,
+}
+
+/// What is added to the outputs, and the strides of its channels, rows and columns.
+#[derive(Clone, Copy)]
+struct Residual<T> {
+    start: *const T,
+    steps: [isize; 3],
 }
 
 // SAFETY: tasks write disjoint outputs, and only read the others.
@@ -202,7 +218,7 @@ impl<S: Simd, T: Float> Conv<'_, S, T> {
             for channel in 0..problem.group_outputs {
                 for pixel in 0..problem.pixels() {
                     // SAFETY: the pixel is inside the output.
-                    unsafe { *self.target(channel, pixel) = self.finish(channel, 0.0) };
+                    unsafe { *self.target(channel, pixel) = self.finish(channel, pixel, 0.0) };
                 }
             }
             return;
@@ -312,11 +328,28 @@ impl<S: Simd, T: Float> Conv<'_, S, T> {
         })
     }
 
-    /// Adds the bias of a channel, applies the activation and rounds.
+    /// Adds the bias of a channel and the residual, applies the activation and rounds.
     #[inline(always)]
-    pub fn finish(&self, channel: usize, sum: f32) -> T {
-        let value = sum + self.bias_of(channel);
+    pub fn finish(&self, channel: usize, pixel: usize, sum: f32) -> T {
+        let (row, column) = (pixel / self.problem.out[1], pixel % self.problem.out[1]);
+        let residual = self.residual_at(channel, row, column);
+        // SAFETY: the residual has the shape of the output.
+        let residual = residual.map_or(0.0, |residual| unsafe { (*residual).to_f32() });
+        let value = sum + self.bias_of(channel) + residual;
         T::from_f32(if self.problem.relu && value < 0.0 { 0.0 } else { value })
+    }
+
+    /// The addend of an output pixel.
+    #[inline(always)]
+    pub fn residual_at(&self, channel: usize, row: usize, column: usize) -> Option<*const T> {
+        let Residual { start, steps } = self.residual?;
+        let offset = steps[0] * channel as isize + steps[1] * row as isize + steps[2] * column as isize;
+        Some(start.wrapping_offset(offset))
+    }
+
+    /// Whether the pixels of an output row are next to each other, also in the residual.
+    pub fn has_dense_rows(&self) -> bool {
+        self.to_steps[2] == 1 && self.residual.is_none_or(|residual| residual.steps[2] == 1)
     }
 
     pub fn target(&self, channel: usize, pixel: usize) -> *mut T {
@@ -459,24 +492,30 @@ impl<S: Simd, T: Float> GemmOperands for Conv<'_, S, T> {
         // SAFETY: the caller guarantees a block of NC elements.
         let sums = unsafe { std::slice::from_raw_parts_mut(from, columns.len()) };
         recompute_non_finite(self.s, sums, |index| self.exact(row, columns.start + index));
-        let dense = self.to_steps[2] == 1
-            && (self.problem.out[0] == 1 || self.to_steps[1] == self.problem.out[1] as isize);
-        if !dense {
+        let width = self.problem.out[1] as isize;
+        let dense_planes = self.problem.out[0] == 1
+            || self.to_steps[1] == width && self.residual.is_none_or(|residual| residual.steps[1] == width);
+        if !self.has_dense_rows() || !dense_planes {
             for (index, &sum) in sums.iter().enumerate() {
+                let pixel = columns.start + index;
                 // SAFETY: the pixel is inside the output, and tasks write disjoint pixels.
-                unsafe { *self.target(row, columns.start + index) = self.finish(row, sum) };
+                unsafe { *self.target(row, pixel) = self.finish(row, pixel, sum) };
             }
             return;
         }
         let (s, to) = (self.s, self.target(row, 0).wrapping_add(columns.start));
         let bias = self.bias_of(row);
+        let residual = self.residual_at(row, 0, 0).map(|start| start.wrapping_add(columns.start));
         let relu = self.problem.relu;
         s.vectorize(|| {
             let bias = s.splat(bias);
             vectors!(S, sums.len(), |span| {
-                // SAFETY: sums and outputs have this many elements.
+                // SAFETY: sums, residual and outputs have this many elements.
                 unsafe {
-                    let value = s.add(<f32 as Float>::load(s, sums.as_ptr(), span), bias);
+                    let mut value = s.add(<f32 as Float>::load(s, sums.as_ptr(), span), bias);
+                    if let Some(residual) = residual {
+                        value = s.add(value, T::load(s, residual, span));
+                    }
                     // The maximum with NaN is the second operand.
                     let value = if relu { s.max(s.splat(0.0), value) } else { value };
                     T::store(s, to, span, value);
@@ -509,7 +548,7 @@ impl<S: Simd, T: Float> GemmOperands for Turned<'_, '_, S, T> {
         for (index, &sum) in sums.iter().enumerate() {
             let channel = columns.start + index;
             // SAFETY: the channel is inside the output, and tasks write disjoint channels.
-            unsafe { *conv.target(channel, row) = conv.finish(channel, sum) };
+            unsafe { *conv.target(channel, row) = conv.finish(channel, row, sum) };
         }
     }
 }

@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lz_core::kernel::{Prepare, PreparedInput};
-use lz_core::{Arg, DType, KernelError, Tensor, TensorView};
+use lz_core::tensor::Pages;
+use lz_core::{Arg, DType, KernelError, Reason, ReasonCode, TensorView};
 use lz_primitives::call::Call;
 
 use super::conv::{Conv, Problem};
@@ -21,7 +22,7 @@ use crate::rows::{Rows, Shape, for_each_range};
 use crate::simd::{Float, Simd, vectors};
 
 /// Index of `groups` among the arguments.
-const GROUPS: usize = 11;
+const GROUPS: usize = 12;
 
 /// Readable elements behind the image: a tile may begin at its last pixel.
 const SLACK: usize = 64;
@@ -51,7 +52,7 @@ const fn nr_vectors<S: Simd>() -> usize {
 /// Kernels of f32, packed: MR output channels after MR output channels, and within them element after element of the kernel.
 #[derive(Debug)]
 pub(super) struct PackedKernels {
-    data: Tensor,
+    data: Pages,
     outputs: usize,
     depth: usize,
     rows: usize,
@@ -65,7 +66,7 @@ impl PackedKernels {
     }
 
     fn panel(&self, index: usize) -> *const f32 {
-        self.data.bytes().as_ptr().cast::<f32>().wrapping_add(index * self.rows * self.depth)
+        self.data.as_ptr().cast::<f32>().wrapping_add(index * self.rows * self.depth)
     }
 }
 
@@ -97,9 +98,12 @@ impl<S: Simd> Prepare for PackKernels<S> {
         let weight = Rows::<f32>::shaped(input, Shape::Trailing(3))?;
         let (outputs, depth, rows) = (weight.count(), weight.width(), mr::<S>());
         let panels = outputs.div_ceil(rows);
-        let elements = (panels * rows * depth) as i64;
-        let mut data = Tensor::zeros(&[elements], DType::F32).map_err(KernelError::because)?;
-        let start = data.bytes_mut().as_mut_ptr().cast::<f32>();
+        let bytes = panels * rows * depth * size_of::<f32>();
+        let mut data = Pages::zeroed(bytes).ok_or_else(|| {
+            let detail = format!("{bytes} bytes of packed weights");
+            KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(detail))
+        })?;
+        let start = data.as_mut_ptr().cast::<f32>();
         for panel in 0..panels {
             let first = panel * rows;
             let row = |index: usize| (first + index < outputs).then(|| weight.row(first + index));
@@ -334,7 +338,7 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
         &buffer[..found]
     }
 
-    /// Epilogue of a tile: bias, activation, rounding.
+    /// Epilogue of a tile: bias, residual, activation, rounding.
     ///
     /// # Safety
     /// `count` sums of every channel are readable, [`MAX_NR`] apart.
@@ -345,7 +349,7 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
             unsafe { std::slice::from_raw_parts(sums.add(index * MAX_NR), count) }
         };
         let finite = (0..channels.len()).all(|index| all_finite(s, row(index)));
-        if !finite || conv.to_steps[2] != 1 {
+        if !finite || !conv.has_dense_rows() {
             for (index, channel) in channels.enumerate() {
                 segments.iter().for_each(|segment| self.write_slowly(channel, segment, row(index)));
             }
@@ -357,11 +361,15 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
                 let bias = s.splat(conv.bias_of(channel));
                 for segment in segments {
                     let to = conv.target_at(channel, segment.row, segment.column);
+                    let residual = conv.residual_at(channel, segment.row, segment.column);
                     let from = sums.wrapping_add(index * MAX_NR + segment.at);
                     vectors!(S, segment.len, |span| {
-                        // SAFETY: sums and the rest of the output row have this many elements.
+                        // SAFETY: sums and the rest of the output row have this many elements, and so has the residual's.
                         unsafe {
-                            let value = s.add(<f32 as Float>::load(s, from, span), bias);
+                            let mut value = s.add(<f32 as Float>::load(s, from, span), bias);
+                            if let Some(residual) = residual {
+                                value = s.add(value, T::load(s, residual, span));
+                            }
                             // The maximum with NaN is the second operand.
                             let value = if relu { s.max(s.splat(0.0), value) } else { value };
                             T::store(s, to, span, value);
@@ -380,7 +388,7 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
         for (index, &sum) in sums[segment.at..segment.at + segment.len].iter().enumerate() {
             let sum = if sum.is_finite() { sum } else { conv.exact(channel, pixel + index) as f32 };
             // SAFETY: the pixel is inside the output, and tasks write disjoint pixels.
-            unsafe { *conv.target(channel, pixel + index) = conv.finish(channel, sum) };
+            unsafe { *conv.target(channel, pixel + index) = conv.finish(channel, pixel + index, sum) };
         }
     }
 }

@@ -153,7 +153,7 @@ pub(super) fn depthwise<S: Simd>(
     s: S,
     x: &TensorView<'_>,
     weight: &TensorView<'_>,
-    bias: Option<&TensorView<'_>>,
+    [bias, residual]: [Option<&TensorView<'_>>; 2],
     to: &TensorView<'_>,
     problem: &Problem,
 ) -> Result<(), KernelError> {
@@ -169,14 +169,21 @@ pub(super) fn depthwise<S: Simd>(
             let (from, target) = (plane(x, image, channel), plane(to, image, channel));
             let kernel = plane(weight, channel, 0);
             let bias = bias.map_or(0.0, |bias| bias.at(&[channel as i64]) as f32);
+            let residual = residual.map(|residual| plane(residual, image, channel));
             for y in 0..height {
                 let finish = |first: usize, sums: &mut [f32]| {
+                    let residual = residual.map(|plane| Strided {
+                        start: plane.at(y as isize, first as isize),
+                        stride: plane.steps[1],
+                        dtype: plane.dtype,
+                    });
                     for (offset, sum) in sums.iter_mut().enumerate() {
                         if !sum.is_finite() {
                             let shape = (&problem.window, problem.kernel, problem.image);
                             *sum = exact(from, Some(kernel), shape, [y, first + offset]) as f32;
                         }
-                        *sum += bias;
+                        // SAFETY: the residual has the shape of the output.
+                        *sum += bias + residual.as_ref().map_or(0.0, |row| unsafe { row.one_f32(offset) });
                         if problem.relu && *sum < 0.0 {
                             *sum = 0.0;
                         }

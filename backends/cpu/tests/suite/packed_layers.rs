@@ -70,9 +70,20 @@ fn check_packed(operation: &str, inputs: &[Option<TensorView<'_>>], params: &[u3
 
 #[test]
 fn packed_weights_do_not_change_a_linear_layer() {
-    for [m, n, k] in
-        [[2, 70, 40], [7, 50, 33], [9, 48, 16], [12, 130, 129], [33, 97, 400], [250, 33, 800], [300, 500, 64]]
-    {
+    // One to many blocks of rows, and of K.
+    for [m, n, k] in [
+        [1, 70, 40],
+        [1, 1100, 600],
+        [2, 70, 40],
+        [7, 50, 33],
+        [9, 48, 16],
+        [12, 130, 129],
+        [33, 97, 400],
+        [250, 33, 800],
+        [300, 500, 64],
+        [139, 49, 3100],
+        [530, 50, 520],
+    ] {
         let (mut x, w, b) = (floats(1, (m * k) as usize), floats(2, (n * k) as usize), floats(3, n as usize));
         for activation in 0..5 {
             let inputs = [Some(view(&x, &[m, k])), Some(view(&w, &[n, k])), Some(view(&b, &[n]))];
@@ -87,7 +98,9 @@ fn packed_weights_do_not_change_a_linear_layer() {
 
 #[test]
 fn packed_weights_do_not_change_a_gated_block() {
-    for [m, i, h, o] in [[3, 16, 33, 8], [9, 16, 33, 8], [40, 100, 130, 70], [270, 64, 50, 49]] {
+    for [m, i, h, o] in
+        [[1, 40, 33, 8], [3, 16, 33, 8], [9, 16, 33, 8], [40, 100, 130, 70], [270, 64, 50, 49]]
+    {
         let (mut x, gate) = (floats(1, (m * i) as usize), floats(2, (h * i) as usize));
         let (up, down) = (floats(3, (h * i) as usize), floats(4, (o * h) as usize));
         for large in [false, true] {

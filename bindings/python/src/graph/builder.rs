@@ -23,9 +23,29 @@ pub struct GraphBuilder {
 }
 
 /// The memory of a Python tensor; the object is kept alive.
-struct PythonMemory {
+pub(super) struct PythonMemory {
     tensor: BorrowedTensor,
     _object: Py<PyAny>,
+}
+
+impl PythonMemory {
+    /// The memory of a tensor, on the host unless `on_device`.
+    pub(super) fn borrow(
+        py: Python<'_>,
+        name: &str,
+        tensor: Bound<'_, PyAny>,
+        on_device: bool,
+    ) -> PyResult<ConstantData> {
+        let borrowed = BorrowedTensor::new(tensor.as_borrowed()).map_err(|problem| match problem {
+            Problem::Python(error) => error,
+            Problem::Reason(reason) => validation_error(py, "graph", *reason),
+        })?;
+        if !on_device && !borrowed.view().device().is_host() {
+            return Err(PyValueError::new_err(format!("constant {name} is not in host memory")));
+        }
+        let memory = PythonMemory { tensor: borrowed, _object: tensor.unbind() };
+        Ok(ConstantData::Shared(Arc::new(memory)))
+    }
 }
 
 // SAFETY: the memory is only read, and the borrow is released with the GIL held, see `Drop`.
@@ -141,15 +161,8 @@ impl GraphBuilder {
         tensor: Bound<'_, PyAny>,
         on_device: bool,
     ) -> PyResult<u32> {
-        let borrowed = BorrowedTensor::new(tensor.as_borrowed()).map_err(|problem| match problem {
-            Problem::Python(error) => error,
-            Problem::Reason(reason) => validation_error(py, "graph", *reason),
-        })?;
-        if !on_device && !borrowed.view().device().is_host() {
-            return Err(PyValueError::new_err(format!("constant {name} is not in host memory")));
-        }
-        let memory = PythonMemory { tensor: borrowed, _object: tensor.unbind() };
-        Ok(self.get()?.constant(name, ConstantData::Shared(Arc::new(memory))).0)
+        let memory = PythonMemory::borrow(py, name, tensor, on_device)?;
+        Ok(self.get()?.constant(name, memory).0)
     }
 
     /// A constant without dimensions.

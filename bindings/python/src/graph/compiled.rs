@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use lz_core::tensor::Dims;
 use lz_core::{DType, TensorMut};
-use lz_graph::compiled::{MissingKernels, NanPolicy};
+use lz_graph::compiled::{MissingKernels, NanPolicy, PlannedCall};
 use lz_graph::graph::NodeKind;
 use lz_graph::quantize::{self, Format};
 use lz_graph::sizes::InputShape;
@@ -15,6 +15,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
+use super::builder::PythonMemory;
 use super::device;
 use super::raise_graph;
 use super::size::to_python;
@@ -53,7 +54,7 @@ fn nan_policy(name: &str) -> PyResult<NanPolicy> {
 }
 
 /// How weights are quantized: the format (`int8`, `int4`), the size of groups of inputs with a scale of their own (0 for all), whether
-/// inputs of layers are quantized as well, and whether weights are included that other operations use.
+/// inputs of layers are quantized as well, whether weights are included that other operations use, and whether they are laid out in panels.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Quantization {
@@ -61,13 +62,14 @@ pub struct Quantization {
     group: i64,
     int8_activations: bool,
     tied: bool,
+    panels: bool,
 }
 
 impl Quantization {
     fn options(&self) -> PyResult<quantize::Options> {
         let format = case("weights", &self.weights, &["int8", "int4"], Format::from_name)?;
-        let (activations, tied) = (self.int8_activations, self.tied);
-        Ok(quantize::Options { format, group: self.group, activations, tied })
+        let (activations, tied, panels) = (self.int8_activations, self.tied, self.panels);
+        Ok(quantize::Options { format, group: self.group, activations, tied, panels })
     }
 }
 
@@ -110,6 +112,18 @@ impl CompiledGraph {
         let graph = self.model.graph();
         let inputs = shapes.into_iter().zip(&graph.inputs);
         inputs.map(|(shape, input)| InputShape { shape, dtype: graph.node(input.node).dtype }).collect()
+    }
+
+    /// The calls of the device's plans for these sizes for which the engine selects kernels.
+    fn device_calls(
+        &self,
+        py: Python<'_>,
+        sizes: Vec<Vec<Vec<i64>>>,
+        device: &str,
+        selects: bool,
+    ) -> PyResult<Vec<PlannedCall>> {
+        let sizes: Vec<Vec<InputShape>> = sizes.into_iter().map(|shapes| self.shapes(shapes)).collect();
+        device::calls(py, &self.model, &sizes, device, selects)
     }
 
     fn problem(&self, py: Python<'_>, index: usize, problem: Problem) -> PyErr {
@@ -377,13 +391,65 @@ impl CompiledGraph {
         device::plan(py, &self.model, &self.shapes(shapes), device, selects, compiles)
     }
 
+    /// The decisions of the device's plans for these sizes, as the text of a lockfile.
+    #[pyo3(signature = (sizes, device, selects = true))]
+    fn device_freeze(
+        &self,
+        py: Python<'_>,
+        sizes: Vec<Vec<Vec<i64>>>,
+        device: &str,
+        selects: bool,
+    ) -> PyResult<String> {
+        let calls = self.device_calls(py, sizes, device, selects)?;
+        self.model
+            .freeze_calls(&calls)
+            .map(|lockfile| lockfile.text())
+            .map_err(|error| raise_graph(py, &error))
+    }
+
+    /// How the decisions of the device's plans for these sizes differ from the text of a lockfile.
+    #[pyo3(signature = (text, sizes, device, selects = true))]
+    fn device_verify(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        sizes: Vec<Vec<Vec<i64>>>,
+        device: &str,
+        selects: bool,
+    ) -> PyResult<Vec<String>> {
+        let expected = lz_engine::table::Lockfile::read("lockfile", text)
+            .map_err(|error| crate::error::raise(py, &lz_core::Error::from(error)))?;
+        let calls = self.device_calls(py, sizes, device, selects)?;
+        self.model.verify_calls(&expected, &calls).map_err(|error| raise_graph(py, &error))
+    }
+
+    /// Writes the graph with copies of its constants of a device, by index, and the decisions of the device's plans for these sizes.
+    #[pyo3(signature = (path, constants, sizes, device, selects = true))]
+    fn device_save<'py>(
+        &self,
+        py: Python<'py>,
+        path: PathBuf,
+        constants: HashMap<usize, Bound<'py, PyAny>>,
+        sizes: Vec<Vec<Vec<i64>>>,
+        device: &str,
+        selects: bool,
+    ) -> PyResult<()> {
+        let calls = self.device_calls(py, sizes, device, selects)?;
+        let mut host = HashMap::with_capacity(constants.len());
+        for (index, tensor) in constants {
+            let name = self.model.graph().constants.get(index).map_or("", |constant| constant.name.as_str());
+            host.insert(index, PythonMemory::borrow(py, name, tensor, false)?);
+        }
+        py.detach(|| self.model.save_with(&path, host, &calls)).map_err(|error| raise_graph(py, &error))
+    }
+
     /// Name, dtype, sizes, strides, address and whether it is in host memory, of every constant.
     #[getter]
     fn constants(&self) -> Vec<device::ConstantRow> {
         device::constants(self.model.graph())
     }
 
-    /// The elements of a dense constant in host memory.
+    /// The memory of a constant of the host whose elements are dense in some order of its dimensions.
     fn constant_bytes<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyBytes>> {
         device::constant_bytes(py, self.model.graph(), index)
     }
@@ -406,9 +472,12 @@ impl CompiledGraph {
         let given = self.shapes(shapes);
         let plan = self.model.session().plan_for(&given).map_err(|error| raise_graph(py, &error))?;
         let steps = PyList::empty(py);
-        for step in &plan.steps {
+        for (index, step) in plan.steps.iter().enumerate() {
             let node = graph.node(step.node);
             let entry = PyDict::new(py);
+            // Steps with the same number run at the same time.
+            let wave = plan.waves.iter().position(|end| index < *end).unwrap_or(index);
+            entry.set_item("wave", wave)?;
             entry.set_item("operation", &*step.operation.name)?;
             entry.set_item("kernel", &step.pinned.entry().spec.id)?;
             entry.set_item("node", graph.line(step.node))?;

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use lz_core::device::Platform;
 use lz_core::expr::Value;
 use lz_core::tensor::Device;
+use lz_graph::compiled::PlannedCall;
 use lz_graph::device::{self, Choice, DeviceKernel};
 use lz_graph::plan::{Location, Plan, Source, Step, StepArg};
 use lz_graph::sizes::InputShape;
@@ -78,6 +79,20 @@ pub fn plan<'py>(
     result.set_item("outputs", outputs.collect::<Vec<_>>())?;
     result.set_item("not_compiled", not_compiled)?;
     Ok(result)
+}
+
+/// The calls of the plans for these sizes for which the engine selects kernels.
+pub fn calls(
+    py: Python<'_>,
+    model: &CompiledModel,
+    sizes: &[Vec<InputShape>],
+    device: &str,
+    selects: bool,
+) -> PyResult<Vec<PlannedCall>> {
+    let device = parse_device(device)?;
+    let choice = if selects { Choice::Engine } else { Choice::Executor };
+    let find = || device::calls(model.session().engine(), model.graph(), sizes, device, choice);
+    py.detach(find).map_err(|error| raise_graph(py, &error))
 }
 
 fn step_of<'py>(
@@ -196,20 +211,24 @@ pub fn constants(graph: &Graph) -> Vec<ConstantRow> {
     graph.constants.iter().map(row).collect()
 }
 
-/// The elements of a dense constant in host memory.
+/// The memory of a constant of the host whose elements are dense in some order of its dimensions.
 pub fn constant_bytes<'py>(py: Python<'py>, graph: &Graph, index: usize) -> PyResult<Bound<'py, PyBytes>> {
     let Some(constant) = graph.constants.get(index) else {
         return Err(PyIndexError::new_err(format!("there is no constant {index}")));
     };
     let view = constant.view();
-    if !view.device().is_host() || !view.is_contiguous() {
+    let sizes = view.shape().iter().zip(view.strides());
+    // The last element is as far from the first as there are others: nothing is outside the constant.
+    let last: i64 = sizes.clone().map(|(size, stride)| (size - 1).max(0) * stride).sum();
+    let ascending = sizes.clone().all(|(size, stride)| *size <= 1 || *stride > 0);
+    if !view.device().is_host() || (view.elements() > 0 && !(ascending && last + 1 == view.elements())) {
         return Err(PyValueError::new_err(format!("constant {index} is not dense host memory")));
     }
     let count = view.elements() as usize * view.dtype().size();
     if count == 0 {
         return Ok(PyBytes::new(py, &[]));
     }
-    // SAFETY: the view is dense and sound, so this many bytes follow its address.
+    // SAFETY: the view is sound and reaches from its first element over this many bytes.
     let bytes = unsafe { std::slice::from_raw_parts(view.as_ptr(), count) };
     Ok(PyBytes::new(py, bytes))
 }

@@ -1,4 +1,4 @@
-"""Compiled models on a GPU: tiny models compared with eager execution, captures per size, generation, primitives.
+"""Compiled models on a GPU: tiny models compared with eager execution, captures per size, generation, saved and quantized models, primitives.
 
 CI has no such device. Prints one line per check and a summary; exits with 1 if a check failed.
 
@@ -190,6 +190,59 @@ def refusals():
         return f"captured {compiled._graph.captured}"
 
 
+def artifacts():
+    """Saved, frozen, measured and quantized models."""
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp())
+
+    def ids():
+        return torch.randint(257, (2, 9), device=DEVICE)
+
+    def compiled_llama(dtype, **options):
+        model = Plain(tiny("llama", dtype)).eval()
+        return model, lz.compile(model, (ids(),), **options)
+
+    @check("a saved model is loaded onto the GPU")
+    def saved():
+        model, compiled = compiled_llama(torch.bfloat16)
+        x = ids()
+        expected = compiled(x)
+        compiled.save(folder / "model.lz")
+        loaded = lz.load(folder / "model.lz", device="cuda", verify=True)
+        close(loaded(x), expected, torch.bfloat16)
+        assert kernels_of(loaded, x) == kernels_of(compiled, x), kernels_of(loaded, x)
+        return f"{(folder / 'model.lz').stat().st_size} bytes; {kernels_of(loaded, x)}"
+
+    @check("decisions of a model on the GPU are frozen and verified")
+    def frozen():
+        _, compiled = compiled_llama(torch.bfloat16)
+        x = ids()
+        compiled(x)
+        text = compiled.freeze(folder / "model.lock")
+        assert compiled.verify_lockfile(folder / "model.lock").data["agrees"]
+        return f"{len(text)} characters"
+
+    @check("kernels of a model on the GPU are measured")
+    def tuned():
+        _, compiled = compiled_llama(torch.bfloat16)
+        x = ids()
+        before = compiled(x)
+        steps = lz.tune(compiled, x, samples=5).data["steps"]
+        assert steps and all(any(state == "measured" for _, state, _ in step["kernels"]) for step in steps), steps
+        close(compiled(x), before, torch.bfloat16)
+        return f"{len(steps)} different steps; best: {sorted({step['best'] for step in steps})}"
+
+    for options in ({"weights": "int8"}, {"weights": "int4", "group": 32}):
+
+        @check(f"quantized weights on the GPU {options}")
+        def quantized(options=options):
+            _, compiled = compiled_llama(torch.float32, **options)
+            accuracy = compiled.accuracy
+            assert accuracy.bytes_after < accuracy.bytes_before and max(accuracy.outputs) < 0.3, accuracy
+            return f"{accuracy.bytes_before} to {accuracy.bytes_after} bytes, error {max(accuracy.outputs):.3f}; {kernels_of(compiled, ids())}"
+
+
 def primitives():
     """The host's test cases on the GPU. pytest need not be installed."""
     if "pytest" not in sys.modules:
@@ -228,7 +281,7 @@ def stand_in():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output")
-    parser.add_argument("--parts", nargs="*", default=["models", "generation", "refusals", "primitives"])
+    parser.add_argument("--parts", nargs="*", default=["models", "generation", "refusals", "artifacts", "primitives"])
     options = parser.parse_args()
     print("backends", lz.load_backends(), flush=True)
     for part in options.parts:

@@ -139,13 +139,8 @@ def test_bad_inputs_are_refused():
         compiled(torch.full((4, 16), float("nan")))
     with pytest.raises(lz.ValidationError, match="meta"):
         compiled(torch.empty(4, 16, device="meta"))
-    for name in ("save", "freeze"):
-        with pytest.raises(lz.GraphImportError, match=name):
-            getattr(compiled, name)("model.lz")
     with pytest.raises(ValueError, match="executor"):
         lz.compile(Mlp().eval(), (torch.randn(4, 16),), executor="gpu")
-    with pytest.raises(lz.GraphImportError, match="quantized"):
-        lz.compile(Mlp().eval(), (torch.randn(4, 16),), executor="torch", weights="int8")
 
 
 def test_threads_share_a_model():
@@ -217,3 +212,98 @@ def test_programs_of_removed_caches_are_dropped():
     assert graph.cached_plans == 3
     with pytest.raises(lz.ValidationError, match="dense"):
         graph.run([torch.randn(2, 8), torch.zeros(8, 2).t()])
+
+
+class Turned(nn.Module):
+    """Its weight is dense in another order than that of its dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randn(8, 16).t())
+        self.norm = nn.RMSNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x @ self.weight)
+
+
+@pytest.mark.parametrize("model, shape", [(DecoderLayer(), (2, 7, 32)), (Turned(), (3, 16))])
+def test_saved_models_run_by_torch_and_by_the_native_executor(model, shape, tmp_path):
+    x = torch.randn(shape)
+    compiled = lz.compile(model.eval(), (x,), executor="torch")
+    expected = compiled(x)
+    compiled.save(tmp_path / "model.lz")
+    loaded = lz.load(tmp_path / "model.lz", device="cpu", verify=True)
+    torch.testing.assert_close(loaded(x), expected)
+    assert "device cpu" in loaded.explain(x)
+    torch.testing.assert_close(lz.load(tmp_path / "model.lz")(x), expected, rtol=1e-4, atol=1e-4)
+    # A model that was compiled for the host runs on a device as well.
+    lz.compile(model, (x,)).save(tmp_path / "host.lz")
+    torch.testing.assert_close(lz.load(tmp_path / "host.lz", device="cpu")(x), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="CUDA"):
+        lz.load(tmp_path / "model.lz", device="meta")
+
+
+@pytest.mark.parametrize("options", [{"weights": "int8"}, {"weights": "int4", "group": 16}, {"weights": "int8", "activations": "int8"}])
+def test_quantized_weights_are_those_of_the_host(options):
+    x = torch.randn(4, 16)
+    native, by_torch = both(Mlp(), (x,), **options)
+    torch.testing.assert_close(by_torch(x), native(x), rtol=1e-3, atol=1e-3)
+    layers = by_torch.accuracy.layers
+    assert [layer.error for layer in layers] == [layer.error for layer in native.accuracy.layers]
+    assert any(layer.bytes_after < layer.bytes_before for layer in layers)
+
+
+class Norms(nn.Module):
+    """Operations for which the engine can select kernels that take tensors of torch on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(64) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm in self.norms:
+            x = torch.tanh(norm(x))
+        return x
+
+
+def test_decisions_are_frozen_verified_and_measured(tmp_path):
+    lz.load_backends("torch")
+    x = torch.randn(5, 64)
+    compiled = lz.compile(Norms().eval(), (x,), executor="torch")
+    compiled._graph.selects = True
+    compiled(x)
+    kernels = {step["kernel"] for step in compiled.plan(x)["steps"]}
+    selected = {kernel for kernel in kernels if not kernel.startswith("torch.primitive.")}
+    assert selected and not any(kernel.startswith("torch.reference.") for kernel in selected), kernels
+    text = compiled.freeze(tmp_path / "model.lock")
+    assert all(kernel in text for kernel in selected)
+    assert compiled.verify_lockfile(tmp_path / "model.lock").data["agrees"]
+    # On the host native kernels come first, which a program of torch does not run: a lock changes the decision.
+    lz.lock("norm.rms", next(iter(selected)))
+    try:
+        assert not compiled.verify_lockfile(tmp_path / "model.lock").data["agrees"]
+    finally:
+        lz.unlock("norm.rms")
+    # The three norms are one step that occurs three times.
+    (step,) = lz.tune(compiled, x, samples=2).data["steps"]
+    assert (step["operation"], step["steps"]) == ("norm.rms", 3)
+    assert step["selected"] in selected and any(state == "measured" for _, state, _ in step["kernels"])
+
+
+def test_measuring_does_not_change_a_cache():
+    from layerzero._compile.device import DeviceGraph
+    from layerzero._native import GraphBuilder
+
+    lz.load_backends("torch")
+    build = GraphBuilder()
+    x = build.input("x", [2, 64], "float32")
+    residual = build.input("residual", [2, 64], "float32", True)
+    build.output("y", build.call("norm.rms.add", [x, residual, None]))
+    graph = DeviceGraph(build.finish(), Constants(torch.device("cpu")))
+    cache = torch.ones(2, 64)
+    graph.run([torch.ones(2, 64), cache])
+    for prepared in graph._prepared.values():
+        for step in prepared.program.steps:
+            step.about["kernel"] = "torch.reference.norm.rms.add"
+    graph.tune([[2, 64], [2, 64]], 2)
+    torch.testing.assert_close(cache, torch.full((2, 64), 2.0))

@@ -164,6 +164,7 @@ def test_products_and_windows():
     run("matmul", [torch.randn(3, 5, dtype=torch.bfloat16), torch.randn(4, 5, dtype=torch.bfloat16).t(), None], {})
     image, kernel = torch.randn(2, 4, 9, 8), torch.randn(6, 2, 3, 2)
     run("conv2d", [image, kernel, torch.randn(6)], {"groups": 2, "pad_top": 1, "pad_right": 2, "stride_h": 2, "dilation_w": 2, "activation": "relu"})
+    run("conv2d", [image, torch.randn(6, 4, 1, 1), torch.randn(6), torch.randn(2, 6, 9, 8)], {"activation": "relu"})
     run("conv2d", [image, torch.randn(6, 4, 3, 3), None], {"pad_top": 1, "pad_bottom": 1, "pad_left": 1, "pad_right": 1})
     window = {"kernel_h": 3, "kernel_w": 2, "stride_h": 2, "stride_w": 1, "pad_top": 1, "pad_bottom": 2, "pad_right": 1}
     for params in ({}, {"dilation_h": 2}, {"extra_h": 1, "extra_w": 1}, {"count_include_pad": False}):

@@ -278,6 +278,57 @@ fn convolutions_take_batch_norms() {
     insta::assert_snapshot!(both(&before));
 }
 
+/// A block of a residual network; the addend is the input, or another convolution of it.
+fn residual_block(build: &mut Builder, downsampled: bool) -> Built {
+    let a = x(build, &[1, 3, 4, 4]);
+    let (first, second) = (weights(build, &[3, 3, 1, 1]), weights_of(build, &[3, 3, 1, 1], DType::F32, 4));
+    let conv = build.call("primitive.conv2d", &[Some(a), Some(first), None], &[])?;
+    let shift = weights(build, &[3]);
+    let shift = build.reshape(shift, dims(&[3, 1, 1]))?;
+    let conv = build.binary("add", conv, shift)?;
+    let other = match downsampled {
+        true => build.call("primitive.conv2d", &[Some(a), Some(second), None], &[])?,
+        false => a,
+    };
+    let sum = build.binary("add", other, conv)?;
+    build.activation("relu", sum, None)
+}
+
+#[test]
+fn convolutions_take_residuals() {
+    insta::assert_snapshot!(both(&graph(|build| residual_block(build, false))));
+    let (after, _) = optimized(&graph(|build| residual_block(build, true)), &[]);
+    assert_eq!(calls(&after), ["primitive.conv2d", "primitive.conv2d"], "{after}");
+}
+
+#[test]
+fn a_convolution_that_is_used_again_keeps_its_result() {
+    let before = graph(|build| {
+        let a = x(build, &[1, 3, 4, 4]);
+        let w = weights(build, &[3, 3, 1, 1]);
+        let conv = build.call("primitive.conv2d", &[Some(a), Some(w), None], &[])?;
+        let sum = build.binary("add", conv, a)?;
+        build.binary("mul", sum, conv)
+    });
+    let (after, _) = optimized(&before, &[]);
+    assert_eq!(calls(&after), ["primitive.conv2d", "primitive.binary", "primitive.binary"], "{after}");
+}
+
+#[test]
+fn a_factor_after_a_residual_stays() {
+    let before = graph(|build| {
+        let a = x(build, &[1, 3, 4, 4]);
+        let w = weights(build, &[3, 3, 1, 1]);
+        let conv = build.call("primitive.conv2d", &[Some(a), Some(w), None], &[])?;
+        let sum = build.binary("add", conv, a)?;
+        let factor = weights(build, &[3]);
+        let factor = build.reshape(factor, dims(&[3, 1, 1]))?;
+        build.binary("mul", sum, factor)
+    });
+    let (after, _) = optimized(&before, &[]);
+    assert_eq!(calls(&after), ["primitive.conv2d", "primitive.binary"], "{after}");
+}
+
 #[test]
 fn a_factor_per_column_is_no_batch_norm() {
     let before = graph(|build| {

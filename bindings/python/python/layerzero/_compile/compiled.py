@@ -142,7 +142,7 @@ class CompiledModel:
     def save(self, path: Path) -> None:
         """Writes the graph, its weights and the decisions of the plans so far into one file, for `lz.load`.
 
-        The file is in the safetensors format. What the model's results look like (dictionaries, dataclasses) is not
+        The file is in the safetensors format; weights on a device are copied to it. What the model's results look like (dictionaries, dataclasses) is not
         stored: a loaded model returns its outputs in order.
         """
         self._graph.save(os.fspath(path))
@@ -250,15 +250,14 @@ def compile(
     from layerzero._compile.export import import_program
 
     def finish(build: Any, constants: Any) -> Any:
+        graph = build.finish(*options[:-1], quantization.for_executor(quantized, is_native=constants is None))
         if constants is None:
-            return build.finish(*options)
+            return graph
         from layerzero._compile.device import DeviceGraph
 
-        if quantized is not None:
-            raise GraphImportError(f"quantized weights are for models on the host, but torch runs the model on {constants.device}")
-        return DeviceGraph(build.finish(*options), constants, nan=nan, on_change=on_change)
+        return DeviceGraph(graph, constants, nan=nan, on_change=on_change)
 
-    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, finish, executor)
+    compiled = import_program(model, args, kwargs or {}, dynamic_shapes, finish, executor, reads_all=quantized is not None)
     if quantized is not None:
         expected, found = _results(model, compiled, args, kwargs or {}) if args or kwargs else ([], [])
         compiled.measure_accuracy(expected, found)
@@ -274,16 +273,24 @@ def load(
     missing_kernels: Literal["replan", "refuse"] = "replan",
     nan: NanPolicy = "allow",
     on_change: OnChange = "replan",
+    device: Any = None,
 ) -> CompiledModel:
-    """Loads a model that `CompiledModel.save` wrote. Needs no torch.
+    """Loads a model that `CompiledModel.save` wrote. Needs no torch, unless `device` is given.
 
     Weights stay in the file, which is mapped: the file must not be changed while the model is used. Sizes, the header and
     the hash of the graph are always checked; `verify=True` also compares the hash of every weight, which reads the whole
     file. An artifact of another format or of operations that this release does not have is refused. `missing_kernels`
     says what happens if kernels of the artifact's decisions do not exist here: others are selected, or it is refused.
+
+    With `device` (`"cuda"`, `"cuda:1"`) weights are copied to that device, where torch runs the steps, as for a model that was compiled there;
+    `"cpu"` lets torch run them on the host.
     """
     graph = CompiledGraph.load(os.fspath(path), verify, missing_kernels, nan, on_change)
-    return CompiledModel(graph, NamedInputs(graph))
+    if device is None:
+        return CompiledModel(graph, NamedInputs(graph))
+    from layerzero._compile.device import DeviceGraph, constants_on
+
+    return CompiledModel(DeviceGraph(graph, constants_on(device), nan=nan, on_change=on_change), NamedInputs(graph))
 
 
 # From a builder, and the constants if torch runs the steps.

@@ -72,8 +72,10 @@ def import_program(
     dynamic_shapes: Any,
     finish: Finish,
     executor: str | None = None,
+    reads_all: bool = False,
 ) -> CompiledModel:
-    """Exports a model and builds its graph. `finish` gets the builder and, if torch runs the steps, the constants."""
+    """Exports a model and builds its graph. `finish` gets the builder and, if torch runs the steps, the constants; with `reads_all` their
+    elements can be read on the host."""
     if isinstance(model, torch.export.ExportedProgram):
         program = model
     elif isinstance(model, torch.nn.Module):
@@ -87,18 +89,18 @@ def import_program(
     else:
         raise TypeError(f"cannot compile {type(model).__name__}; expected a torch module or an exported program")
     program = functional(program)
-    return _Walk(program, constants=constants_of(program, executor)).run(finish)
+    return _Walk(program, constants=constants_of(program, executor, reads_all)).run(finish)
 
 
-def constants_of(program: torch.export.ExportedProgram, executor: str | None) -> Constants | None:
+def constants_of(program: torch.export.ExportedProgram, executor: str | None, reads_all: bool = False) -> Constants | None:
     """The constants of a program whose steps torch runs: on a device, or on the host if that is requested."""
     inputs = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
     device = device_of([*program.state_dict.values(), *program.constants.values(), *inputs])
     if device is None:
-        return Constants(torch.device("cpu")) if executor == "torch" else None
+        return Constants(torch.device("cpu"), reads_all) if executor == "torch" else None
     if executor == "native":
         raise GraphImportError(f"the model is on {device}; the native executor runs on the host")
-    return Constants(device)
+    return Constants(device, reads_all)
 
 
 def import_with_cache(

@@ -61,7 +61,12 @@ def options(weights: str | None, group: int | None, activations: str | None, tie
     if group is None:
         # A scale per output feature is accurate enough for eight bits, not for four.
         group = 128 if weights == "int4" else 0
-    return {"weights": weights, "group": group, "int8_activations": activations == "int8", "tied": tied}
+    return {"weights": weights, "group": group, "int8_activations": activations == "int8", "tied": tied, "panels": True}
+
+
+def for_executor(options: dict[str, Any] | None, is_native: bool) -> dict[str, Any] | None:
+    """The same options for an executor: kernels of devices read weights in rows, native ones in panels."""
+    return None if options is None else {**options, "panels": is_native}
 
 
 def accuracy(graph: CompiledGraph, expected: list[Any], found: list[Any]) -> Accuracy:

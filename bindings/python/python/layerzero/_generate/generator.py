@@ -52,10 +52,9 @@ class Generator:
         quantized = quantization.options(weights, group, activations, quantize_tied)
         inputs = CacheInputs()
         program = trace.export(model)
-        constants = constants_of(program, executor)
-        if constants is not None and quantized is not None:
-            raise GraphImportError(f"quantized weights are for models on the host, but torch runs the model on {constants.device}")
-        graph = import_with_cache(program, inputs, constants, quantization=quantized)
+        constants = constants_of(program, executor, reads_all=quantized is not None)
+        stored = quantization.for_executor(quantized, is_native=constants is None)
+        graph = import_with_cache(program, inputs, constants, quantization=stored)
         if constants is not None:
             # It has the same interface.
             graph = cast(CompiledGraph, DeviceGraph(graph, constants, takes_host_inputs=True))

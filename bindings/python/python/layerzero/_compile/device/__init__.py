@@ -5,7 +5,7 @@ Intermediate results lie in one arena per session. On CUDA a program becomes a C
 is declared safe for capture.
 """
 
-from layerzero._compile.device.constants import Constants, device_of
+from layerzero._compile.device.constants import Constants, constants_on, device_of
 from layerzero._compile.device.session import DeviceGraph
 
-__all__ = ["Constants", "DeviceGraph", "device_of"]
+__all__ = ["Constants", "DeviceGraph", "constants_on", "device_of"]

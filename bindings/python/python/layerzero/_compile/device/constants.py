@@ -27,11 +27,25 @@ def device_of(tensors: Iterable[Any]) -> torch.device | None:
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
 
-class Constants:
-    """The tensors that a graph refers to. Large ones stay on the device and are never read by passes."""
+def constants_on(device: torch.device | str) -> Constants:
+    """The constants of a graph that was read from a file, on a device by name."""
+    chosen = torch.device(device)
+    if chosen.type == "cpu":
+        return Constants(torch.device("cpu"))
+    if chosen.type != "cuda":
+        raise ValueError(f"device is {str(device)!r}; compiled models run on the host and on CUDA devices")
+    return Constants(torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index))
 
-    def __init__(self, device: torch.device) -> None:
+
+class Constants:
+    """The tensors that a graph refers to. Large ones stay on the device and are never read by passes.
+
+    With `reads_all`, all of them are copied to the host while the graph is built: quantization reads their elements.
+    """
+
+    def __init__(self, device: torch.device, reads_all: bool = False) -> None:
         self.device = device
+        self._reads_all = reads_all
         # By address: the tensor of the device whose elements a constant of the graph has.
         self._known: dict[int, torch.Tensor] = {}
         self._borrowed: list[torch.Tensor] = []
@@ -39,7 +53,7 @@ class Constants:
     def add(self, build: GraphBuilder, name: str, tensor: torch.Tensor) -> int:
         """The node of a constant."""
         tensor = tensor.detach().resolve_neg().resolve_conj()
-        if tensor.device.type == "cpu" or tensor.nbytes <= HOST_BYTES:
+        if tensor.device.type == "cpu" or tensor.nbytes <= HOST_BYTES or self._reads_all:
             host = tensor.cpu().contiguous()
             self._remember(host, tensor.contiguous().to(self.device))
             return build.constant(name, host)
@@ -63,8 +77,8 @@ class Constants:
             return known.as_strided(shape, strides, known.storage_offset())
         if not is_on_host:
             raise GraphImportError(f"the constant `{name}` is on a device, but is no tensor of the model")
-        # A constant that a pass computed.
+        # A constant that a pass computed, or that was read from a file.
         data = bytearray(graph.constant_bytes(index))
         if not data:
             return torch.empty(shape, dtype=DTYPES_BY_NAME[dtype], device=self.device)
-        return torch.frombuffer(data, dtype=DTYPES_BY_NAME[dtype]).reshape(shape).to(self.device)
+        return torch.frombuffer(data, dtype=DTYPES_BY_NAME[dtype]).to(self.device).as_strided(shape, strides)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from layerzero._compile.aten.base import DTYPES_BY_NAME
-from layerzero._compile.device import report
+from layerzero._compile.device import report, tuning
 from layerzero._compile.device.capture import Capturer, refusal
 from layerzero._compile.device.constants import Constants
 from layerzero._compile.device.memory import Arena, StagingRing
@@ -99,12 +99,34 @@ class DeviceGraph:
         self._stream: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("tune", "freeze", "verify_decisions", "save"):
-            self._refuse(name)
         return getattr(self.native, name)
 
-    def _refuse(self, name: str) -> NoReturn:
-        raise GraphImportError(f"`{name}` is not available for a model on {self.device}: move the model to the host and compile it")
+    def _sizes(self) -> list[list[list[int]]]:
+        """The shapes of the inputs of all programs that are kept."""
+        sizes = [[list(shape) for shape, _ in key] for key in self._prepared]
+        return [one for index, one in enumerate(sizes) if one not in sizes[:index]]
+
+    def freeze(self) -> str:
+        """The decisions of all programs that are kept, as the text of a lockfile."""
+        with self._lock:
+            return self.native.device_freeze(self._sizes(), str(self.device), self.selects)
+
+    def verify_decisions(self, text: str) -> list[str]:
+        """How the decisions of all programs that are kept differ from the text of a lockfile."""
+        with self._lock:
+            return self.native.device_verify(text, self._sizes(), str(self.device), self.selects)
+
+    def save(self, path: str) -> None:
+        """Writes the graph, copies of its constants and the decisions of all programs that are kept into one file."""
+        with self._lock:
+            rows = self.native.constants
+            copies = {index: self.constants[index].cpu() for index, (*_, is_on_host) in enumerate(rows) if not is_on_host}
+            self.native.device_save(path, copies, self._sizes(), str(self.device), self.selects)
+
+    def tune(self, shapes: list[list[int]], samples: int = 20) -> list[dict[str, Any]]:
+        """Measures the kernels of every different step for which the engine selects one, with the tensors of the program."""
+        with self._lock, torch.no_grad():
+            return tuning.tune(self._like(shapes).program, samples)
 
     @property
     def cached_plans(self) -> int:

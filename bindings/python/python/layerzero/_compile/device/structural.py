@@ -120,8 +120,8 @@ def scatter(x: Any, indices: Any, updates: Any, *, reduction: str, out: Any) -> 
 
 
 def conv2d(
-    x: Any, weight: Any, bias: Any = None, *, stride_h: int, stride_w: int, pad_top: int, pad_left: int, pad_bottom: int, pad_right: int,
-    dilation_h: int, dilation_w: int, groups: int, activation: str, out: Any,
+    x: Any, weight: Any, bias: Any = None, residual: Any = None, *, stride_h: int, stride_w: int, pad_top: int, pad_left: int,
+    pad_bottom: int, pad_right: int, dilation_h: int, dilation_w: int, groups: int, activation: str, out: Any,
 ) -> None:  # fmt: skip
     if out.numel() == 0:
         return
@@ -129,6 +129,8 @@ def conv2d(
     if padding != (pad_bottom, pad_right):
         x, padding = F.pad(x, (pad_left, pad_right, pad_top, pad_bottom)), (0, 0)
     result = F.conv2d(x, weight, bias, (stride_h, stride_w), padding, (dilation_h, dilation_w), groups)
+    if residual is not None:
+        result += residual
     out.copy_(result.relu_() if activation == "relu" else result)
 
 
