@@ -101,10 +101,15 @@ fn set_error(error: c_int) {
 }
 
 /// The function of the C library with this name.
-fn real(slot: &OnceLock<usize>, name: &CStr) -> *const c_void {
+///
+/// # Safety
+/// `F` is the type of a pointer to that function.
+unsafe fn real<F: Copy>(slot: &OnceLock<usize>, name: &CStr) -> F {
     // SAFETY: a null-terminated name.
     let find = || unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
-    std::ptr::with_exposed_provenance(*slot.get_or_init(find))
+    let address = slot.get_or_init(find);
+    // SAFETY: an address is as large as a pointer to a function, and has the type that the caller guarantees.
+    unsafe { std::ptr::from_ref(address).cast::<F>().read() }
 }
 
 /// Defines a function that fails in its window and otherwise forwards to the C library.
@@ -124,11 +129,9 @@ macro_rules! failing {
                 static REAL: OnceLock<usize> = OnceLock::new();
                 let name = concat!(stringify!($name), "\0");
                 let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or(c"");
-                // SAFETY: the C library has a function of this name and type.
-                let function: unsafe extern "C" fn($($kind),*) -> $result =
-                    unsafe { std::mem::transmute(real(&REAL, name)) };
-                // SAFETY: the caller's guarantees are passed on.
-                unsafe { function($($argument),*) }
+                type Function = unsafe extern "C" fn($($kind),*) -> $result;
+                // SAFETY: the C library has a function of this name and type; the caller's guarantees are passed on.
+                unsafe { real::<Function>(&REAL, name)($($argument),*) }
             }
         )*
     };
@@ -175,11 +178,9 @@ fn fails_for(call: Call, file: c_int) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
     static REAL: OnceLock<usize> = OnceLock::new();
-    // SAFETY: the C library has a function of this name and type.
-    let function: unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int =
-        unsafe { std::mem::transmute(real(&REAL, c"clock_gettime")) };
-    // SAFETY: the caller's guarantees are passed on.
-    let result = unsafe { function(clock, time) };
+    type Function = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
+    // SAFETY: the C library has a function of this name and type; the caller's guarantees are passed on.
+    let result = unsafe { real::<Function>(&REAL, c"clock_gettime")(clock, time) };
     if result == 0 && clock == libc::CLOCK_REALTIME {
         // SAFETY: the call has succeeded, so that the pointer is valid.
         unsafe { (*time).tv_sec += OFFSET.load(Ordering::Relaxed) };

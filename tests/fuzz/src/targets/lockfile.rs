@@ -16,8 +16,8 @@ pub fn run(input: &[u8]) -> bool {
             }
             // A mutation nearly always breaks the digest. With the right one, the file must be accepted.
             let notes = error.report.diagnostics.iter().flat_map(|diagnostic| &diagnostic.notes);
-            let expected = notes.filter_map(|note| note.strip_prefix("expected ")?.split(';').next());
-            let Some(expected) = expected.last() else { panic!("{error}") };
+            let mut expected = notes.filter_map(|note| note.strip_prefix("expected ")?.split(';').next());
+            let Some(expected) = expected.next() else { panic!("{error}") };
             let Some(start) = text.rfind("digest:") else { return false };
             let repaired = format!("{}digest: {expected}\n", &text[..start]);
             match Lockfile::read("layerzero.lock", &repaired) {
