@@ -16,6 +16,7 @@
 pub mod arena;
 mod failure;
 mod fork;
+pub mod handshake;
 pub mod host;
 pub mod memory;
 pub mod message;
