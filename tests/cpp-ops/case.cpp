@@ -26,6 +26,24 @@ double half(std::uint16_t bits) {
     return (bits >> 15) != 0 ? -value : value;
 }
 
+/// An eight-bit float with this many bits of mantissa; `e4m3` has no infinities.
+double eighth(std::uint8_t bits, int mantissa_bits, int bias) {
+    const int magnitude = bits & 0x7f;
+    const int exponent = magnitude >> mantissa_bits;
+    const double mantissa = magnitude & ((1 << mantissa_bits) - 1);
+    double value = 0.0;
+    if (mantissa_bits == 3 && magnitude == 0x7f) {
+        value = NAN;
+    } else if (mantissa_bits == 2 && exponent == 31) {
+        value = mantissa == 0.0 ? INFINITY : NAN;
+    } else if (exponent == 0) {
+        value = std::ldexp(mantissa, 1 - bias - mantissa_bits);
+    } else {
+        value = std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+    }
+    return (bits >> 7) != 0 ? -value : value;
+}
+
 template <class T> T load(const std::uint8_t *from) {
     T value;
     std::memcpy(&value, from, sizeof(T));
@@ -43,6 +61,9 @@ std::optional<double> element(lz::DType dtype, const std::uint8_t *from) {
         std::memcpy(&value, &bits, sizeof(value));
         return value;
     }
+    case lz::DType::F8_E4M3: return eighth(*from, 3, 7);
+    case lz::DType::F8_E5M2: return eighth(*from, 2, 15);
+    case lz::DType::I8: return static_cast<std::int8_t>(*from);
     default: return std::nullopt;
     }
 }

@@ -32,9 +32,9 @@ def assert_quantized(who: str, results: list[Any], expected: tuple[Any, Any], fo
 @pytest.mark.parametrize("granularity", ["row", "block"])
 def test_quantized_norms_match_a_norm_and_a_quantization(dtype: Any, format: str, granularity: str) -> None:
     x, residual, weight = inputs(3, dtype)
-    params = {"format": format, "granularity": granularity, "block_size": 128}
+    params: dict[str, Any] = {"format": format, "granularity": granularity, "block_size": 128}
     # A scale per row is one per channel of a matrix.
-    separate = {**params, "granularity": "channel" if granularity == "row" else granularity}
+    separate: dict[str, Any] = {**params, "granularity": "channel" if granularity == "row" else granularity}
 
     def expected_of(rows: Any) -> tuple[Any, Any]:
         normalized = F.rms_norm(rows.float(), (300,), weight.float(), 1e-6).to(dtype)
