@@ -95,4 +95,17 @@ mod tests {
         check_device_values(false);
         assert!(index_ok(&view, 3));
     }
+
+    /// Without elements nothing is copied; memory that the reader does not know is never read as if it were the host's.
+    #[test]
+    fn only_empty_tensors_need_no_reader() {
+        let device = |shape: &[i64]| {
+            let mut layout = Layout::contiguous(shape, lz_schema::DType::I32).expect("a layout");
+            layout.device = Device { platform: Platform::Cuda, index: 7 };
+            // SAFETY: not dereferenced: no reader knows the address, and without elements there is none.
+            unsafe { TensorView::from_raw(std::ptr::without_provenance(0x1000), layout) }
+        };
+        assert_eq!(with_host_copy(&device(&[0]), |view| view.elements()), Some(0));
+        assert_eq!(with_host_copy(&device(&[3]), |view| view.elements()), None);
+    }
 }
