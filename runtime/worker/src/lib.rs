@@ -16,6 +16,7 @@
 pub mod arena;
 mod failure;
 mod fork;
+mod handoff;
 pub mod host;
 pub mod memory;
 pub mod message;
@@ -33,6 +34,7 @@ pub mod settings;
 mod slot;
 mod slots;
 mod supervisor;
+mod sync;
 mod tensor;
 mod termination;
 mod wait;
