@@ -54,7 +54,9 @@ pub fn with_host_copy<R>(view: &TensorView<'_>, read: impl FnOnce(&TensorView<'_
     let (start, end) = view.address_range()?;
     let (start, bytes) = (usize::try_from(start).ok()?, usize::try_from(end - start).ok()?);
     // Words, so that the copy is aligned for every dtype.
-    let mut memory = vec![0_u64; bytes.div_ceil(8)];
+    let mut memory: Vec<u64> = Vec::new();
+    memory.try_reserve_exact(bytes.div_ceil(8)).ok()?;
+    memory.resize(bytes.div_ceil(8), 0);
     // SAFETY: initialized memory of `bytes` bytes or more; any bytes are valid words.
     let copy = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<u8>(), bytes) };
     if !reader(view.device(), start, copy) {
