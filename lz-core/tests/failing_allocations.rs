@@ -66,7 +66,7 @@ fn fail_each(mut call: impl FnMut() -> Result<(), Reason>) -> u32 {
                 assert!(reason.to_string().contains("bytes"), "{reason}");
             }
             Ok(()) => {
-                assert!(!FAILED.get(), "an allocation failed, and nobody was told");
+                assert!(!FAILED.get(), "an allocation failed without an error");
                 return failures as u32;
             }
         }

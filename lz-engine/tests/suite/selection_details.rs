@@ -155,7 +155,7 @@ impl Evidence for Findings {
 }
 
 /// Only findings about the registered version with the declared capabilities count, and of those the one with the highest confidence,
-/// in whichever order they come.
+/// in any order.
 #[test]
 fn findings_count_for_their_version_by_confidence() {
     let chosen = |findings: &[(&'static str, &'static str, &'static str, f64, f64)]| {

@@ -10,8 +10,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use crate::handoff::answered;
 use crate::handoff;
+pub use crate::handoff::answered;
 use crate::memory::{self, SharedMemory};
 
 /// Magic number of the control memory.
