@@ -4,7 +4,7 @@
 pub const REASONS: &str = include_str!("../../schemas/reasons.yaml");
 
 /// Name, path and text of every operation's schema.
-pub const SCHEMAS: [(&str, &str, &str); 58usize] = [
+pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
     (
         "activation.gelu",
         "schemas/ops/activation/gelu.yaml",
@@ -101,6 +101,11 @@ pub const SCHEMAS: [(&str, &str, &str); 58usize] = [
         include_str!("../../schemas/ops/attention/sparse/block.yaml"),
     ),
     (
+        "attention.sparse.topk",
+        "schemas/ops/attention/sparse/topk.yaml",
+        include_str!("../../schemas/ops/attention/sparse/topk.yaml"),
+    ),
+    (
         "attention.sparse.variable_block",
         "schemas/ops/attention/sparse/variable_block.yaml",
         include_str!("../../schemas/ops/attention/sparse/variable_block.yaml"),
@@ -181,6 +186,11 @@ pub const SCHEMAS: [(&str, &str, &str); 58usize] = [
         include_str!("../../schemas/ops/mlp/linear.yaml"),
     ),
     (
+        "mlp.linear.fp8",
+        "schemas/ops/mlp/linear.fp8.yaml",
+        include_str!("../../schemas/ops/mlp/linear.fp8.yaml"),
+    ),
+    (
         "mlp.linear.int8",
         "schemas/ops/mlp/linear.int8.yaml",
         include_str!("../../schemas/ops/mlp/linear.int8.yaml"),
@@ -221,6 +231,11 @@ pub const SCHEMAS: [(&str, &str, &str); 58usize] = [
         include_str!("../../schemas/ops/norm/layer.yaml"),
     ),
     (
+        "norm.layer.add",
+        "schemas/ops/norm/layer.add.yaml",
+        include_str!("../../schemas/ops/norm/layer.add.yaml"),
+    ),
+    (
         "norm.rms",
         "schemas/ops/norm/rms.yaml",
         include_str!("../../schemas/ops/norm/rms.yaml"),
@@ -229,6 +244,16 @@ pub const SCHEMAS: [(&str, &str, &str); 58usize] = [
         "norm.rms.add",
         "schemas/ops/norm/rms.add.yaml",
         include_str!("../../schemas/ops/norm/rms.add.yaml"),
+    ),
+    (
+        "norm.rms.add.quantize",
+        "schemas/ops/norm/rms.add.quantize.yaml",
+        include_str!("../../schemas/ops/norm/rms.add.quantize.yaml"),
+    ),
+    (
+        "norm.rms.quantize",
+        "schemas/ops/norm/rms.quantize.yaml",
+        include_str!("../../schemas/ops/norm/rms.quantize.yaml"),
     ),
     (
         "posenc.alibi",
@@ -244,6 +269,11 @@ pub const SCHEMAS: [(&str, &str, &str); 58usize] = [
         "quantize",
         "schemas/ops/quantize.yaml",
         include_str!("../../schemas/ops/quantize.yaml"),
+    ),
+    (
+        "rope.append",
+        "schemas/ops/rope/append.yaml",
+        include_str!("../../schemas/ops/rope/append.yaml"),
     ),
     (
         "sampling.mask",

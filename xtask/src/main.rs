@@ -10,6 +10,7 @@ mod definition;
 mod deny;
 mod files;
 mod format;
+mod fuzz;
 mod gpu_bundle;
 mod instructions;
 mod mutants;
@@ -36,6 +37,7 @@ cargo xtask <command>
   run                         build and install everything, then run the tour example
   test [STEP]...              run all checks and tests, or only the named steps
   test --op NAME              check the generated code of one operation and run its tests
+  fuzz [TARGET]...            search with coverage guidance; --seconds S for each target; --build only builds
   codegen [--check | --diff]  write the files generated from schemas/; or fail if one is stale; or print the differences
   new-op NAME                 create the schema and reference of a new operation, e.g. attention.ring.decode
   import-definition FILE      convert a FlashInfer-Bench definition to a schema
@@ -88,6 +90,7 @@ fn run() -> Result<()> {
         }
         ["mutants", flags @ ..] => mutants::run(root, flags)?,
         ["sanitize", flags @ ..] => sanitize::run(root, flags)?,
+        ["fuzz", rest @ ..] => fuzz::run(root, rest)?,
         ["fmt"] => format::run(root, &[])?,
         ["new-op", name] => print!("{}", new_op::run(root, name)?),
         ["import-definition", rest @ ..] => definition::run_import(root, rest)?,

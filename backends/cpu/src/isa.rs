@@ -49,7 +49,8 @@ pub(crate) fn require_amx_int8<S: Simd>() -> Result<(), KernelError> {
 
 /// Entries of kernels for every instruction set of this target: `variants![norm::RmsRows, …]`. A new
 /// instruction set (NEON) is one line here. `attention::GqaDecode as specialized` is the kernel's entry for the
-/// specialization of its operation, `mlp::Linear as packing` the one that packs constant weights ahead of calls.
+/// specialization of its operation, `mlp::Linear as packing` the one that packs constant weights ahead of calls, `norm::RmsRows as fusing_quantize` the one
+/// that fuses a following `quantize`.
 macro_rules! variants {
     ($($kernel:path $(as $entry:ident)?),* $(,)?) => {{
         let mut entries: Vec<lz_core::KernelEntry> = Vec::new();

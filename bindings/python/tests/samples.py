@@ -14,6 +14,12 @@ def i32(*values):
     return np.array(values, np.int32)
 
 
+def f8(*shape):
+    import ml_dtypes
+
+    return f32(*shape).astype(ml_dtypes.float8_e4m3fn)
+
+
 def samples():
     """Operation by its flat name → positional arguments, keywords. All except text operations."""
     pages = (i32(0, 1), i32(0), i32(2))
@@ -59,6 +65,7 @@ def samples():
         ),
         "attention_linear_prefill": ((f32(1, 3, 1, 4), f32(1, 3, 1, 4), f32(1, 3, 2, 4), f32(1, 3, 2), f32(1, 3, 2)), {"return_state": True}),
         "attention_linear_decode": ((f32(1, 1, 4), f32(1, 1, 4), f32(1, 2, 4), f32(1, 2), f32(1, 2), f32(1, 2, 4, 4)), {}),
+        "attention_sparse_topk": ((f32(2, 2, 4), f32(3, 1, 4), f32(3, 1, 4), np.array([[[0, 2]], [[1, -1]]], np.int32)), {}),
         "attention_state_merge": ((f32(3, 2, 2, 4), f32(3, 2, 2)), {}),
         "conv_causal1d": ((f32(1, 3, 4), f32(4, 2)), {"return_state": True}),
         "conv_causal1d_step": ((f32(1, 4), f32(1, 4, 1), f32(4, 2)), {}),
@@ -67,6 +74,7 @@ def samples():
         "kv_compact": ((f32(3, 4, 1, 2), f32(3, 4, 1, 2), i32(2), i32(0)), {}),
         "logits_logprobs": ((f32(2, 8), i32(1, 2)), {"top_k": 2}),
         "mlp_linear": ((f32(2, 4), f32(3, 4)), {}),
+        "mlp_linear_fp8": ((f8(2, 4), f8(3, 4), f32(2), f32(3)), {"output_dtype": "f32"}),
         "mlp_linear_int8": (
             (np.array([[1, -2, 3, 4]], np.int8), np.array([[5, 6, -7, 8]], np.int8), f32(1), f32(1)),
             {},
@@ -82,10 +90,17 @@ def samples():
         "norm_ada": ((f32(1, 3, 4), f32(1, 4), f32(1, 4)), {}),
         "norm_group": ((f32(1, 4, 3), f32(4), f32(4)), {"groups": 2}),
         "norm_layer": ((f32(2, 4), f32(4), f32(4)), {"return_stats": True}),
+        "norm_layer_add": ((f32(2, 4), f32(2, 4), f32(4), f32(4)), {}),
         "norm_rms": ((f32(2, 4), f32(4)), {}),
         "norm_rms_add": ((f32(2, 4), f32(2, 4), f32(4)), {}),
+        "norm_rms_add_quantize": ((f32(2, 4), f32(2, 4), f32(4)), {"format": "int8"}),
+        "norm_rms_quantize": ((f32(2, 4), f32(4)), {"format": "int8"}),
         "posenc_alibi": ((f32(1, 2, 2, 3), f32(2)), {}),
         "posenc_rope": ((f32(1, 2, 2, 4), f32(2, 2), f32(2, 2)), {}),
+        "rope_append": (
+            (f32(1, 2, 4), f32(1, 1, 4), f32(1, 1, 4), f32(3, 2), f32(3, 2), i32(2), f32(2, 4, 1, 4), f32(2, 4, 1, 4), np.array([0])),
+            {},
+        ),
         "quantize": ((f32(2, 4),), {"format": "int8", "granularity": "tensor"}),
         "dequantize": (
             (np.array([[1, -2, 3, 4]], np.int8), np.array(0.5, np.float32)),

@@ -39,6 +39,8 @@ pub mod attention_mla_decode_paged;
 pub mod attention_mla_prefill;
 /// `attention.sparse.block`: Block-sparse attention, in which each block of queries attends to a list of blocks of keys.
 pub mod attention_sparse_block;
+/// `attention.sparse.topk`: Sparse attention, in which each query attends to a list of its own keys.
+pub mod attention_sparse_topk;
 /// `attention.sparse.variable_block`: Block-sparse attention with blocks of different sizes and a block mask for each key head.
 pub mod attention_sparse_variable_block;
 /// `attention.state.merge`: Combines partial attention results over disjoint sets of keys into the result over all of them.
@@ -61,6 +63,8 @@ pub mod logits_logprobs;
 pub mod mlp_fused;
 /// `mlp.linear`: A linear layer with an optional bias and activation.
 pub mod mlp_linear;
+/// `mlp.linear.fp8`: A linear layer of FP8 rows with FP8 weights, scales of both, an optional bias and activation.
+pub mod mlp_linear_fp8;
 /// `mlp.linear.int8`: A linear layer of int8 rows with int8 weights, an optional bias and activation.
 pub mod mlp_linear_int8;
 /// `mlp.linear.pack`: Packs the integer weights of a linear layer into panels.
@@ -77,16 +81,24 @@ pub mod norm_ada;
 pub mod norm_group;
 /// `norm.layer`: Layer normalization over the last dimension.
 pub mod norm_layer;
+/// `norm.layer.add`: Adds to the residual stream in place and applies layer normalization to the sum.
+pub mod norm_layer_add;
 /// `norm.rms`: Root-mean-square normalization over the last dimension.
 pub mod norm_rms;
 /// `norm.rms.add`: Adds to the residual stream in place and normalizes the sum by its root mean square.
 pub mod norm_rms_add;
+/// `norm.rms.add.quantize`: Adds to the residual stream in place, normalizes the sum by its root mean square, and quantizes it.
+pub mod norm_rms_add_quantize;
+/// `norm.rms.quantize`: Root-mean-square normalization over the last dimension, quantized.
+pub mod norm_rms_quantize;
 /// `posenc.alibi`: Adds the ALiBi linear position bias to attention scores.
 pub mod posenc_alibi;
 /// `posenc.rope`: Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 pub mod posenc_rope;
 /// `quantize`: Quantizes a tensor to a low-precision integer or float format with scales.
 pub mod quantize;
+/// `rope.append`: Rotates queries and keys by their positions, and writes keys and values into a paged cache, in place.
+pub mod rope_append;
 /// `sampling.mask`: Sets the logits of tokens that a grammar does not allow to -∞.
 pub mod sampling_mask;
 /// `sampling.minp`: Samples one token per row from those at least p times as likely as the most likely one (min-p).
@@ -129,6 +141,7 @@ pub use attention_mla_decode::*;
 pub use attention_mla_decode_paged::*;
 pub use attention_mla_prefill::*;
 pub use attention_sparse_block::*;
+pub use attention_sparse_topk::*;
 pub use attention_sparse_variable_block::*;
 pub use attention_gqa_decode::attention_standard_decode::*;
 pub use attention_gqa_decode_paged::attention_standard_decode_paged::*;
@@ -145,6 +158,7 @@ pub use kv_compact::*;
 pub use logits_logprobs::*;
 pub use mlp_fused::*;
 pub use mlp_linear::*;
+pub use mlp_linear_fp8::*;
 pub use mlp_linear_int8::*;
 pub use mlp_linear_pack::*;
 pub use mlp_linear_weight_only::*;
@@ -153,11 +167,15 @@ pub use moe_route::*;
 pub use norm_ada::*;
 pub use norm_group::*;
 pub use norm_layer::*;
+pub use norm_layer_add::*;
 pub use norm_rms::*;
 pub use norm_rms_add::*;
+pub use norm_rms_add_quantize::*;
+pub use norm_rms_quantize::*;
 pub use posenc_alibi::*;
 pub use posenc_rope::*;
 pub use quantize::*;
+pub use rope_append::*;
 pub use sampling_mask::*;
 pub use sampling_minp::*;
 pub use sampling_penalties::*;
@@ -169,7 +187,7 @@ pub use ssm_step::*;
 pub use tokenize_decode::*;
 pub use tokenize_encode::*;
 /// Every operation of the catalogue, by name.
-pub static OPERATIONS: [&::lz_core::OperationInfo; 58usize] = [
+pub static OPERATIONS: [&::lz_core::OperationInfo; 64usize] = [
     &activation_gelu::ACTIVATION_GELU,
     &activation_gelu_mul::ACTIVATION_GELU_MUL,
     &activation_relu::ACTIVATION_RELU,
@@ -189,6 +207,7 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 58usize] = [
     &attention_mla_decode_paged::ATTENTION_MLA_DECODE_PAGED,
     &attention_mla_prefill::ATTENTION_MLA_PREFILL,
     &attention_sparse_block::ATTENTION_SPARSE_BLOCK,
+    &attention_sparse_topk::ATTENTION_SPARSE_TOPK,
     &attention_sparse_variable_block::ATTENTION_SPARSE_VARIABLE_BLOCK,
     &attention_gqa_decode::attention_standard_decode::ATTENTION_STANDARD_DECODE,
     &attention_gqa_decode_paged::attention_standard_decode_paged::ATTENTION_STANDARD_DECODE_PAGED,
@@ -205,6 +224,7 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 58usize] = [
     &logits_logprobs::LOGITS_LOGPROBS,
     &mlp_fused::MLP_FUSED,
     &mlp_linear::MLP_LINEAR,
+    &mlp_linear_fp8::MLP_LINEAR_FP8,
     &mlp_linear_int8::MLP_LINEAR_INT8,
     &mlp_linear_pack::MLP_LINEAR_PACK,
     &mlp_linear_weight_only::MLP_LINEAR_WEIGHT_ONLY,
@@ -213,11 +233,15 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 58usize] = [
     &norm_ada::NORM_ADA,
     &norm_group::NORM_GROUP,
     &norm_layer::NORM_LAYER,
+    &norm_layer_add::NORM_LAYER_ADD,
     &norm_rms::NORM_RMS,
     &norm_rms_add::NORM_RMS_ADD,
+    &norm_rms_add_quantize::NORM_RMS_ADD_QUANTIZE,
+    &norm_rms_quantize::NORM_RMS_QUANTIZE,
     &posenc_alibi::POSENC_ALIBI,
     &posenc_rope::POSENC_ROPE,
     &quantize::QUANTIZE,
+    &rope_append::ROPE_APPEND,
     &sampling_mask::SAMPLING_MASK,
     &sampling_minp::SAMPLING_MINP,
     &sampling_penalties::SAMPLING_PENALTIES,

@@ -76,6 +76,10 @@ pub mod attention_mla_prefill;
 #[path = "../reference/attention/sparse_block.rs"]
 #[rustfmt::skip]
 pub mod attention_sparse_block;
+/// Reference of `attention.sparse.topk`.
+#[path = "../reference/attention/sparse_topk.rs"]
+#[rustfmt::skip]
+pub mod attention_sparse_topk;
 /// Reference of `attention.sparse.variable_block`.
 #[path = "../reference/attention/sparse_variable_block.rs"]
 #[rustfmt::skip]
@@ -120,6 +124,10 @@ pub mod mlp_fused;
 #[path = "../reference/mlp/linear.rs"]
 #[rustfmt::skip]
 pub mod mlp_linear;
+/// Reference of `mlp.linear.fp8`.
+#[path = "../reference/mlp/linear_fp8.rs"]
+#[rustfmt::skip]
+pub mod mlp_linear_fp8;
 /// Reference of `mlp.linear.int8`.
 #[path = "../reference/mlp/linear_int8.rs"]
 #[rustfmt::skip]
@@ -152,6 +160,10 @@ pub mod norm_group;
 #[path = "../reference/norm/layer.rs"]
 #[rustfmt::skip]
 pub mod norm_layer;
+/// Reference of `norm.layer.add`.
+#[path = "../reference/norm/layer_add.rs"]
+#[rustfmt::skip]
+pub mod norm_layer_add;
 /// Reference of `norm.rms`.
 #[path = "../reference/norm/rms.rs"]
 #[rustfmt::skip]
@@ -160,6 +172,14 @@ pub mod norm_rms;
 #[path = "../reference/norm/rms_add.rs"]
 #[rustfmt::skip]
 pub mod norm_rms_add;
+/// Reference of `norm.rms.add.quantize`.
+#[path = "../reference/norm/rms_add_quantize.rs"]
+#[rustfmt::skip]
+pub mod norm_rms_add_quantize;
+/// Reference of `norm.rms.quantize`.
+#[path = "../reference/norm/rms_quantize.rs"]
+#[rustfmt::skip]
+pub mod norm_rms_quantize;
 /// Reference of `posenc.alibi`.
 #[path = "../reference/posenc/alibi.rs"]
 #[rustfmt::skip]
@@ -172,6 +192,10 @@ pub mod posenc_rope;
 #[path = "../reference/quantize.rs"]
 #[rustfmt::skip]
 pub mod quantize;
+/// Reference of `rope.append`.
+#[path = "../reference/rope/append.rs"]
+#[rustfmt::skip]
+pub mod rope_append;
 /// Reference of `sampling.mask`.
 #[path = "../reference/sampling/mask.rs"]
 #[rustfmt::skip]
@@ -252,6 +276,8 @@ crate::reference::kernels::references!(
         AttentionMlaPrefillOut) attention_mla_prefill_kernel;
     "attention.sparse.block" => attention_sparse_block(AttentionSparseBlockKernel, AttentionSparseBlockCall,
         AttentionSparseBlockOut) attention_sparse_block_kernel;
+    "attention.sparse.topk" => attention_sparse_topk(AttentionSparseTopkKernel, AttentionSparseTopkCall,
+        AttentionSparseTopkOut) attention_sparse_topk_kernel;
     "attention.sparse.variable_block" => attention_sparse_variable_block(AttentionSparseVariableBlockKernel,
         AttentionSparseVariableBlockCall,
         AttentionSparseVariableBlockOut) attention_sparse_variable_block_kernel;
@@ -283,6 +309,8 @@ crate::reference::kernels::references!(
         LogitsLogprobsOut) logits_logprobs_kernel;
     "mlp.fused" => mlp_fused(MlpFusedKernel, MlpFusedCall, MlpFusedOut) mlp_fused_kernel;
     "mlp.linear" => mlp_linear(MlpLinearKernel, MlpLinearCall, MlpLinearOut) mlp_linear_kernel;
+    "mlp.linear.fp8" => mlp_linear_fp8(MlpLinearFp8Kernel, MlpLinearFp8Call,
+        MlpLinearFp8Out) mlp_linear_fp8_kernel;
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Kernel, MlpLinearInt8Call,
         MlpLinearInt8Out) mlp_linear_int8_kernel;
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPackKernel, MlpLinearPackCall,
@@ -294,11 +322,18 @@ crate::reference::kernels::references!(
     "norm.ada" => norm_ada(NormAdaKernel, NormAdaCall, NormAdaOut) norm_ada_kernel;
     "norm.group" => norm_group(NormGroupKernel, NormGroupCall, NormGroupOut) norm_group_kernel;
     "norm.layer" => norm_layer(NormLayerKernel, NormLayerCall, NormLayerOut) norm_layer_kernel;
+    "norm.layer.add" => norm_layer_add(NormLayerAddKernel, NormLayerAddCall,
+        NormLayerAddOut) norm_layer_add_kernel;
     "norm.rms" => norm_rms(NormRmsKernel, NormRmsCall, NormRmsOut) norm_rms_kernel;
     "norm.rms.add" => norm_rms_add(NormRmsAddKernel, NormRmsAddCall, NormRmsAddOut) norm_rms_add_kernel;
+    "norm.rms.add.quantize" => norm_rms_add_quantize(NormRmsAddQuantizeKernel, NormRmsAddQuantizeCall,
+        NormRmsAddQuantizeOut) norm_rms_add_quantize_kernel;
+    "norm.rms.quantize" => norm_rms_quantize(NormRmsQuantizeKernel, NormRmsQuantizeCall,
+        NormRmsQuantizeOut) norm_rms_quantize_kernel;
     "posenc.alibi" => posenc_alibi(PosencAlibiKernel, PosencAlibiCall, PosencAlibiOut) posenc_alibi_kernel;
     "posenc.rope" => posenc_rope(PosencRopeKernel, PosencRopeCall, PosencRopeOut) posenc_rope_kernel;
     "quantize" => quantize(QuantizeKernel, QuantizeCall, QuantizeOut) quantize_kernel;
+    "rope.append" => rope_append(RopeAppendKernel, RopeAppendCall, RopeAppendOut) rope_append_kernel;
     "sampling.mask" => sampling_mask(SamplingMaskKernel, SamplingMaskCall,
         SamplingMaskOut) sampling_mask_kernel;
     "sampling.minp" => sampling_minp(SamplingMinpKernel, SamplingMinpCall,

@@ -10,4 +10,5 @@ pub mod index;
 pub(crate) mod kernels;
 pub mod panels;
 pub mod philox;
+pub mod quantized_rows;
 pub mod time_step;

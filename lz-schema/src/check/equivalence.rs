@@ -49,7 +49,7 @@ impl Checker<'_> {
             && outputs.iter().all(Option::is_some)
             && types.iter().all(|variable| self.is_known(variable));
         if all_read {
-            self.cover(close, &tolerances, &floats(types, inputs, outputs));
+            self.cover(close, &tolerances, &result_dtypes(types, inputs, outputs));
         }
         Some(Equivalence::Close(tolerances))
     }
@@ -79,18 +79,21 @@ impl Checker<'_> {
         &mut self,
         close: &Named<Spanned<Vec<Spanned<f64>>>>,
         found: &[(DType, f64, f64)],
-        needed: &[DType],
+        possible: &[DType],
     ) {
+        let needed: Vec<DType> = possible.iter().copied().filter(|dtype| dtype.is_float()).collect();
         for entry in &close.entries {
             let dtype = DType::ALL.into_iter().find(|dtype| dtype.name() == entry.name.value);
-            let Some(dtype) = dtype.filter(|dtype| !needed.contains(dtype)) else { continue };
+            let Some(dtype) = dtype.filter(|dtype| !possible.contains(dtype) || *dtype == DType::Bool) else {
+                continue;
+            };
             let error = self.sink.error(
                 Code::ImpossibleTolerance,
                 entry.name.span,
                 format!("no output can have dtype {dtype}"),
             );
             match (dtype.is_float(), needed.is_empty()) {
-                (false, _) => error.note("integers and bools are compared exactly"),
+                (false, _) => error.note("integers without a tolerance and bools are compared exactly"),
                 (true, true) => error.note("no output is floating point; use `exact: true`"),
                 (true, false) => error
                     .note(format!("outputs can have {}", listed(needed.iter().map(|dtype| dtype.name())))),
@@ -110,14 +113,14 @@ impl Checker<'_> {
     }
 }
 
-/// The floating-point dtypes that results can have. Inputs that are written in place are results, too.
-fn floats(types: &[TypeVariable], inputs: &[Option<Input>], outputs: &[Option<Output>]) -> Vec<DType> {
+/// The dtypes that results can have. Inputs that are written in place are results, too.
+fn result_dtypes(types: &[TypeVariable], inputs: &[Option<Input>], outputs: &[Option<Output>]) -> Vec<DType> {
     let in_place = inputs.iter().flatten().filter(|input| input.read_write).map(|input| &input.dtype);
     let output_dtypes =
         outputs.iter().flatten().filter(|output| output.kind == Kind::Tensor).map(|output| &output.dtype);
     let all = output_dtypes.chain(in_place).flat_map(|dtype| possible(dtype, types));
-    let mut floats: Vec<DType> = all.filter(|dtype| dtype.is_float()).collect();
-    floats.sort();
-    floats.dedup();
-    floats
+    let mut dtypes: Vec<DType> = all.collect();
+    dtypes.sort();
+    dtypes.dedup();
+    dtypes
 }

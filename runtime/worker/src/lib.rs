@@ -17,6 +17,7 @@ pub mod arena;
 mod failure;
 mod fork;
 mod handoff;
+pub mod handshake;
 pub mod host;
 pub mod memory;
 pub mod message;

@@ -8,6 +8,7 @@ use lz_core::{KernelError, Reason};
 
 use crate::arena::Arena;
 use crate::failure::{self, excerpt, protocol_error, unavailable};
+use crate::handshake::Handshake;
 use crate::memory::{self, SharedMemory};
 use crate::options::WorkerOptions;
 use crate::process::Process;
@@ -31,15 +32,6 @@ impl Drop for RunningWorker {
     fn drop(&mut self) {
         self.process.kill();
     }
-}
-
-/// The parsed handshake of a worker.
-#[derive(Debug, Clone)]
-pub(crate) struct Handshake {
-    pub descriptor: String,
-    pub kernels: Vec<(String, String)>,
-    /// The confinement that the worker reports.
-    pub sandbox: String,
 }
 
 /// Why there is no running process.
@@ -126,7 +118,7 @@ impl RunningWorker {
         };
         let handshake = channel.handshake();
         let reason = match (state, handshake) {
-            (protocol::READY, Some(handshake)) => match parse_handshake(&handshake) {
+            (protocol::READY, Some(handshake)) => match Handshake::read(&handshake) {
                 Some(handshake) => {
                     let (slots, stopped) = (Slots::new(), OnceLock::new());
                     return Ok(RunningWorker { channel, slots, arena, process, handshake, stopped });
@@ -153,15 +145,4 @@ impl RunningWorker {
     pub fn stopped(&self) -> Option<&Reason> {
         self.stopped.get()
     }
-}
-
-fn parse_handshake(bytes: &[u8]) -> Option<Handshake> {
-    let json: serde_json::Value = serde_json::from_slice(bytes).ok()?;
-    let kernels = json.get("kernels")?.as_array()?.iter().map(|kernel| {
-        let text = |at: usize| Some(kernel.get(at)?.as_str()?.to_owned());
-        Some((text(0)?, text(1)?))
-    });
-    let descriptor = json.get("descriptor")?.as_str()?.to_owned();
-    let sandbox = json.get("sandbox").and_then(serde_json::Value::as_str).unwrap_or("off").to_owned();
-    Some(Handshake { descriptor, kernels: kernels.collect::<Option<_>>()?, sandbox })
 }

@@ -13,6 +13,7 @@ use lz_core::{Arg, Handle, KernelEntry, KernelError, OutArg, Tensor};
 use lz_ops::tokenizer::Tokenizer;
 
 use crate::arena::{ArenaTensor, Block};
+use crate::handshake::Handshake;
 use crate::memory::SharedMemory;
 use crate::message::{Answer, Call, PendingOutput, Request, WireArg, WireOutput};
 use crate::process::{ARENA_VARIABLE, CONTROL_VARIABLE};
@@ -47,8 +48,6 @@ pub fn serve(make: impl FnOnce() -> Result<WorkerKernels, String>) -> io::Result
             return Err(io::Error::other("panic during the start of the worker"));
         }
     };
-    let kernels: Vec<[&str; 2]> =
-        offer.kernels.iter().map(|entry| [entry.spec.id.as_str(), entry.spec.operation.as_str()]).collect();
     let backend = offer.kernels.first().map_or("", |entry| entry.spec.backend.as_str());
     let sandbox = match Sandbox::from_environment().and_then(|sandbox| sandbox.enter(backend)) {
         Ok(level) => level,
@@ -58,9 +57,10 @@ pub fn serve(make: impl FnOnce() -> Result<WorkerKernels, String>) -> io::Result
             return Err(io::Error::other(message));
         }
     };
+    let kernels = offer.kernels.iter().map(|entry| (entry.spec.id.clone(), entry.spec.operation.clone()));
     let handshake =
-        serde_json::json!({ "descriptor": offer.descriptor, "kernels": kernels, "sandbox": sandbox });
-    let handshake = handshake.to_string();
+        Handshake { descriptor: offer.descriptor, kernels: kernels.collect(), sandbox: sandbox.to_owned() };
+    let handshake = handshake.write();
     if handshake.len() > protocol::HANDSHAKE_BYTES {
         let message = format!(
             "the handshake has {} bytes, more than the limit of {}: the worker has too many kernels",
@@ -71,30 +71,19 @@ pub fn serve(make: impl FnOnce() -> Result<WorkerKernels, String>) -> io::Result
         return Err(io::Error::other(message));
     }
     channel.send_handshake(protocol::READY, handshake.as_bytes());
-    let mut server = Server {
-        arena,
-        kernels: offer.kernels,
-        scratch: Scratch::default(),
-        tokenizers: Vec::new(),
-        pending: (0..protocol::SLOTS).map(|_| Vec::new()).collect(),
-    };
+    let mut server = Server::new(arena, offer.kernels);
     let mut ticket = 0u32;
     loop {
         let Some(number) = channel.take(ticket, POLL_INTERVAL) else { continue };
         ticket = ticket.wrapping_add(1);
         let token = channel.slot(number).state.load(Ordering::Acquire);
-        let answer = match channel.read(number).and_then(|bytes| Request::read(&bytes)) {
-            Some(Request::Call(call)) => server.call(number, &call),
-            Some(Request::Fetch(blocks)) => server.fetch(number, &blocks),
-            None => Err(KernelError::failed("the worker received an invalid request").before_writing()),
-        };
+        let answer = server.answer(number, channel.read(number).as_deref());
         // A kernel that overwrote the shared control memory may have overwritten its inputs and outputs too.
         let is_intact = channel.slot(number).state.load(Ordering::Acquire) == token
             && channel.header().magic.load(Ordering::Acquire) == protocol::MAGIC;
         if !is_intact {
             return Err(io::Error::other("a kernel overwrote the shared control memory"));
         }
-        let answer = answer.unwrap_or_else(|error| Answer::failure(&error));
         channel.write(number, &answer.write());
         channel.answer(number, token);
     }
@@ -144,7 +133,7 @@ fn inherited(variable: &str) -> io::Result<OwnedFd> {
 const MAX_TOKENIZERS: usize = 8;
 
 /// The state of a worker between calls.
-struct Server {
+pub struct Server {
     arena: SharedMemory,
     kernels: Vec<KernelEntry>,
     scratch: Scratch,
@@ -166,6 +155,27 @@ fn invalid_request() -> KernelError {
 }
 
 impl Server {
+    /// A server of these kernels for tensors in this arena.
+    pub fn new(arena: SharedMemory, kernels: Vec<KernelEntry>) -> Server {
+        Server {
+            arena,
+            kernels,
+            scratch: Scratch::default(),
+            tokenizers: Vec::new(),
+            pending: (0..protocol::SLOTS).map(|_| Vec::new()).collect(),
+        }
+    }
+
+    /// Executes the request of a slot. `None` is a message whose size is invalid.
+    pub fn answer(&mut self, slot: usize, request: Option<&[u8]>) -> Answer {
+        let answer = match request.and_then(Request::read) {
+            Some(Request::Call(call)) => self.call(slot, &call),
+            Some(Request::Fetch(blocks)) => self.fetch(slot, &blocks),
+            None => Err(KernelError::failed("the worker received an invalid request").before_writing()),
+        };
+        answer.unwrap_or_else(|error| Answer::failure(&error))
+    }
+
     fn call(&mut self, slot: usize, call: &Call) -> Result<Answer, KernelError> {
         let mut texts: Vec<Vec<String>> = Vec::new();
         let mut tokenizers: Vec<Arc<Tokenizer>> = Vec::new();

@@ -10,8 +10,10 @@ use lz_perfdb::{Filter, PerfDb};
 use serde_json::Value;
 
 use crate::Options;
+use crate::counters::{self, Counter};
 use crate::faults::SEED_VARIABLE;
 use crate::random::Random;
+use crate::{lockfiles, plugins};
 
 /// The policy of all processes. Circuits recover quickly, so that the end of a run can wait for it.
 const POLICY: &str = "\
@@ -47,16 +49,21 @@ pub fn run(options: &Options) -> ExitCode {
     let mut totals = Totals::default();
     let prepared = fs::create_dir_all(&folder)
         .and_then(|()| fs::write(folder.join("start.yaml"), policy(&folder, POLICY)))
-        .and_then(|()| write_policy(&folder, POLICY));
+        .and_then(|()| write_policy(&folder, POLICY))
+        .and_then(|()| counters::map(&folder));
     if let Err(error) = prepared {
         eprintln!("lz-chaos: {error}");
         return ExitCode::FAILURE;
+    }
+    if !plugins::compile(&folder) {
+        eprintln!("lz-chaos: no C compiler, so that no plugins are reloaded");
     }
     drive(options, &folder, &mut totals);
     check_measurements(&folder, &mut totals);
     collect(&folder, &mut totals);
     let reproducers = fs::read_dir(folder.join("reproducers")).map_or(0, |files| files.count() as u64);
     totals.add("reproducers", reproducers);
+    Counter::ALL.iter().for_each(|(counter, name)| totals.add(name, counters::read(*counter)));
     fs::remove_dir_all(&folder).ok();
     let (seed, seconds) = (options.seed, options.time.as_secs());
     println!("seed {seed}, {seconds} s, {} processes, {} threads each", options.processes, options.threads);
@@ -142,7 +149,7 @@ fn inject(folder: &Path, serving: &mut [Serving], totals: &mut Totals, random: &
     let count = serving.len() as u64;
     let chosen = &mut serving[random.below(count) as usize];
     let process = chosen.child.id().cast_signed();
-    let name = match random.below(10) {
+    let name = match random.below(12) {
         0 => {
             chosen.was_killed = true;
             chosen.child.kill().ok();
@@ -169,6 +176,7 @@ fn inject(folder: &Path, serving: &mut [Serving], totals: &mut Totals, random: &
             fs::write(folder.join("layerzero.yaml"), policy(folder, POLICY)).ok();
             "policies rewritten in place"
         }
+        7 | 8 => lockfiles::damage(folder, random),
         _ => break_database(folder, random),
     };
     totals.add(name, 1);

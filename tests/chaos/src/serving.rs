@@ -21,9 +21,11 @@ use lz_ops::{
 use lz_worker::{Worker, WorkerOptions};
 use serde_json::json;
 
+use crate::counters::{self, Counter};
 use crate::faults::{self, CALM_VARIABLE, Fault, Faulty, IN_PROCESS, Injection, SEED_VARIABLE};
 use crate::leaks::Held;
 use crate::random::Random;
+use crate::{lockfiles, plugins, system};
 
 /// What a call may fail with, because a fallback was interrupted by another fault.
 const LISTED_ERRORS: &[ReasonCode] = &[
@@ -38,6 +40,7 @@ const LISTED_ERRORS: &[ReasonCode] = &[
     ReasonCode::WorkerUnavailable,
     ReasonCode::OutOfMemory,
     ReasonCode::CircuitHalfOpenBusy,
+    ReasonCode::EnvironmentFailed,
 ];
 
 /// How long health may take to recover after the last fault.
@@ -60,7 +63,6 @@ struct Counts {
     calls: AtomicU64,
     listed_errors: AtomicU64,
     wrong_values: AtomicU64,
-    forks: AtomicU64,
     tuned: AtomicU64,
     worker_restarts: AtomicU64,
     violations: Mutex<Vec<String>>,
@@ -84,6 +86,10 @@ pub fn main(arguments: &[String]) -> ExitCode {
         threads: parse(threads),
         folder: folder.into(),
     };
+    if let Err(error) = counters::map(&arguments.folder) {
+        eprintln!("lz-chaos: {error}");
+        return ExitCode::FAILURE;
+    }
     // SAFETY: a write beyond the limit of a file's size, which a fault sets, must be an error and not end the process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     // The messages of injected panics say nothing.
@@ -96,7 +102,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     let report = json!({
         "number": arguments.number,
         "calls": load(&counts.calls),
-        "faults": load(&injection.count) + load(&counts.forks),
+        "faults": load(&injection.count),
         "listed_errors": load(&counts.listed_errors),
         "wrong_values": load(&counts.wrong_values),
         "tuned": load(&counts.tuned),
@@ -146,6 +152,7 @@ fn open(arguments: &Arguments, injection: &Arc<Injection>) -> Result<(Engine, Wo
         .warn(|_| {})
         .open()?;
     lz_engine::verify::install(&engine);
+    engine.record_decisions(true);
     engine.register(lz_ops::reference_kernels::kernels())?;
     engine.register(lz_cpu::kernels())?;
     let stream = |number: u64| Random::new(arguments.seed, arguments.number * 100 + number);
@@ -221,14 +228,38 @@ fn step(
     thread: u64,
 ) {
     call(engine, truth, counts, random);
-    if thread == 0 && random.once_in(400) {
+    if thread == 0 && random.once_in(100) {
         tune(engine, arguments, counts, random);
     }
-    if thread == 0 && random.once_in(2000) {
-        fork(counts);
+    if thread == 0 && random.once_in(500) {
+        fork();
     }
     if thread == 1 && arguments.number.is_multiple_of(2) && random.once_in(500) {
         fill_disk(random);
+    }
+    if thread == 1 {
+        disturb(engine, arguments, counts, random);
+    }
+}
+
+/// Faults of the system, of plugins and of lockfiles.
+fn disturb(engine: &Engine, arguments: &Arguments, counts: &Counts, random: &mut Random) {
+    let outcome = match random.below(100) {
+        0..8 => {
+            system::fail_for_a_moment(random);
+            Ok(())
+        }
+        8 => {
+            counters::add(Counter::ClockJumps);
+            system::jump_the_clock(random);
+            Ok(())
+        }
+        9 | 10 => plugins::reload(engine, &arguments.folder, random),
+        11..16 => lockfiles::write_or_read(engine, &arguments.folder, random, arguments.number),
+        _ => Ok(()),
+    };
+    if let Err(violation) = outcome {
+        counts.violation(violation);
     }
 }
 
@@ -311,8 +342,8 @@ fn append(path: &Path, lines: &str) {
 }
 
 /// Forks in the middle of everything. The child makes a call with an engine of its own and ends.
-fn fork(counts: &Counts) {
-    counts.forks.fetch_add(1, Ordering::Relaxed);
+fn fork() {
+    counters::add(Counter::Forks);
     // SAFETY: the child uses no lock of the parent's threads: it ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {

@@ -4,18 +4,31 @@
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
+    /// Bytes that decide the first draws, in reverse order: two for each.
+    steering: Vec<u8>,
 }
 
 impl Random {
     /// Starts at a seed.
     pub fn new(seed: u64) -> Random {
-        Random { state: seed }
+        Random { state: seed, steering: Vec::new() }
+    }
+
+    /// Draws that the bytes decide, two for each draw, so that a fuzzer that changes a byte changes one draw. After their end the draws
+    /// depend on all bytes.
+    pub fn steered(bytes: &[u8]) -> Random {
+        let seed =
+            bytes.iter().fold(0, |seed: u64, byte| (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        Random { state: seed, steering: bytes.iter().rev().copied().collect() }
     }
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.state;
+        if let (Some(first), Some(second)) = (self.steering.pop(), self.steering.pop()) {
+            word = u64::from_le_bytes([first, second, 0, 0, 0, 0, 0, 0]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^ (word >> 31)

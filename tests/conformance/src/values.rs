@@ -15,7 +15,7 @@ use crate::coverage::{Coverage, required_facts};
 use crate::fill::Numbers;
 use crate::memory::OwnedTensor;
 use crate::suite::{Checked, Subject, focus_of, for_each_case, value_cases};
-use crate::valid::{Drawing, draw_valid};
+use crate::valid::{Drawing, Drawn, draw_valid};
 
 /// Fill bytes of the outputs before the reference and the kernel run: unwritten elements differ.
 const GARBAGE: [u8; 2] = [0xc3, 0x5a];
@@ -90,33 +90,14 @@ pub fn conforms(
         let focus = focus_of(&prepared, case);
         let numbers = if case % 4 == 3 { Numbers::Awkward } else { Numbers::Normal };
         let drawing = Drawing { size, focus: &focus, numbers, devices: false };
-        let mut drawn = draw_valid(&prepared, random, &drawing)?;
-        let context = match drawn.call.with_args(|args, outputs| subject.check(args, Some(outputs))) {
-            Some(Checked::Right { context, outputs: Some(Ok(())) }) => context,
-            _ => return Err("the generated check rejects a valid call".to_owned()),
-        };
-        if !supports(entry, &context) {
+        let drawn = draw_valid(&prepared, random, &drawing)?;
+        let Some(found) = compare(subject, entry, reference_entry, supports, drawn, &mut |call| {
+            ran += 1;
+            coverage.valid(operation, call);
+        })?
+        else {
             return Ok(());
-        }
-        ran += 1;
-        coverage.valid(operation, &drawn.call);
-        if subject.is_dynamic() {
-            let values = &drawn.bound.values[operation.axes.len()..];
-            for (arg, value) in drawn.call.args[operation.inputs.len()..].iter_mut().zip(values) {
-                *arg = OwnedArg::Value(*value);
-            }
-        }
-        let mut expected = drawn.call.clone();
-        let refused = run(reference_entry, &mut expected, GARBAGE[0])?;
-        let mut found = drawn.call;
-        match (refused, run(entry, &mut found, GARBAGE[1])?) {
-            (None, None) => {}
-            (Some(expected), Some(found)) if expected == found => return Ok(()),
-            (expected, found) => {
-                return Err(format!("refuses the call with {found:?}, but the reference with {expected:?}"));
-            }
-        }
-        same(operation, &found, &expected).map_err(|problem| format!("{problem}\n{found:?}"))?;
+        };
         if numbers == Numbers::Normal && size == 100 {
             count_zeros(&found, &mut zeros);
         }
@@ -145,6 +126,45 @@ pub fn conforms(
         return Err(format!("{}: never drawn with values: {}", operation.name, missing.join(", ")));
     }
     Ok(())
+}
+
+/// Runs a drawn call with a kernel and with the reference and compares the results. `started` is called once the kernel has claimed the
+/// call. The result is the call after the kernel ran; `None` if the kernel does not claim it, or both refuse it.
+pub fn compare(
+    subject: &dyn Subject,
+    entry: &KernelEntry,
+    reference_entry: &KernelEntry,
+    supports: &Supports,
+    mut drawn: Drawn,
+    started: &mut dyn FnMut(&OwnedCall),
+) -> Result<Option<OwnedCall>, String> {
+    let operation = subject.info().schema();
+    let context = match drawn.call.with_args(|args, outputs| subject.check(args, Some(outputs))) {
+        Some(Checked::Right { context, outputs: Some(Ok(())) }) => context,
+        _ => return Err("the generated check rejects a valid call".to_owned()),
+    };
+    if !supports(entry, &context) {
+        return Ok(None);
+    }
+    started(&drawn.call);
+    if subject.is_dynamic() {
+        let values = &drawn.bound.values[operation.axes.len()..];
+        for (arg, value) in drawn.call.args[operation.inputs.len()..].iter_mut().zip(values) {
+            *arg = OwnedArg::Value(*value);
+        }
+    }
+    let mut expected = drawn.call.clone();
+    let refused = run(reference_entry, &mut expected, GARBAGE[0])?;
+    let mut found = drawn.call;
+    match (refused, run(entry, &mut found, GARBAGE[1])?) {
+        (None, None) => {}
+        (Some(expected), Some(found)) if expected == found => return Ok(None),
+        (expected, found) => {
+            return Err(format!("refuses the call with {found:?}, but the reference with {expected:?}"));
+        }
+    }
+    same(operation, &found, &expected).map_err(|problem| format!("{problem}\n{found:?}"))?;
+    Ok(Some(found))
 }
 
 /// Runs a kernel on a call whose outputs are filled with garbage; reports faults other than wrong results. The result is the reason

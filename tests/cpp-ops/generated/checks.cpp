@@ -890,6 +890,54 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_attention_sparse_topk(const Engines &engines, Case &drawn) {
+    const lz::ops::AttentionSparseTopk args{
+        .q = drawn.tensor("q"),
+        .k = drawn.tensor("k"),
+        .v = drawn.tensor("v"),
+        .indices = drawn.tensor("indices"),
+        .soft_cap = drawn.optional_param<float>("soft_cap"),
+        .sm_scale = drawn.optional_param<float>("sm_scale"),
+        .return_lse = drawn.optional_param<bool>("return_lse"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::attention_sparse_topk(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("lse", result.lse, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_sparse_topk_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.topk": [{"kernel_id": "echo.attention.sparse.topk", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_topk_kernel("echo.attention.sparse.topk",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionSparseTopk &call, [[maybe_unused]] const lz::ops::AttentionSparseTopkOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_sparse_topk_into(reference, call, out);
+        })});
+    engine.lock("attention.sparse.topk", "echo.attention.sparse.topk");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_sparse_topk_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_attention_sparse_variable_block(const Engines &engines, Case &drawn) {
     const lz::ops::AttentionSparseVariableBlock args{
         .q = drawn.tensor("q"),
@@ -1619,6 +1667,51 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_mlp_linear_fp8(const Engines &engines, Case &drawn) {
+    const lz::ops::MlpLinearFp8 args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.tensor("weight"),
+        .x_scale = drawn.tensor("x_scale"),
+        .weight_scale = drawn.tensor("weight_scale"),
+        .bias = drawn.optional_tensor("bias"),
+        .x_granularity = drawn.optional_param<lz::ops::MlpLinearFp8XGranularity>("x_granularity"),
+        .weight_granularity = drawn.optional_param<lz::ops::MlpLinearFp8WeightGranularity>("weight_granularity"),
+        .activation = drawn.optional_param<lz::ops::MlpLinearFp8Activation>("activation"),
+        .output_dtype = drawn.optional_param<lz::ops::MlpLinearFp8OutputDtype>("output_dtype"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::mlp_linear_fp8(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_fp8_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear.fp8": [{"kernel_id": "echo.mlp.linear.fp8", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias"], "params": ["x_granularity", "weight_granularity", "activation", "output_dtype"], "writes_into_output": true}]}})", {lz::ops::mlp_linear_fp8_kernel("echo.mlp.linear.fp8",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MlpLinearFp8 &call, [[maybe_unused]] const lz::ops::MlpLinearFp8Out &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::mlp_linear_fp8_into(reference, call, out);
+        })});
+    engine.lock("mlp.linear.fp8", "echo.mlp.linear.fp8");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::mlp_linear_fp8_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_mlp_linear_int8(const Engines &engines, Case &drawn) {
     const lz::ops::MlpLinearInt8 args{
         .x = drawn.tensor("x"),
@@ -1980,6 +2073,47 @@ void check_norm_layer(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_norm_layer_add(const Engines &engines, Case &drawn) {
+    const lz::ops::NormLayerAdd args{
+        .x = drawn.tensor("x"),
+        .residual = drawn.tensor_mut("residual"),
+        .weight = drawn.optional_tensor("weight"),
+        .bias = drawn.optional_tensor("bias"),
+        .eps = drawn.optional_param<float>("eps"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::norm_layer_add(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_layer_add_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.layer.add": [{"kernel_id": "echo.norm.layer.add", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight", "bias"], "params": ["eps"], "writes_into_output": true}]}})", {lz::ops::norm_layer_add_kernel("echo.norm.layer.add",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormLayerAdd &call, [[maybe_unused]] const lz::ops::NormLayerAddOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_layer_add_into(reference, call, out);
+        })});
+    engine.lock("norm.layer.add", "echo.norm.layer.add");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::norm_layer_add_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_norm_rms(const Engines &engines, Case &drawn) {
     const lz::ops::NormRms args{
         .x = drawn.tensor("x"),
@@ -2057,6 +2191,105 @@ void check_norm_rms_add(const Engines &engines, Case &drawn) {
         auto output_output = drawn.output_tensor("output");
         lz::ops::norm_rms_add_into(engine, args, {.output = mutable_view(output_output)});
         drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_norm_rms_add_quantize(const Engines &engines, Case &drawn) {
+    const lz::ops::NormRmsAddQuantize args{
+        .x = drawn.tensor("x"),
+        .residual = drawn.tensor_mut("residual"),
+        .weight = drawn.optional_tensor("weight"),
+        .scale = drawn.optional_tensor("scale"),
+        .format = drawn.param<lz::ops::NormRmsAddQuantizeFormat>("format"),
+        .granularity = drawn.optional_param<lz::ops::NormRmsAddQuantizeGranularity>("granularity"),
+        .block_size = drawn.optional_param<std::int64_t>("block_size"),
+        .eps = drawn.optional_param<float>("eps"),
+        .weight_offset = drawn.optional_param<float>("weight_offset"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::norm_rms_add_quantize(*engine, args);
+        drawn.expect("quantized", result.quantized, engine == &engines.reference);
+        drawn.expect("scale_out", result.scale_out, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_quantized = drawn.output_tensor("quantized");
+        auto output_scale_out = drawn.optional_output_tensor("scale_out");
+        lz::ops::norm_rms_add_quantize_into(engines.reference, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
+        drawn.expect("quantized", output_quantized, true);
+        drawn.expect("scale_out", output_scale_out, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms.add.quantize": [{"kernel_id": "echo.norm.rms.add.quantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "fp8_e4m3", "fp8_e5m2"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight", "scale"], "params": ["granularity", "block_size", "eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_add_quantize_kernel("echo.norm.rms.add.quantize",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormRmsAddQuantize &call, [[maybe_unused]] const lz::ops::NormRmsAddQuantizeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_rms_add_quantize_into(reference, call, out);
+        })});
+    engine.lock("norm.rms.add.quantize", "echo.norm.rms.add.quantize");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_quantized = drawn.output_tensor("quantized");
+        auto output_scale_out = drawn.optional_output_tensor("scale_out");
+        lz::ops::norm_rms_add_quantize_into(engine, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
+        drawn.expect("quantized", output_quantized, true);
+        drawn.expect("scale_out", output_scale_out, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_norm_rms_quantize(const Engines &engines, Case &drawn) {
+    const lz::ops::NormRmsQuantize args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.optional_tensor("weight"),
+        .scale = drawn.optional_tensor("scale"),
+        .format = drawn.param<lz::ops::NormRmsQuantizeFormat>("format"),
+        .granularity = drawn.optional_param<lz::ops::NormRmsQuantizeGranularity>("granularity"),
+        .block_size = drawn.optional_param<std::int64_t>("block_size"),
+        .eps = drawn.optional_param<float>("eps"),
+        .weight_offset = drawn.optional_param<float>("weight_offset"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::norm_rms_quantize(*engine, args);
+        drawn.expect("quantized", result.quantized, engine == &engines.reference);
+        drawn.expect("scale_out", result.scale_out, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_quantized = drawn.output_tensor("quantized");
+        auto output_scale_out = drawn.optional_output_tensor("scale_out");
+        lz::ops::norm_rms_quantize_into(engines.reference, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
+        drawn.expect("quantized", output_quantized, true);
+        drawn.expect("scale_out", output_scale_out, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms.quantize": [{"kernel_id": "echo.norm.rms.quantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "fp8_e4m3", "fp8_e5m2"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight", "scale"], "params": ["granularity", "block_size", "eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_quantize_kernel("echo.norm.rms.quantize",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormRmsQuantize &call, [[maybe_unused]] const lz::ops::NormRmsQuantizeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_rms_quantize_into(reference, call, out);
+        })});
+    engine.lock("norm.rms.quantize", "echo.norm.rms.quantize");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_quantized = drawn.output_tensor("quantized");
+        auto output_scale_out = drawn.optional_output_tensor("scale_out");
+        lz::ops::norm_rms_quantize_into(engine, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
+        drawn.expect("quantized", output_quantized, true);
+        drawn.expect("scale_out", output_scale_out, true);
         drawn.expect_written(true);
     }
 }
@@ -2186,6 +2419,53 @@ void check_quantize(const Engines &engines, Case &drawn) {
         lz::ops::quantize_into(engine, args, {.quantized = mutable_view(output_quantized), .scale_out = mutable_view(output_scale_out)});
         drawn.expect("quantized", output_quantized, true);
         drawn.expect("scale_out", output_scale_out, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_rope_append(const Engines &engines, Case &drawn) {
+    const lz::ops::RopeAppend args{
+        .q = drawn.tensor("q"),
+        .k = drawn.tensor("k"),
+        .v = drawn.tensor("v"),
+        .cos = drawn.tensor("cos"),
+        .sin = drawn.tensor("sin"),
+        .positions = drawn.tensor("positions"),
+        .k_cache = drawn.tensor_mut("k_cache"),
+        .v_cache = drawn.tensor_mut("v_cache"),
+        .slots = drawn.tensor("slots"),
+        .interleaved = drawn.optional_param<bool>("interleaved"),
+        .layout = drawn.optional_param<lz::ops::RopeAppendLayout>("layout"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::rope_append(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::rope_append_into(engines.reference, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"rope.append": [{"kernel_id": "echo.rope.append", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "A": ["float32", "float16", "bfloat16"], "P": ["int32", "int64"], "C": ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["interleaved"], "writes_into_output": true}]}})", {lz::ops::rope_append_kernel("echo.rope.append",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::RopeAppend &call, [[maybe_unused]] const lz::ops::RopeAppendOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::rope_append_into(reference, call, out);
+        })});
+    engine.lock("rope.append", "echo.rope.append");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        lz::ops::rope_append_into(engine, args, {.output = mutable_view(output_output)});
+        drawn.expect("output", output_output, true);
         drawn.expect_written(true);
     }
 }
@@ -2649,6 +2929,7 @@ const std::vector<Check> &all_checks() {
         {"attention.mla.decode.paged", check_attention_mla_decode_paged},
         {"attention.mla.prefill", check_attention_mla_prefill},
         {"attention.sparse.block", check_attention_sparse_block},
+        {"attention.sparse.topk", check_attention_sparse_topk},
         {"attention.sparse.variable_block", check_attention_sparse_variable_block},
         {"attention.standard.decode", check_attention_standard_decode},
         {"attention.standard.decode.paged", check_attention_standard_decode_paged},
@@ -2665,6 +2946,7 @@ const std::vector<Check> &all_checks() {
         {"logits.logprobs", check_logits_logprobs},
         {"mlp.fused", check_mlp_fused},
         {"mlp.linear", check_mlp_linear},
+        {"mlp.linear.fp8", check_mlp_linear_fp8},
         {"mlp.linear.int8", check_mlp_linear_int8},
         {"mlp.linear.pack", check_mlp_linear_pack},
         {"mlp.linear.weight_only", check_mlp_linear_weight_only},
@@ -2673,11 +2955,15 @@ const std::vector<Check> &all_checks() {
         {"norm.ada", check_norm_ada},
         {"norm.group", check_norm_group},
         {"norm.layer", check_norm_layer},
+        {"norm.layer.add", check_norm_layer_add},
         {"norm.rms", check_norm_rms},
         {"norm.rms.add", check_norm_rms_add},
+        {"norm.rms.add.quantize", check_norm_rms_add_quantize},
+        {"norm.rms.quantize", check_norm_rms_quantize},
         {"posenc.alibi", check_posenc_alibi},
         {"posenc.rope", check_posenc_rope},
         {"quantize", check_quantize},
+        {"rope.append", check_rope_append},
         {"sampling.mask", check_sampling_mask},
         {"sampling.minp", check_sampling_minp},
         {"sampling.penalties", check_sampling_penalties},

@@ -143,6 +143,22 @@ fn a_plugin_that_violates_the_contract_is_rejected() {
 }
 
 #[test]
+fn truncated_plugins_are_rejected_before_they_are_mapped() {
+    let whole = fs::read(compile("plugin.c", "")).unwrap();
+    let path = folder().join("truncated.so");
+    // Half of a page less is enough for SIGBUS in the dynamic loader, and so is a file that ends after its headers.
+    for end in [0, 3, 64, 700, 4096, whole.len() / 2, whole.len() - 2048, whole.len() - 1] {
+        fs::write(&path, &whole[..end]).unwrap();
+        let error = load_error(&path, &trust());
+        assert!(error.has(ReasonCode::PluginLoadFailed), "{end} of {} bytes: {error}", whole.len());
+        let expected = if end < 4 { "no ELF shared library" } else { "truncated" };
+        assert!(error.to_string().contains(expected), "{end} of {} bytes: {error}", whole.len());
+    }
+    fs::write(&path, &whole).unwrap();
+    assert_equal_to_reference(&path, "c");
+}
+
+#[test]
 fn plugins_outside_of_the_allowed_folders_are_rejected() {
     let plugin = compile("plugin.c", "");
     assert!(load_error(&plugin, &Trust::default()).has(ReasonCode::PluginPathNotAllowed));

@@ -189,9 +189,11 @@ pub(crate) fn attend_to<S: Attend, T: Float>(
     rows: Range<usize>,
     ranges: Ranges<'_>,
 ) {
+    // Scratch memory grows with the head dimension.
+    let max_rows = if shape.dim().max(shape.dim_v) > 256 { MAX_ROWS / 2 } else { MAX_ROWS };
     let mut start = rows.start;
     while start < rows.end {
-        let end = rows.end.min(start + MAX_ROWS);
+        let end = rows.end.min(start + max_rows);
         let task = Task { shape, sequence, head, heads: 1, rows: start..end, next_head: None };
         s.attend(&task, ranges, &|task, scratch| finish(s, task, scratch, ranges));
         start = end;

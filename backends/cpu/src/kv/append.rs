@@ -43,7 +43,14 @@ impl<S: Simd> KvAppendKernel for AppendRows<S> {
 /// # Safety
 /// `from` has `len` readable elements of `kind`, `to` has `len` writable elements of `dtype`.
 #[inline(always)]
-unsafe fn write<S: Simd>(s: S, kind: FloatKind, from: *const u8, dtype: DType, to: *mut u8, len: usize) {
+pub(super) unsafe fn write<S: Simd>(
+    s: S,
+    kind: FloatKind,
+    from: *const u8,
+    dtype: DType,
+    to: *mut u8,
+    len: usize,
+) {
     // SAFETY: the caller guarantees the elements; spans stay inside.
     unsafe {
         match (FloatKind::of(dtype), dtype) {

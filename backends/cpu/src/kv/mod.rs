@@ -2,6 +2,8 @@
 
 mod append;
 pub mod compact;
+mod rope_append;
 
 pub(crate) use append::AppendRows;
 pub(crate) use compact::CompactPages;
+pub(crate) use rope_append::RopeAppendRows;

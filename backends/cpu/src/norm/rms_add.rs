@@ -66,7 +66,7 @@ fn run<S: Simd, T: Float>(
 }
 
 #[inline(always)]
-fn add<S: Simd, T: Float>(s: S, x: &[T], residual: &mut [T]) {
+pub(super) fn add<S: Simd, T: Float>(s: S, x: &[T], residual: &mut [T]) {
     let (from, to) = (x.as_ptr(), residual.as_mut_ptr());
     vectors!(S, x.len(), |span| {
         // SAFETY: spans stay inside the rows, which have the same length (validated).

@@ -4,4 +4,4 @@ mod alibi;
 mod rope;
 
 pub(crate) use alibi::AlibiRows;
-pub(crate) use rope::RopeRows;
+pub(crate) use rope::{Angles, Positions, RopeRows, rotate};

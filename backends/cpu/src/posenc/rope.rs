@@ -40,14 +40,14 @@ impl<S: Simd> PosencRopeKernel for RopeRows<S> {
 }
 
 /// The cos/sin table row of each token.
-enum Positions<'a> {
+pub(crate) enum Positions<'a> {
     Sequential,
     Short(Rows<'a, i32>),
     Long(Rows<'a, i64>),
 }
 
 impl<'a> Positions<'a> {
-    fn new(tensor: Option<&'a TensorView<'_>>) -> Result<Positions<'a>, KernelError> {
+    pub(crate) fn new(tensor: Option<&'a TensorView<'_>>) -> Result<Positions<'a>, KernelError> {
         Ok(match tensor {
             None => Positions::Sequential,
             Some(view) if view.dtype() == DType::I32 => {
@@ -59,7 +59,7 @@ impl<'a> Positions<'a> {
 
     /// Position of token `token` of the batch, which has index `index` in its sequence.
     #[inline(always)]
-    fn of(&self, token: usize, index: usize) -> usize {
+    pub(crate) fn of(&self, token: usize, index: usize) -> usize {
         match self {
             Positions::Sequential => index,
             Positions::Short(rows) => rows.row(token).first().map_or(0, |&position| position as usize),
@@ -92,12 +92,7 @@ fn run<S: Simd, T: Float>(
                 // SAFETY: ranges are disjoint, so no other task writes this row.
                 let (from, to) = (x.row(row), unsafe { y.row(row) });
                 let angles = Angles { kind, cos: cos.start(position), sin: sin.start(position), half };
-                if call.interleaved {
-                    rotate_interleaved(simd, from, to, angles);
-                } else {
-                    rotate_half(simd, from, to, angles);
-                }
-                to[2 * half..].copy_from_slice(&from[2 * half..]);
+                rotate(simd, from, to, angles, call.interleaved);
             }
         });
     });
@@ -106,11 +101,22 @@ fn run<S: Simd, T: Float>(
 
 /// One row of the cos/sin tables.
 #[derive(Debug, Clone, Copy)]
-struct Angles {
-    kind: FloatKind,
-    cos: *const u8,
-    sin: *const u8,
-    half: usize,
+pub(crate) struct Angles {
+    pub(crate) kind: FloatKind,
+    pub(crate) cos: *const u8,
+    pub(crate) sin: *const u8,
+    pub(crate) half: usize,
+}
+
+/// Rotates the pairs of a head and copies its other features.
+#[inline(always)]
+pub(crate) fn rotate<S: Simd, T: Float>(s: S, from: &[T], to: &mut [T], angles: Angles, interleaved: bool) {
+    if interleaved {
+        rotate_interleaved(s, from, to, angles);
+    } else {
+        rotate_half(s, from, to, angles);
+    }
+    to[2 * angles.half..].copy_from_slice(&from[2 * angles.half..]);
 }
 
 /// Rotate-half: feature f is paired with f + half.

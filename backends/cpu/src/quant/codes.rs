@@ -9,7 +9,7 @@ use crate::simd::{
 pub(super) const LARGE_ZERO_POINT: i32 = 1 << 24;
 
 /// A stored format.
-pub(super) trait Code: Copy + Send + Sync + 'static {
+pub(crate) trait Code: Copy + Send + Sync + 'static {
     /// Elements per byte.
     const PER_BYTE: usize;
 
@@ -28,7 +28,7 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
 
 /// Two's complement with `BITS` bits, 4 or 8.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Integer<const BITS: u32>;
+pub(crate) struct Integer<const BITS: u32>;
 
 impl<const BITS: u32> Code for Integer<BITS> {
     const PER_BYTE: usize = 8 / BITS as usize;

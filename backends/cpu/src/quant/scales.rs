@@ -11,7 +11,7 @@ pub(super) const SCALE_LANES: usize = 16;
 
 /// How a scale is computed from the absolute maximum of its group.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Rule {
+pub(crate) enum Rule {
     /// Divided by the largest value of the format.
     Quotient(f32),
     /// Power of two: the exponent of the maximum minus two (OCP floor rule).
@@ -92,7 +92,7 @@ pub static E4M3_VALUES: [f32; 256] = {
 
 /// Scales to read.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Scales<'a> {
+pub(crate) enum Scales<'a> {
     /// f32.
     Plain(Rows<'a, f32>),
     /// Powers of two (e8m0).
@@ -102,7 +102,7 @@ pub(super) enum Scales<'a> {
 }
 
 impl<'a> Scales<'a> {
-    pub(super) fn new(view: &'a TensorView<'_>, shape: Shape) -> Result<Scales<'a>, KernelError> {
+    pub(crate) fn new(view: &'a TensorView<'_>, shape: Shape) -> Result<Scales<'a>, KernelError> {
         match view.dtype() {
             DType::F32 => Ok(Scales::Plain(Rows::shaped(view, shape)?)),
             DType::F8E8M0 => Ok(Scales::Powers(Rows::shaped(view, shape)?)),
@@ -128,7 +128,7 @@ impl<'a> Scales<'a> {
 
 /// Scales to write.
 #[derive(Debug)]
-pub(super) enum ScalesMut<'a> {
+pub(crate) enum ScalesMut<'a> {
     /// f32.
     Plain(RowsMut<'a, f32>),
     /// Powers of two (e8m0).
@@ -138,7 +138,7 @@ pub(super) enum ScalesMut<'a> {
 }
 
 impl<'a> ScalesMut<'a> {
-    pub(super) fn new(tensor: &'a mut TensorMut<'_>, shape: Shape) -> Result<ScalesMut<'a>, KernelError> {
+    pub(crate) fn new(tensor: &'a mut TensorMut<'_>, shape: Shape) -> Result<ScalesMut<'a>, KernelError> {
         match tensor.dtype() {
             DType::F32 => Ok(ScalesMut::Plain(RowsMut::shaped(tensor, shape)?)),
             DType::F8E8M0 => Ok(ScalesMut::Powers(RowsMut::shaped(tensor, shape)?)),

@@ -2,9 +2,12 @@
 
 use half::{bf16, f16};
 use lz_core::DType;
-use lz_core::element::Element;
+use lz_core::element::{
+    Element, F8E4M3, F8E5M2, f8_e4m3_to_f64, f8_e5m2_to_f64, f64_to_f8_e4m3, f64_to_f8_e5m2,
+};
 
 use super::Simd;
+use super::minifloat::{E4M3, E5M2, decode, encode};
 
 /// The elements of a row that one vector covers.
 pub trait Span: Copy {
@@ -172,6 +175,41 @@ macro_rules! half_floats {
 half_floats! {
     f16: load_f16, store_f16, stream_f16;
     bf16: load_bf16, store_bf16, stream_bf16;
+}
+
+macro_rules! small_floats {
+    ($($element:ty: $format:ty, $to:path, $from:path;)*) => {
+        $(impl Float for $element {
+            #[inline(always)]
+            unsafe fn load<S: Simd>(simd: S, row: *const $element, span: impl Span) -> S::F32 {
+                // SAFETY: the caller guarantees the elements of the span, which are bytes.
+                unsafe { decode::<S, $format>(simd, load_bytes(simd, row.cast(), span)) }
+            }
+            #[inline(always)]
+            unsafe fn store<S: Simd>(simd: S, row: *mut $element, span: impl Span, value: S::F32) {
+                // SAFETY: the caller guarantees the elements of the span, which are bytes.
+                unsafe { store_bytes(simd, row.cast(), span, encode::<S, $format>(simd, value)) }
+            }
+            #[inline(always)]
+            unsafe fn stream<S: Simd>(simd: S, row: *mut $element, span: impl Span, value: S::F32) {
+                // SAFETY: the caller guarantees the elements of the span.
+                unsafe { Self::store(simd, row, span, value) }
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $to(self.0) as f32
+            }
+            #[inline(always)]
+            fn from_f32(value: f32) -> $element {
+                Self($from(f64::from(value)))
+            }
+        })*
+    };
+}
+
+small_floats! {
+    F8E4M3: E4M3, f8_e4m3_to_f64, f64_to_f8_e4m3;
+    F8E5M2: E5M2, f8_e5m2_to_f64, f64_to_f8_e5m2;
 }
 
 /// Stores the low byte of each lane.

@@ -20,6 +20,7 @@
 #include <layerzero/ops/attention_mla_decode_paged.hpp>
 #include <layerzero/ops/attention_mla_prefill.hpp>
 #include <layerzero/ops/attention_sparse_block.hpp>
+#include <layerzero/ops/attention_sparse_topk.hpp>
 #include <layerzero/ops/attention_sparse_variable_block.hpp>
 #include <layerzero/ops/attention_standard_decode.hpp>
 #include <layerzero/ops/attention_standard_decode_paged.hpp>
@@ -36,6 +37,7 @@
 #include <layerzero/ops/logits_logprobs.hpp>
 #include <layerzero/ops/mlp_fused.hpp>
 #include <layerzero/ops/mlp_linear.hpp>
+#include <layerzero/ops/mlp_linear_fp8.hpp>
 #include <layerzero/ops/mlp_linear_int8.hpp>
 #include <layerzero/ops/mlp_linear_pack.hpp>
 #include <layerzero/ops/mlp_linear_weight_only.hpp>
@@ -44,11 +46,15 @@
 #include <layerzero/ops/norm_ada.hpp>
 #include <layerzero/ops/norm_group.hpp>
 #include <layerzero/ops/norm_layer.hpp>
+#include <layerzero/ops/norm_layer_add.hpp>
 #include <layerzero/ops/norm_rms.hpp>
 #include <layerzero/ops/norm_rms_add.hpp>
+#include <layerzero/ops/norm_rms_add_quantize.hpp>
+#include <layerzero/ops/norm_rms_quantize.hpp>
 #include <layerzero/ops/posenc_alibi.hpp>
 #include <layerzero/ops/posenc_rope.hpp>
 #include <layerzero/ops/quantize.hpp>
+#include <layerzero/ops/rope_append.hpp>
 #include <layerzero/ops/sampling_mask.hpp>
 #include <layerzero/ops/sampling_minp.hpp>
 #include <layerzero/ops/sampling_penalties.hpp>

@@ -1447,6 +1447,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_block_explain(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_topk(::lz::bridge::Engine const &engine, ::lz_attention_sparse_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_topk_explain(::lz::bridge::Engine const &engine, ::lz_attention_sparse_topk_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_variable_block_explain(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1511,6 +1515,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_fp8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_fp8_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_int8_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1543,6 +1551,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer_explain(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer_add(::lz::bridge::Engine const &engine, ::lz_norm_layer_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer_add_explain(::lz::bridge::Engine const &engine, ::lz_norm_layer_add_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1550,6 +1562,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_add(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_add_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_add_quantize(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_add_quantize_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_quantize(::lz::bridge::Engine const &engine, ::lz_norm_rms_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_quantize_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1562,6 +1582,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$quantize_explain(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$rope_append(::lz::bridge::Engine const &engine, ::lz_rope_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$rope_append_explain(::lz::bridge::Engine const &engine, ::lz_rope_append_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_mask(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -2206,6 +2230,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$attention_sparse_block_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *attention_sparse_topk(::lz::bridge::Engine const &engine, ::lz_attention_sparse_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_sparse_topk(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *attention_sparse_topk_explain(::lz::bridge::Engine const &engine, ::lz_attention_sparse_topk_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_sparse_topk_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$attention_sparse_variable_block(engine, args, outputs, options, tuned);
 }
@@ -2334,6 +2366,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$mlp_linear_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *mlp_linear_fp8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_fp8(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *mlp_linear_fp8_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_fp8_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_int8(engine, args, outputs, options, tuned);
 }
@@ -2398,6 +2438,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$norm_layer_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *norm_layer_add(::lz::bridge::Engine const &engine, ::lz_norm_layer_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_layer_add(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *norm_layer_add_explain(::lz::bridge::Engine const &engine, ::lz_norm_layer_add_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_layer_add_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$norm_rms(engine, args, outputs, options, tuned);
 }
@@ -2412,6 +2460,22 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *norm_rms_add_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$norm_rms_add_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *norm_rms_add_quantize(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_rms_add_quantize(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *norm_rms_add_quantize_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_rms_add_quantize_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *norm_rms_quantize(::lz::bridge::Engine const &engine, ::lz_norm_rms_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_rms_quantize(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *norm_rms_quantize_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_rms_quantize_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
@@ -2436,6 +2500,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *quantize_explain(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$quantize_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *rope_append(::lz::bridge::Engine const &engine, ::lz_rope_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$rope_append(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *rope_append_explain(::lz::bridge::Engine const &engine, ::lz_rope_append_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$rope_append_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *sampling_mask(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {

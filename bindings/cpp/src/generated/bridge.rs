@@ -32,6 +32,7 @@ use super::attention_mla_decode::{attention_mla_decode, attention_mla_decode_exp
 use super::attention_mla_decode_paged::{attention_mla_decode_paged, attention_mla_decode_paged_explain};
 use super::attention_mla_prefill::{attention_mla_prefill, attention_mla_prefill_explain};
 use super::attention_sparse_block::{attention_sparse_block, attention_sparse_block_explain};
+use super::attention_sparse_topk::{attention_sparse_topk, attention_sparse_topk_explain};
 use super::attention_sparse_variable_block::{attention_sparse_variable_block, attention_sparse_variable_block_explain};
 use super::attention_standard_decode::{attention_standard_decode, attention_standard_decode_explain};
 use super::attention_standard_decode_paged::{attention_standard_decode_paged, attention_standard_decode_paged_explain};
@@ -48,6 +49,7 @@ use super::kv_compact::{kv_compact, kv_compact_explain};
 use super::logits_logprobs::{logits_logprobs, logits_logprobs_explain};
 use super::mlp_fused::{mlp_fused, mlp_fused_explain};
 use super::mlp_linear::{mlp_linear, mlp_linear_explain};
+use super::mlp_linear_fp8::{mlp_linear_fp8, mlp_linear_fp8_explain};
 use super::mlp_linear_int8::{mlp_linear_int8, mlp_linear_int8_explain};
 use super::mlp_linear_pack::{mlp_linear_pack, mlp_linear_pack_explain};
 use super::mlp_linear_weight_only::{mlp_linear_weight_only, mlp_linear_weight_only_explain};
@@ -56,11 +58,15 @@ use super::moe_route::{moe_route, moe_route_explain};
 use super::norm_ada::{norm_ada, norm_ada_explain};
 use super::norm_group::{norm_group, norm_group_explain};
 use super::norm_layer::{norm_layer, norm_layer_explain};
+use super::norm_layer_add::{norm_layer_add, norm_layer_add_explain};
 use super::norm_rms::{norm_rms, norm_rms_explain};
 use super::norm_rms_add::{norm_rms_add, norm_rms_add_explain};
+use super::norm_rms_add_quantize::{norm_rms_add_quantize, norm_rms_add_quantize_explain};
+use super::norm_rms_quantize::{norm_rms_quantize, norm_rms_quantize_explain};
 use super::posenc_alibi::{posenc_alibi, posenc_alibi_explain};
 use super::posenc_rope::{posenc_rope, posenc_rope_explain};
 use super::quantize::{quantize, quantize_explain};
+use super::rope_append::{rope_append, rope_append_explain};
 use super::sampling_mask::{sampling_mask, sampling_mask_explain};
 use super::sampling_minp::{sampling_minp, sampling_minp_explain};
 use super::sampling_penalties::{sampling_penalties, sampling_penalties_explain};
@@ -345,6 +351,9 @@ pub mod ffi {
         #[cxx_name = "lz_attention_sparse_block_args"]
         type AttentionSparseBlockArgs = lz_plugin::generated::attention_sparse_block::AttentionSparseBlockArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_attention_sparse_topk_args"]
+        type AttentionSparseTopkArgs = lz_plugin::generated::attention_sparse_topk::AttentionSparseTopkArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_attention_sparse_variable_block_args"]
         type AttentionSparseVariableBlockArgs = lz_plugin::generated::attention_sparse_variable_block::AttentionSparseVariableBlockArgs;
         #[namespace = ""]
@@ -393,6 +402,9 @@ pub mod ffi {
         #[cxx_name = "lz_mlp_linear_args"]
         type MlpLinearArgs = lz_plugin::generated::mlp_linear::MlpLinearArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_mlp_linear_fp8_args"]
+        type MlpLinearFp8Args = lz_plugin::generated::mlp_linear_fp8::MlpLinearFp8Args;
+        #[namespace = ""]
         #[cxx_name = "lz_mlp_linear_int8_args"]
         type MlpLinearInt8Args = lz_plugin::generated::mlp_linear_int8::MlpLinearInt8Args;
         #[namespace = ""]
@@ -417,11 +429,20 @@ pub mod ffi {
         #[cxx_name = "lz_norm_layer_args"]
         type NormLayerArgs = lz_plugin::generated::norm_layer::NormLayerArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_norm_layer_add_args"]
+        type NormLayerAddArgs = lz_plugin::generated::norm_layer_add::NormLayerAddArgs;
+        #[namespace = ""]
         #[cxx_name = "lz_norm_rms_args"]
         type NormRmsArgs = lz_plugin::generated::norm_rms::NormRmsArgs;
         #[namespace = ""]
         #[cxx_name = "lz_norm_rms_add_args"]
         type NormRmsAddArgs = lz_plugin::generated::norm_rms_add::NormRmsAddArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_norm_rms_add_quantize_args"]
+        type NormRmsAddQuantizeArgs = lz_plugin::generated::norm_rms_add_quantize::NormRmsAddQuantizeArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_norm_rms_quantize_args"]
+        type NormRmsQuantizeArgs = lz_plugin::generated::norm_rms_quantize::NormRmsQuantizeArgs;
         #[namespace = ""]
         #[cxx_name = "lz_posenc_alibi_args"]
         type PosencAlibiArgs = lz_plugin::generated::posenc_alibi::PosencAlibiArgs;
@@ -431,6 +452,9 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_quantize_args"]
         type QuantizeArgs = lz_plugin::generated::quantize::QuantizeArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_rope_append_args"]
+        type RopeAppendArgs = lz_plugin::generated::rope_append::RopeAppendArgs;
         #[namespace = ""]
         #[cxx_name = "lz_sampling_mask_args"]
         type SamplingMaskArgs = lz_plugin::generated::sampling_mask::SamplingMaskArgs;
@@ -616,6 +640,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_sparse_block_explain(engine: &Engine, args: *const AttentionSparseBlockArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn attention_sparse_topk(
+            engine: &Engine,
+            args: *const AttentionSparseTopkArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn attention_sparse_topk_explain(engine: &Engine, args: *const AttentionSparseTopkArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_sparse_variable_block(
             engine: &Engine,
             args: *const AttentionSparseVariableBlockArgs,
@@ -744,6 +776,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_linear_explain(engine: &Engine, args: *const MlpLinearArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn mlp_linear_fp8(
+            engine: &Engine,
+            args: *const MlpLinearFp8Args,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn mlp_linear_fp8_explain(engine: &Engine, args: *const MlpLinearFp8Args, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn mlp_linear_int8(
             engine: &Engine,
             args: *const MlpLinearInt8Args,
@@ -808,6 +848,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn norm_layer_explain(engine: &Engine, args: *const NormLayerArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn norm_layer_add(
+            engine: &Engine,
+            args: *const NormLayerAddArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn norm_layer_add_explain(engine: &Engine, args: *const NormLayerAddArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn norm_rms(
             engine: &Engine,
             args: *const NormRmsArgs,
@@ -824,6 +872,22 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn norm_rms_add_explain(engine: &Engine, args: *const NormRmsAddArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn norm_rms_add_quantize(
+            engine: &Engine,
+            args: *const NormRmsAddQuantizeArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn norm_rms_add_quantize_explain(engine: &Engine, args: *const NormRmsAddQuantizeArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn norm_rms_quantize(
+            engine: &Engine,
+            args: *const NormRmsQuantizeArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn norm_rms_quantize_explain(engine: &Engine, args: *const NormRmsQuantizeArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn posenc_alibi(
             engine: &Engine,
             args: *const PosencAlibiArgs,
@@ -848,6 +912,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn quantize_explain(engine: &Engine, args: *const QuantizeArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn rope_append(
+            engine: &Engine,
+            args: *const RopeAppendArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn rope_append_explain(engine: &Engine, args: *const RopeAppendArgs, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn sampling_mask(
             engine: &Engine,
             args: *const SamplingMaskArgs,

@@ -40,6 +40,8 @@ pub mod attention_mla_decode_paged;
 pub mod attention_mla_prefill;
 /// `attention.sparse.block`.
 pub mod attention_sparse_block;
+/// `attention.sparse.topk`.
+pub mod attention_sparse_topk;
 /// `attention.sparse.variable_block`.
 pub mod attention_sparse_variable_block;
 /// `attention.standard.decode`.
@@ -72,6 +74,8 @@ pub mod logits_logprobs;
 pub mod mlp_fused;
 /// `mlp.linear`.
 pub mod mlp_linear;
+/// `mlp.linear.fp8`.
+pub mod mlp_linear_fp8;
 /// `mlp.linear.int8`.
 pub mod mlp_linear_int8;
 /// `mlp.linear.pack`.
@@ -88,16 +92,24 @@ pub mod norm_ada;
 pub mod norm_group;
 /// `norm.layer`.
 pub mod norm_layer;
+/// `norm.layer.add`.
+pub mod norm_layer_add;
 /// `norm.rms`.
 pub mod norm_rms;
 /// `norm.rms.add`.
 pub mod norm_rms_add;
+/// `norm.rms.add.quantize`.
+pub mod norm_rms_add_quantize;
+/// `norm.rms.quantize`.
+pub mod norm_rms_quantize;
 /// `posenc.alibi`.
 pub mod posenc_alibi;
 /// `posenc.rope`.
 pub mod posenc_rope;
 /// `quantize`.
 pub mod quantize;
+/// `rope.append`.
+pub mod rope_append;
 /// `sampling.mask`.
 pub mod sampling_mask;
 /// `sampling.minp`.

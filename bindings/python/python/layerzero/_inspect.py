@@ -148,6 +148,7 @@ def doctor(*, probe: bool = False) -> Report:
 
     from layerzero import backends as hosted
     from layerzero.backends._libraries import libraries
+    from layerzero.backends._verified import verification
 
     found = {one.name: one for one in hosted.load(probe_again=probe)}
     state = json.loads(_native.state())
@@ -165,7 +166,8 @@ def doctor(*, probe: bool = False) -> Report:
         if known and known.state == "ok":
             platforms = {kernel["platform"] for kernel in _native.kernels(backend=known.name)} - set(known.verified)
             if platforms:
-                backend["reason"] = f"unverified on {', '.join(sorted(platforms))}: no recorded run with this library version"
+                why = verification(known.name).reason if "cuda" in platforms else "no recorded run of its adapters"
+                backend["reason"] = f"unverified on {', '.join(sorted(platforms))}: {why}"
     packages: list[dict[str, str | None]] = []
     for name, purpose in _PACKAGES:
         try:

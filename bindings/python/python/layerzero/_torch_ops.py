@@ -785,6 +785,53 @@ OVERLOADS += [
 ]
 
 
+def _fake_attention_sparse_topk(q, k, v, indices, *, soft_cap=None, sm_scale=None, return_lse=None):
+    if return_lse is None:
+        return_lse = False
+    axis_m, axis_heads, _ = q.shape
+    _, _, axis_head_dim_v = v.shape
+    result_output = q.new_empty((axis_m, axis_heads, axis_head_dim_v), dtype=q.dtype)
+    result_lse = q.new_empty((axis_m, axis_heads), dtype=torch.float32) if return_lse else None
+    if return_lse:
+        return result_output, result_lse
+    return result_output
+
+
+def attention_sparse_topk(q, k, v, indices, *, soft_cap=None, sm_scale=None, return_lse=None, out=None):
+    refuse_gradients("attention.sparse.topk", q, k, v, indices)
+    if return_lse:
+        if out is None:
+            return _layerzero.attention_sparse_topk.lse(q, k, v, indices, soft_cap=soft_cap, sm_scale=sm_scale)
+        out = out_tensors("attention.sparse.topk", out, 2)
+        _layerzero.attention_sparse_topk.lse_out(q, k, v, indices, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
+        return out
+    if out is None:
+        return _layerzero.attention_sparse_topk.default(q, k, v, indices, soft_cap=soft_cap, sm_scale=sm_scale)
+    out = out_tensors("attention.sparse.topk", out, 1)
+    _layerzero.attention_sparse_topk.out(q, k, v, indices, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "attention_sparse_topk(Tensor q, Tensor k, Tensor v, Tensor indices, *, float? soft_cap=None, float? sm_scale=None) -> Tensor",
+        "attention_sparse_topk", _fake_attention_sparse_topk, {"return_lse": False}, 1, (),
+    ),
+    Overload(
+        "attention_sparse_topk.lse(Tensor q, Tensor k, Tensor v, Tensor indices, *, float? soft_cap=None, float? sm_scale=None) -> (Tensor, Tensor)",
+        "attention_sparse_topk", _fake_attention_sparse_topk, {"return_lse": True}, 2, (),
+    ),
+    Overload(
+        "attention_sparse_topk.out(Tensor q, Tensor k, Tensor v, Tensor indices, *, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out) -> ()",
+        "attention_sparse_topk", _fake_attention_sparse_topk, {"return_lse": False}, 1, ("out",),
+    ),
+    Overload(
+        "attention_sparse_topk.lse_out(Tensor q, Tensor k, Tensor v, Tensor indices, *, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_sparse_topk", _fake_attention_sparse_topk, {"return_lse": True}, 2, ("out_output", "out_lse"),
+    ),
+]
+
+
 def _fake_attention_sparse_variable_block(q, k, v, block_mask, block_row_sizes, block_col_sizes, *, soft_cap=None, sm_scale=None, return_lse=None):
     if return_lse is None:
         return_lse = False
@@ -1360,6 +1407,36 @@ OVERLOADS += [
 ]
 
 
+def _fake_mlp_linear_fp8(x, weight, x_scale, weight_scale, bias=None, *, x_granularity=None, weight_granularity=None, activation=None, output_dtype=None):
+    if output_dtype is None:
+        output_dtype = 'bf16'
+    *axis_rows, _ = x.shape
+    axis_out_features, _ = weight.shape
+    result_output = x.new_empty((*axis_rows, axis_out_features), dtype={"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[output_dtype])
+    return result_output
+
+
+def mlp_linear_fp8(x, weight, x_scale, weight_scale, bias=None, *, x_granularity=None, weight_granularity=None, activation=None, output_dtype=None, out=None):
+    refuse_gradients("mlp.linear.fp8", x, weight, x_scale, weight_scale, bias)
+    if out is None:
+        return _layerzero.mlp_linear_fp8.default(x, weight, x_scale, weight_scale, bias, x_granularity=x_granularity, weight_granularity=weight_granularity, activation=activation, output_dtype=output_dtype)
+    out = out_tensors("mlp.linear.fp8", out, 1)
+    _layerzero.mlp_linear_fp8.out(x, weight, x_scale, weight_scale, bias, x_granularity=x_granularity, weight_granularity=weight_granularity, activation=activation, output_dtype=output_dtype, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "mlp_linear_fp8(Tensor x, Tensor weight, Tensor x_scale, Tensor weight_scale, Tensor? bias=None, *, str? x_granularity=None, str? weight_granularity=None, str? activation=None, str? output_dtype=None) -> Tensor",
+        "mlp_linear_fp8", _fake_mlp_linear_fp8, {}, 1, (),
+    ),
+    Overload(
+        "mlp_linear_fp8.out(Tensor x, Tensor weight, Tensor x_scale, Tensor weight_scale, Tensor? bias=None, *, str? x_granularity=None, str? weight_granularity=None, str? activation=None, str? output_dtype=None, Tensor(a!) out) -> ()",
+        "mlp_linear_fp8", _fake_mlp_linear_fp8, {}, 1, ("out",),
+    ),
+]
+
+
 def _fake_mlp_linear_int8(x, weight, x_scale, weight_scale, x_zero_point=None, bias=None, *, x_granularity=None, weight_layout=None, activation=None, output_dtype=None):
     if output_dtype is None:
         output_dtype = 'f32'
@@ -1607,6 +1684,33 @@ OVERLOADS += [
 ]
 
 
+def _fake_norm_layer_add(x, residual, weight=None, bias=None, *, eps=None):
+    *axis_rows, axis_hidden = x.shape
+    result_output = x.new_empty((*axis_rows, axis_hidden), dtype=x.dtype)
+    return result_output
+
+
+def norm_layer_add(x, residual, weight=None, bias=None, *, eps=None, out=None):
+    refuse_gradients("norm.layer.add", x, residual, weight, bias)
+    if out is None:
+        return _layerzero.norm_layer_add.default(x, residual, weight, bias, eps=eps)
+    out = out_tensors("norm.layer.add", out, 1)
+    _layerzero.norm_layer_add.out(x, residual, weight, bias, eps=eps, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "norm_layer_add(Tensor x, Tensor(a!) residual, Tensor? weight=None, Tensor? bias=None, *, float? eps=None) -> Tensor",
+        "norm_layer_add", _fake_norm_layer_add, {}, 1, (),
+    ),
+    Overload(
+        "norm_layer_add.out(Tensor x, Tensor(a!) residual, Tensor? weight=None, Tensor? bias=None, *, float? eps=None, Tensor(b!) out) -> ()",
+        "norm_layer_add", _fake_norm_layer_add, {}, 1, ("out",),
+    ),
+]
+
+
 def _fake_norm_rms(x, weight=None, *, eps=None, weight_offset=None):
     *axis_rows, axis_hidden = x.shape
     result_output = x.new_empty((*axis_rows, axis_hidden), dtype=x.dtype)
@@ -1657,6 +1761,102 @@ OVERLOADS += [
     Overload(
         "norm_rms_add.out(Tensor x, Tensor(a!) residual, Tensor? weight=None, *, float? eps=None, float? weight_offset=None, Tensor(b!) out) -> ()",
         "norm_rms_add", _fake_norm_rms_add, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_norm_rms_add_quantize(x, residual, weight=None, scale=None, *, format, granularity=None, block_size=None, eps=None, weight_offset=None):
+    if granularity is None:
+        granularity = 'row'
+    if block_size is None:
+        block_size = 128
+    *axis_rows, axis_hidden = x.shape
+    result_quantized = x.new_empty((*axis_rows, axis_hidden), dtype={"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[format])
+    result_scale_out = x.new_empty({"tensor": (), "row": (*axis_rows,), "block": (*axis_rows, -(-axis_hidden // block_size))}[granularity], dtype=torch.float32) if not (scale is not None) else None
+    if not (scale is not None):
+        return result_quantized, result_scale_out
+    return result_quantized
+
+
+def norm_rms_add_quantize(x, residual, weight=None, scale=None, *, format, granularity=None, block_size=None, eps=None, weight_offset=None, out=None):
+    refuse_gradients("norm.rms.add.quantize", x, residual, weight, scale)
+    if not (scale is not None):
+        if out is None:
+            return _layerzero.norm_rms_add_quantize.scale_out(x, residual, weight, scale, format=format, granularity=granularity, block_size=block_size, eps=eps, weight_offset=weight_offset)
+        out = out_tensors("norm.rms.add.quantize", out, 2)
+        _layerzero.norm_rms_add_quantize.scale_out_out(x, residual, weight, scale, format=format, granularity=granularity, block_size=block_size, eps=eps, weight_offset=weight_offset, out_quantized=out[0], out_scale_out=out[1])
+        return out
+    if out is None:
+        return _layerzero.norm_rms_add_quantize.default(x, residual, weight, scale, format=format, granularity=granularity, block_size=block_size, eps=eps, weight_offset=weight_offset)
+    out = out_tensors("norm.rms.add.quantize", out, 1)
+    _layerzero.norm_rms_add_quantize.out(x, residual, weight, scale, format=format, granularity=granularity, block_size=block_size, eps=eps, weight_offset=weight_offset, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "norm_rms_add_quantize(Tensor x, Tensor(a!) residual, Tensor? weight=None, Tensor? scale=None, *, str format, str? granularity=None, SymInt? block_size=None, float? eps=None, float? weight_offset=None) -> Tensor",
+        "norm_rms_add_quantize", _fake_norm_rms_add_quantize, {}, 1, (),
+    ),
+    Overload(
+        "norm_rms_add_quantize.scale_out(Tensor x, Tensor(a!) residual, Tensor? weight=None, Tensor? scale=None, *, str format, str? granularity=None, SymInt? block_size=None, float? eps=None, float? weight_offset=None) -> (Tensor, Tensor)",
+        "norm_rms_add_quantize", _fake_norm_rms_add_quantize, {}, 2, (),
+    ),
+    Overload(
+        "norm_rms_add_quantize.out(Tensor x, Tensor(a!) residual, Tensor? weight=None, Tensor? scale=None, *, str format, str? granularity=None, SymInt? block_size=None, float? eps=None, float? weight_offset=None, Tensor(b!) out) -> ()",
+        "norm_rms_add_quantize", _fake_norm_rms_add_quantize, {}, 1, ("out",),
+    ),
+    Overload(
+        "norm_rms_add_quantize.scale_out_out(Tensor x, Tensor(a!) residual, Tensor? weight=None, Tensor? scale=None, *, str format, str? granularity=None, SymInt? block_size=None, float? eps=None, float? weight_offset=None, Tensor(b!) out_quantized, Tensor(c!) out_scale_out) -> ()",
+        "norm_rms_add_quantize", _fake_norm_rms_add_quantize, {}, 2, ("out_quantized", "out_scale_out"),
+    ),
+]
+
+
+def _fake_norm_rms_quantize(x, weight=None, scale=None, *, format, granularity=None, block_size=None, eps=None, weight_offset=None):
+    if granularity is None:
+        granularity = 'row'
+    if block_size is None:
+        block_size = 128
+    *axis_rows, axis_hidden = x.shape
+    result_quantized = x.new_empty((*axis_rows, axis_hidden), dtype={"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[format])
+    result_scale_out = x.new_empty({"tensor": (), "row": (*axis_rows,), "block": (*axis_rows, -(-axis_hidden // block_size))}[granularity], dtype=torch.float32) if not (scale is not None) else None
+    if not (scale is not None):
+        return result_quantized, result_scale_out
+    return result_quantized
+
+
+def norm_rms_quantize(x, weight=None, scale=None, *, format, granularity=None, block_size=None, eps=None, weight_offset=None, out=None):
+    refuse_gradients("norm.rms.quantize", x, weight, scale)
+    if not (scale is not None):
+        if out is None:
+            return _layerzero.norm_rms_quantize.scale_out(x, weight, scale, format=format, granularity=granularity, block_size=block_size, eps=eps, weight_offset=weight_offset)
+        out = out_tensors("norm.rms.quantize", out, 2)
+        _layerzero.norm_rms_quantize.scale_out_out(x, weight, scale, format=format, granularity=granularity, block_size=block_size, eps=eps, weight_offset=weight_offset, out_quantized=out[0], out_scale_out=out[1])
+        return out
+    if out is None:
+        return _layerzero.norm_rms_quantize.default(x, weight, scale, format=format, granularity=granularity, block_size=block_size, eps=eps, weight_offset=weight_offset)
+    out = out_tensors("norm.rms.quantize", out, 1)
+    _layerzero.norm_rms_quantize.out(x, weight, scale, format=format, granularity=granularity, block_size=block_size, eps=eps, weight_offset=weight_offset, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "norm_rms_quantize(Tensor x, Tensor? weight=None, Tensor? scale=None, *, str format, str? granularity=None, SymInt? block_size=None, float? eps=None, float? weight_offset=None) -> Tensor",
+        "norm_rms_quantize", _fake_norm_rms_quantize, {}, 1, (),
+    ),
+    Overload(
+        "norm_rms_quantize.scale_out(Tensor x, Tensor? weight=None, Tensor? scale=None, *, str format, str? granularity=None, SymInt? block_size=None, float? eps=None, float? weight_offset=None) -> (Tensor, Tensor)",
+        "norm_rms_quantize", _fake_norm_rms_quantize, {}, 2, (),
+    ),
+    Overload(
+        "norm_rms_quantize.out(Tensor x, Tensor? weight=None, Tensor? scale=None, *, str format, str? granularity=None, SymInt? block_size=None, float? eps=None, float? weight_offset=None, Tensor(a!) out) -> ()",
+        "norm_rms_quantize", _fake_norm_rms_quantize, {}, 1, ("out",),
+    ),
+    Overload(
+        "norm_rms_quantize.scale_out_out(Tensor x, Tensor? weight=None, Tensor? scale=None, *, str format, str? granularity=None, SymInt? block_size=None, float? eps=None, float? weight_offset=None, Tensor(a!) out_quantized, Tensor(b!) out_scale_out) -> ()",
+        "norm_rms_quantize", _fake_norm_rms_quantize, {}, 2, ("out_quantized", "out_scale_out"),
     ),
 ]
 
@@ -1762,6 +1962,33 @@ OVERLOADS += [
     Overload(
         "quantize.scale_out_out(Tensor x, Tensor? scale=None, Tensor? zero_point=None, Tensor? global_scale=None, *, str format, str granularity, SymInt? block_size=None, Tensor(a!) out_quantized, Tensor(b!) out_scale_out) -> ()",
         "quantize", _fake_quantize, {}, 2, ("out_quantized", "out_scale_out"),
+    ),
+]
+
+
+def _fake_rope_append(q, k, v, cos, sin, positions, k_cache, v_cache, slots, *, interleaved=None, layout=None):
+    axis_tokens, axis_heads, axis_head_dim = q.shape
+    result_output = q.new_empty((axis_tokens, axis_heads, axis_head_dim), dtype=q.dtype)
+    return result_output
+
+
+def rope_append(q, k, v, cos, sin, positions, k_cache, v_cache, slots, *, interleaved=None, layout=None, out=None):
+    refuse_gradients("rope.append", q, k, v, cos, sin, positions, k_cache, v_cache, slots)
+    if out is None:
+        return _layerzero.rope_append.default(q, k, v, cos, sin, positions, k_cache, v_cache, slots, interleaved=interleaved, layout=layout)
+    out = out_tensors("rope.append", out, 1)
+    _layerzero.rope_append.out(q, k, v, cos, sin, positions, k_cache, v_cache, slots, interleaved=interleaved, layout=layout, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "rope_append(Tensor q, Tensor k, Tensor v, Tensor cos, Tensor sin, Tensor positions, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots, *, bool? interleaved=None, str? layout=None) -> Tensor",
+        "rope_append", _fake_rope_append, {}, 1, (),
+    ),
+    Overload(
+        "rope_append.out(Tensor q, Tensor k, Tensor v, Tensor cos, Tensor sin, Tensor positions, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots, *, bool? interleaved=None, str? layout=None, Tensor(c!) out) -> ()",
+        "rope_append", _fake_rope_append, {}, 1, ("out",),
     ),
 ]
 

@@ -27,6 +27,7 @@ __all__ = [
     "attention_mla_decode_paged",
     "attention_mla_prefill",
     "attention_sparse_block",
+    "attention_sparse_topk",
     "attention_sparse_variable_block",
     "attention_standard_decode",
     "attention_standard_decode_paged",
@@ -43,6 +44,7 @@ __all__ = [
     "logits_logprobs",
     "mlp_fused",
     "mlp_linear",
+    "mlp_linear_fp8",
     "mlp_linear_int8",
     "mlp_linear_pack",
     "mlp_linear_weight_only",
@@ -51,11 +53,15 @@ __all__ = [
     "norm_ada",
     "norm_group",
     "norm_layer",
+    "norm_layer_add",
     "norm_rms",
     "norm_rms_add",
+    "norm_rms_add_quantize",
+    "norm_rms_quantize",
     "posenc_alibi",
     "posenc_rope",
     "quantize",
+    "rope_append",
     "sampling_mask",
     "sampling_minp",
     "sampling_penalties",
@@ -1569,6 +1575,87 @@ class _AttentionSparseBlock:
 
 attention_sparse_block: _AttentionSparseBlock
 
+class _AttentionSparseTopkPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        indices: Tensor,
+        *,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionSparseTopk:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        indices: Tensor,
+        *,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Sparse attention, in which each query attends to a list of its own keys.
+
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed. Query i attends to the keys
+        j = `indices[i,g,t]` for t in 0 … topk - 1; an index of -1 lists no key, and a key that is listed twice counts twice:
+
+            z      = sm_scale * q[i,h] · k[j,g]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            p[i,j] = exp(c) / Σ_l exp(c of key l)
+            output[i,h] = Σ_j p[i,j] v[j,g]
+            lse[i,h]    = log Σ_j exp(c)
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        The attention of DeepSeek-V3.2 over its latent cache has one key head of 576 features, and its values are the first 512 of them: `v` is a
+        view of `k`.
+
+        Args:
+            q: `[m, heads, head_dim]` `T`. Queries.
+            k: `[n, kv_heads, head_dim]` `T`. Keys.
+            v: `[n, kv_heads, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
+            indices: `[m, kv_heads, topk]` int32. The keys of each query and key head; -1 for none.
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned (default `false`).
+
+        Returns:
+            output: `[m, heads, head_dim_v]` `T`. Attended values.
+            lse: `[m, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((16, 32, 128), dtype=torch.bfloat16)
+            k = torch.randn((8192, 8, 128), dtype=torch.bfloat16)
+            v = torch.randn((8192, 8, 128), dtype=torch.bfloat16)
+            indices = torch.randint(8192, (16, 8, 512), dtype=torch.int32)
+            output = lz.ops.attention_sparse_topk(q, k, v, indices)
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        indices: Tensor,
+        *,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionSparseTopkPlan: ...
+
+attention_sparse_topk: _AttentionSparseTopk
+
 class _AttentionSparseVariableBlockPlan(PlanHandle):
     def run(
         self,
@@ -2822,6 +2909,91 @@ class _MlpLinear:
 
 mlp_linear: _MlpLinear
 
+class _MlpLinearFp8Plan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None = None,
+        *,
+        x_granularity: Literal["tensor", "row", "block"] | None = None,
+        weight_granularity: Literal["tensor", "row", "block"] | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MlpLinearFp8:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None = None,
+        *,
+        x_granularity: Literal["tensor", "row", "block"] | None = None,
+        weight_granularity: Literal["tensor", "row", "block"] | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""A linear layer of FP8 rows with FP8 weights, scales of both, an optional bias and activation.
+
+        For row r and output feature o, with X and S the scales of the elements:
+
+            output[r,o] = act(Σ_i x[r,i] * X[r,i] * weight[o,i] * S[o,i] + bias[o])
+
+        in exact arithmetic, rounded to the output's dtype once at the end. `bias` is 0 if not given; an empty sum is 0. The activations are those
+        of `mlp.linear`. A scale is a factor: `quantize` and `norm.rms.quantize` return such scales.
+
+        **Scales of x.** With `tensor`, all rows share a scale; with `row`, each row has one; with `block`, each run of 128 adjacent inputs of a
+        row, the last one possibly shorter.
+
+        **Scales of the weight.** With `tensor`, one for all; with `row`, one per output feature; with `block`, one per block of
+        128 output features and 128 inputs, as in DeepSeek-V3; blocks at the end may be smaller.
+
+        Args:
+            x: `[rows..., in_features]` float8_e4m3fn. The quantized input rows.
+            weight: `[out_features, in_features]` float8_e4m3fn. The quantized weights, one row per output feature.
+            x_scale: tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(in_features, 128)]` float32. Scales of x.
+            weight_scale: tensor: `[]`; row: `[out_features]`; block: `[ceil_div(out_features, 128), ceil_div(in_features, 128)]` float32. Scales of the weight.
+            bias: `[out_features]` f32: float32; f16: float16; bf16: bfloat16. Addend of each output feature; absent means 0.
+            x_granularity: Which elements of x share a scale (default `row`).
+            weight_granularity: Which weights share a scale (default `row`).
+            activation: Applied to each output before it is rounded (default `none`).
+            output_dtype: The dtype of the output (default `bf16`).
+
+        Returns:
+            output: `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16. The output rows.
+
+        Example:
+            x = torch.empty((128, 7168), dtype=torch.float8_e4m3fn)
+            weight = torch.empty((1536, 7168), dtype=torch.float8_e4m3fn)
+            x_scale = torch.randn((128, 56), dtype=torch.float32)
+            weight_scale = torch.randn((12, 56), dtype=torch.float32)
+            output = lz.ops.mlp_linear_fp8(x, weight, x_scale, weight_scale, x_granularity="block", weight_granularity="block")
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None = None,
+        *,
+        x_granularity: Literal["tensor", "row", "block"] | None = None,
+        weight_granularity: Literal["tensor", "row", "block"] | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MlpLinearFp8Plan: ...
+
+mlp_linear_fp8: _MlpLinearFp8
+
 class _MlpLinearInt8Plan(PlanHandle):
     def run(
         self,
@@ -3435,6 +3607,73 @@ class _NormLayer:
 
 norm_layer: _NormLayer
 
+class _NormLayerAddPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _NormLayerAdd:
+    def __call__(
+        self,
+        x: _T,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Adds to the residual stream in place and applies layer normalization to the sum.
+
+        For each row r, with round_T the rounding to nearest even in the dtype T:
+
+            residual[r,i] ← round_T(x[r,i] + residual[r,i])
+            mean[r]     = (1 / hidden) Σ_i residual[r,i]
+            var[r]      = (1 / hidden) Σ_i (residual[r,i] - mean[r])²
+            inv_std[r]  = 1 / sqrt(var[r] + eps)
+            output[r,i] = (residual[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]
+
+        The rounded sum is normalized, so the operation equals an addition followed by `norm.layer`. `weight` is 1 and `bias` is 0 if not
+        given. The variance is biased: it divides by `hidden`, not by `hidden - 1`.
+
+        Args:
+            x: `[rows..., hidden]` `T`. The output of the previous layer, added to the residual stream.
+            residual: `[rows..., hidden]` `T`. The residual stream; overwritten with the rounded sum.
+            weight: `[hidden]` `W`. Factor of each feature; absent means 1.
+            bias: `[hidden]` `W`. Addend of each feature of the result; absent means 0.
+            eps: Added to the variance before the root (default `1e-5`).
+
+        Returns:
+            output: `[rows..., hidden]` `T`. The normalized sum.
+
+        Example:
+            x = torch.randn((8, 1600), dtype=torch.float16)
+            residual = torch.randn((8, 1600), dtype=torch.float16)
+            weight = torch.randn((1600,), dtype=torch.float16)
+            bias = torch.randn((1600,), dtype=torch.float16)
+            output = lz.ops.norm_layer_add(x, residual, weight, bias)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormLayerAddPlan: ...
+
+norm_layer_add: _NormLayerAdd
+
 class _NormRmsPlan(PlanHandle):
     def run(
         self,
@@ -3557,6 +3796,192 @@ class _NormRmsAdd:
     ) -> _NormRmsAddPlan: ...
 
 norm_rms_add: _NormRmsAdd
+
+class _NormRmsAddQuantizePlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "fp8_e4m3", "fp8_e5m2"],
+        granularity: Literal["tensor", "row", "block"] | None = None,
+        block_size: int | None = None,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _NormRmsAddQuantize:
+    def __call__(
+        self,
+        x: _T,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "fp8_e4m3", "fp8_e5m2"],
+        granularity: Literal["tensor", "row", "block"] | None = None,
+        block_size: int | None = None,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Adds to the residual stream in place, normalizes the sum by its root mean square, and quantizes it.
+
+        For each row r, with round_T the rounding to nearest even in the dtype T:
+
+            residual[r,i] ← round_T(x[r,i] + residual[r,i])
+            ms[r]  = (1 / hidden) Σ_i residual[r,i]²
+            y[r,i] = round_T(residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset))
+
+        and y is quantized as by `quantize`, so the operation equals `norm.rms.add` followed by `quantize`. Without `weight`, the last factor
+        is 1 for any `weight_offset`.
+
+        **Groups.** The elements that share a scale form a group: with `row`, a row; with `block`, each run of block_size adjacent
+        elements of a row, the last one possibly shorter; with `tensor`, all of y, whose scale must be given. With `s[e]` the scale of the group
+        of element e, each operation rounded to f32:
+
+            q[e] = saturate(round_half_even(y[e] / s[e]))     int8, to -128 … 127; a NaN quotient counts as 0
+            q[e] = the nearest value of the format to y[e] / s[e], ties to the even mantissa, saturated to the largest finite
+                   value: 448 (e4m3), 57344 (e5m2); NaN stays NaN
+
+        If `scale` is not given, it is computed and returned as `scale_out`. With A the largest absolute value of the group (NaN if one of its
+        elements is NaN):
+
+            int8: A / 127          fp8_e4m3: A / 448          fp8_e5m2: A / 57344
+
+        A = 0 gives 1. A positive A whose scale rounds to 0 gives the smallest positive f32. A = NaN gives NaN.
+
+        Args:
+            x: `[rows..., hidden]` `T`. The output of the previous layer, added to the residual stream.
+            residual: `[rows..., hidden]` `T`. The residual stream; overwritten with the rounded sum.
+            weight: `[hidden]` `W`. Factor of each feature; absent means 1.
+            scale: tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(hidden, block_size)]` float32. Scale of each group; if absent, scales are computed.
+            format: The format of the result (required).
+            granularity: Which elements share a scale (default `row`).
+            block_size: Elements per block, with granularity block (default `128`).
+            eps: Added to the mean square before the root (default `1e-6`).
+            weight_offset: Added to the weight; 1 for Gemma (default `0`).
+
+        Returns:
+            quantized: `[rows..., hidden]` int8: int8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2. The codes of the normalized rows.
+            scale_out: tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(hidden, block_size)]` float32. The computed scale of each group. Only where `not given(scale)`.
+
+        Example:
+            x = torch.randn((64, 4096), dtype=torch.bfloat16)
+            residual = torch.randn((64, 4096), dtype=torch.bfloat16)
+            weight = torch.randn((4096,), dtype=torch.bfloat16)
+            quantized, scale_out = lz.ops.norm_rms_add_quantize(x, residual, weight, format="fp8_e4m3", eps=1e-5)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "fp8_e4m3", "fp8_e5m2"],
+        granularity: Literal["tensor", "row", "block"] | None = None,
+        block_size: int | None = None,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormRmsAddQuantizePlan: ...
+
+norm_rms_add_quantize: _NormRmsAddQuantize
+
+class _NormRmsQuantizePlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "fp8_e4m3", "fp8_e5m2"],
+        granularity: Literal["tensor", "row", "block"] | None = None,
+        block_size: int | None = None,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _NormRmsQuantize:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "fp8_e4m3", "fp8_e5m2"],
+        granularity: Literal["tensor", "row", "block"] | None = None,
+        block_size: int | None = None,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Root-mean-square normalization over the last dimension, quantized.
+
+        For each row r, with round_T the rounding to nearest even in the dtype T:
+
+            ms[r]  = (1 / hidden) Σ_i x[r,i]²
+            y[r,i] = round_T(x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset))
+
+        and y is quantized as by `quantize`, so the operation equals `norm.rms` followed by `quantize`. Without `weight`, the last factor
+        is 1 for any `weight_offset`.
+
+        **Groups.** The elements that share a scale form a group: with `row`, a row; with `block`, each run of block_size adjacent
+        elements of a row, the last one possibly shorter; with `tensor`, all of y, whose scale must be given. With `s[e]` the scale of the group
+        of element e, each operation rounded to f32:
+
+            q[e] = saturate(round_half_even(y[e] / s[e]))     int8, to -128 … 127; a NaN quotient counts as 0
+            q[e] = the nearest value of the format to y[e] / s[e], ties to the even mantissa, saturated to the largest finite
+                   value: 448 (e4m3), 57344 (e5m2); NaN stays NaN
+
+        If `scale` is not given, it is computed and returned as `scale_out`. With A the largest absolute value of the group (NaN if one of its
+        elements is NaN):
+
+            int8: A / 127          fp8_e4m3: A / 448          fp8_e5m2: A / 57344
+
+        A = 0 gives 1. A positive A whose scale rounds to 0 gives the smallest positive f32. A = NaN gives NaN.
+
+        Args:
+            x: `[rows..., hidden]` `T`. The rows to normalize.
+            weight: `[hidden]` `W`. Factor of each feature; absent means 1.
+            scale: tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(hidden, block_size)]` float32. Scale of each group; if absent, scales are computed.
+            format: The format of the result (required).
+            granularity: Which elements share a scale (default `row`).
+            block_size: Elements per block, with granularity block (default `128`).
+            eps: Added to the mean square before the root (default `1e-6`).
+            weight_offset: Added to the weight; 1 for Gemma (default `0`).
+
+        Returns:
+            quantized: `[rows..., hidden]` int8: int8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2. The codes of the normalized rows.
+            scale_out: tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(hidden, block_size)]` float32. The computed scale of each group. Only where `not given(scale)`.
+
+        Example:
+            x = torch.randn((64, 4096), dtype=torch.bfloat16)
+            weight = torch.randn((4096,), dtype=torch.bfloat16)
+            quantized, scale_out = lz.ops.norm_rms_quantize(x, weight, format="fp8_e4m3", eps=1e-5)
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "fp8_e4m3", "fp8_e5m2"],
+        granularity: Literal["tensor", "row", "block"] | None = None,
+        block_size: int | None = None,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormRmsQuantizePlan: ...
+
+norm_rms_quantize: _NormRmsQuantize
 
 class _PosencAlibiPlan(PlanHandle):
     def run(
@@ -3771,6 +4196,107 @@ class _Quantize:
     ) -> _QuantizePlan: ...
 
 quantize: _Quantize
+
+class _RopeAppendPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
+        *,
+        interleaved: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _RopeAppend:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
+        *,
+        interleaved: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Rotates queries and keys by their positions, and writes keys and values into a paged cache, in place.
+
+        For each token t, the queries and keys are rotated as by `posenc.rope`, with H = half_rotary, p = `positions[t]`, c = `cos[p,f]` and
+        g = `sin[p,f]`, for each pair (a, a') of features and its frequency f in 0 … H - 1:
+
+            y[a]  = round_T(x[a]  * c - x[a'] * g)
+            y[a'] = round_T(x[a'] * c + x[a]  * g)
+
+        `interleaved = false` pairs feature f with f + H, `interleaved = true` pairs 2f with 2f + 1; features from 2H on are copied. The
+        rotated queries are the output. The rotated keys and the values are written as by `kv.append`: for each token in order, unless
+        `slots[t]` is -1, with page = `slots[t] // page_size` and slot = `slots[t] % page_size`:
+
+            k_cache[page, slot, h, d] ← round(rotated k[t, h, d])
+            v_cache[page, slot, h, d] ← round(v[t, h, d])
+
+        round is to the nearest value of the caches' dtype, ties to even; the eight-bit formats saturate. If two tokens have the same slot, the
+        later one is stored. The rest of the caches is unchanged. Queries of skipped tokens are rotated, too.
+
+        Args:
+            q: `[tokens, heads, head_dim]` `T`. Queries of the new tokens.
+            k: `[tokens, kv_heads, head_dim]` `T`. Keys of the new tokens.
+            v: `[tokens, kv_heads, head_dim]` `T`. Values of the new tokens.
+            cos: `[max_positions, half_rotary]` `A`. Cosine by position and frequency.
+            sin: `[max_positions, half_rotary]` `A`. Sine by position and frequency.
+            positions: `[tokens]` `P`. Position of each token.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys, by page and slot.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values, by page and slot.
+            slots: `[tokens]` int64. Target of each token: page * page_size + slot in the page; -1 skips the token.
+            interleaved: Whether adjacent features form pairs, instead of features from the two halves (default `false`).
+            layout: Order of the dimensions of the caches (default `NHD`).
+
+        Returns:
+            output: `[tokens, heads, head_dim]` `T`. The rotated queries.
+
+        Example:
+            q = torch.randn((64, 8, 128), dtype=torch.bfloat16)
+            k = torch.randn((64, 1, 128), dtype=torch.bfloat16)
+            v = torch.randn((64, 1, 128), dtype=torch.bfloat16)
+            cos = torch.randn((8192, 64), dtype=torch.float32)
+            sin = torch.randn((8192, 64), dtype=torch.float32)
+            positions = torch.randint(8192, (64,), dtype=torch.int32)
+            k_cache = torch.randn((2048, 1, 64, 128), dtype=torch.bfloat16)
+            v_cache = torch.randn((2048, 1, 64, 128), dtype=torch.bfloat16)
+            slots = torch.arange(64, dtype=torch.int64)
+            output = lz.ops.rope_append(q, k, v, cos, sin, positions, k_cache, v_cache, slots, layout="HND")
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
+        *,
+        interleaved: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _RopeAppendPlan: ...
+
+rope_append: _RopeAppend
 
 class _SamplingMaskPlan(PlanHandle):
     def run(

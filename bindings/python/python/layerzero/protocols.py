@@ -337,6 +337,23 @@ class AttentionSparseBlock(Protocol):
     ) -> Any: ...
 
 
+class AttentionSparseTopk(Protocol):
+    r"""A kernel of `attention.sparse.topk`: Sparse attention, in which each query attends to a list of its own keys. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        indices: Any,
+        /,
+        *,
+        soft_cap: float,
+        sm_scale: float,
+        return_lse: bool,
+    ) -> Any: ...
+
+
 class AttentionSparseVariableBlock(Protocol):
     r"""A kernel of `attention.sparse.variable_block`: Block-sparse attention with blocks of different sizes and a block mask for each key head. A kernel may take `out=None` as well."""
 
@@ -613,6 +630,25 @@ class MlpLinear(Protocol):
     ) -> Any: ...
 
 
+class MlpLinearFp8(Protocol):
+    r"""A kernel of `mlp.linear.fp8`: A linear layer of FP8 rows with FP8 weights, scales of both, an optional bias and activation. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        x_scale: Any,
+        weight_scale: Any,
+        bias: Any,
+        /,
+        *,
+        x_granularity: Literal["tensor", "row", "block"],
+        weight_granularity: Literal["tensor", "row", "block"],
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+        output_dtype: Literal["f32", "f16", "bf16"],
+    ) -> Any: ...
+
+
 class MlpLinearInt8(Protocol):
     r"""A kernel of `mlp.linear.int8`: A linear layer of int8 rows with int8 weights, an optional bias and activation. A kernel may take `out=None` as well."""
 
@@ -750,6 +786,21 @@ class NormLayer(Protocol):
     ) -> Any: ...
 
 
+class NormLayerAdd(Protocol):
+    r"""A kernel of `norm.layer.add`: Adds to the residual stream in place and applies layer normalization to the sum. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        residual: Any,
+        weight: Any,
+        bias: Any,
+        /,
+        *,
+        eps: float,
+    ) -> Any: ...
+
+
 class NormRms(Protocol):
     r"""A kernel of `norm.rms`: Root-mean-square normalization over the last dimension. A kernel may take `out=None` as well."""
 
@@ -774,6 +825,43 @@ class NormRmsAdd(Protocol):
         weight: Any,
         /,
         *,
+        eps: float,
+        weight_offset: float,
+    ) -> Any: ...
+
+
+class NormRmsAddQuantize(Protocol):
+    r"""A kernel of `norm.rms.add.quantize`: Adds to the residual stream in place, normalizes the sum by its root mean square, and quantizes it. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        residual: Any,
+        weight: Any,
+        scale: Any,
+        /,
+        *,
+        format: Literal["int8", "fp8_e4m3", "fp8_e5m2"],
+        granularity: Literal["tensor", "row", "block"],
+        block_size: int,
+        eps: float,
+        weight_offset: float,
+    ) -> Any: ...
+
+
+class NormRmsQuantize(Protocol):
+    r"""A kernel of `norm.rms.quantize`: Root-mean-square normalization over the last dimension, quantized. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        scale: Any,
+        /,
+        *,
+        format: Literal["int8", "fp8_e4m3", "fp8_e5m2"],
+        granularity: Literal["tensor", "row", "block"],
+        block_size: int,
         eps: float,
         weight_offset: float,
     ) -> Any: ...
@@ -822,6 +910,27 @@ class Quantize(Protocol):
         format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
         granularity: Literal["tensor", "channel", "head", "block"],
         block_size: int,
+    ) -> Any: ...
+
+
+class RopeAppend(Protocol):
+    r"""A kernel of `rope.append`: Rotates queries and keys by their positions, and writes keys and values into a paged cache, in place. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        cos: Any,
+        sin: Any,
+        positions: Any,
+        k_cache: Any,
+        v_cache: Any,
+        slots: Any,
+        /,
+        *,
+        interleaved: bool,
+        layout: Literal["NHD", "HND"],
     ) -> Any: ...
 
 

@@ -21,6 +21,7 @@ mod attention_mla_decode;
 mod attention_mla_decode_paged;
 mod attention_mla_prefill;
 mod attention_sparse_block;
+mod attention_sparse_topk;
 mod attention_sparse_variable_block;
 mod attention_standard_decode;
 mod attention_standard_decode_paged;
@@ -37,6 +38,7 @@ mod kv_compact;
 mod logits_logprobs;
 mod mlp_fused;
 mod mlp_linear;
+mod mlp_linear_fp8;
 mod mlp_linear_int8;
 mod mlp_linear_pack;
 mod mlp_linear_weight_only;
@@ -45,11 +47,15 @@ mod moe_route;
 mod norm_ada;
 mod norm_group;
 mod norm_layer;
+mod norm_layer_add;
 mod norm_rms;
 mod norm_rms_add;
+mod norm_rms_add_quantize;
+mod norm_rms_quantize;
 mod posenc_alibi;
 mod posenc_rope;
 mod quantize;
+mod rope_append;
 mod sampling_mask;
 mod sampling_minp;
 mod sampling_penalties;
@@ -81,6 +87,7 @@ pub static ENTRIES: &[&Entry] = &[
     &attention_mla_decode_paged::ENTRY,
     &attention_mla_prefill::ENTRY,
     &attention_sparse_block::ENTRY,
+    &attention_sparse_topk::ENTRY,
     &attention_sparse_variable_block::ENTRY,
     &attention_standard_decode::ENTRY,
     &attention_standard_decode_paged::ENTRY,
@@ -97,6 +104,7 @@ pub static ENTRIES: &[&Entry] = &[
     &logits_logprobs::ENTRY,
     &mlp_fused::ENTRY,
     &mlp_linear::ENTRY,
+    &mlp_linear_fp8::ENTRY,
     &mlp_linear_int8::ENTRY,
     &mlp_linear_pack::ENTRY,
     &mlp_linear_weight_only::ENTRY,
@@ -105,11 +113,15 @@ pub static ENTRIES: &[&Entry] = &[
     &norm_ada::ENTRY,
     &norm_group::ENTRY,
     &norm_layer::ENTRY,
+    &norm_layer_add::ENTRY,
     &norm_rms::ENTRY,
     &norm_rms_add::ENTRY,
+    &norm_rms_add_quantize::ENTRY,
+    &norm_rms_quantize::ENTRY,
     &posenc_alibi::ENTRY,
     &posenc_rope::ENTRY,
     &quantize::ENTRY,
+    &rope_append::ENTRY,
     &sampling_mask::ENTRY,
     &sampling_minp::ENTRY,
     &sampling_penalties::ENTRY,

@@ -1,6 +1,7 @@
 """Compares every GPU kernel of the backends with the host reference, and writes the results as JSON.
 
-CI has no such device: what a run on one found is checked in beside this file, and `lz.doctor()` says *verified* because of it.
+CI has no such device: what a run on one found is checked in under `results/h200`. The run also writes `verified.json`, with a digest of the
+adapters of each backend whose kernels all ran without a difference; checked in next to the adapters, it makes `lz.doctor()` say *verified*.
 
     python conform.py --output FOLDER [--backends torch triton ...] [--seeds 12] [--seconds 200]
 """
@@ -24,6 +25,7 @@ from reference_checks import differences  # noqa: E402
 
 import layerzero as lz  # noqa: E402
 from layerzero import _native, backends  # noqa: E402
+from layerzero.backends import _verified  # noqa: E402
 
 #: Relative and absolute tolerance, as in the schemas.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
@@ -269,6 +271,7 @@ def main():
         time.sleep(0.05)
     versions = {backend.name: backends._version(backend.distribution) for backend in backends.BACKENDS}
     device, bad = torch.cuda.get_device_name(), len(problems)
+    verified = _verified.recorded()
     for problem in problems:
         print("PROBLEM", problem, flush=True)
     for name, found in lines.items():
@@ -278,7 +281,7 @@ def main():
         kernels = sorted({line["kernel"] for line in found if "off" in line})
         record = {
             "backend": name, "version": versions.get(name), "torch": torch.__version__, "device": device,
-            "date": time.strftime("%Y-%m-%d"), "ran": ran, "bad": len(wrong), "kernels": kernels, "runs": found,
+            "date": time.strftime("%Y-%m-%d"), "digest": _verified.digest(name), "ran": ran, "bad": len(wrong), "kernels": kernels, "runs": found,
         }  # fmt: skip
         text = json.dumps(record, separators=(",", ":")).replace('},{"kernel', '},\n{"kernel')
         Path(options.output, f"{name}-{versions.get(name) or 'none'}-{device.split()[-1].lower()}.json").write_text(text + "\n")
@@ -287,6 +290,11 @@ def main():
         print(f"{name} {versions.get(name)}: {ran} runs of {len(kernels)} kernels, {len(wrong)} bad; never run: {never}", flush=True)
         for line in wrong[:40]:
             print("   ", json.dumps(line)[:420])
+        if not wrong and not never and not problems:
+            about = {"digest": record["digest"], "date": record["date"], "device": device, "library": f"{name} {record['version']}"}
+            verified[name] = {"cuda": {**about, "torch": record["torch"], "kernels": len(kernels)}}
+    text = json.dumps(verified, indent=2, sort_keys=True)
+    Path(options.output, "verified.json").write_text(text + "\n")
     return 1 if bad else 0
 
 

@@ -139,6 +139,20 @@ def _linear(draw, operation, dtype):
         kinds = {"i8": torch.int8, "u8": torch.uint8}
         return {"weight": weights.view(kinds.get(dtype, draw.one(*kinds.values())))}
     bias = draw.normal(outer, dtype=dtype) if draw.one(True, False) else None
+    if operation == "mlp.linear.fp8":
+        # Half of them with the sizes and scales that torch's scaled product takes.
+        inner, outer = draw.one((1, 17), (33, 130), (130, 1), (300, 130), (128, 64), (256, 160), (64, 16), (128, 256))
+        by = draw.one("tensor", "row")
+        x_by, weight_by = draw.one((by, by), (draw.one("tensor", "row", "block"), draw.one("tensor", "row", "block")))
+        blocks = -(-inner // 128)
+        x_scales = {"tensor": (), "row": rows}.get(x_by, (*rows, blocks))
+        weight_scales = {"tensor": (), "row": (outer,)}.get(weight_by, (-(-outer // 128), blocks))
+        return {
+            "x": draw.normal(*rows, inner, dtype="f8_e4m3"), "weight": draw.normal(outer, inner, dtype="f8_e4m3"),
+            "x_scale": draw.normal(*x_scales).abs(), "weight_scale": draw.normal(*weight_scales).abs() / 10,
+            "bias": draw.one(draw.normal(outer, dtype=dtype), None), "x_granularity": x_by, "weight_granularity": weight_by,
+            "activation": activation, "output_dtype": dtype,
+        }  # fmt: skip
     if operation == "mlp.linear.int8":
         groups = draw.one("row", "tensor")
         shape = rows if groups == "row" else ()
@@ -286,12 +300,30 @@ def _state_space(draw, operation, dtype):
     return {**call, "initial_state": draw.one(state, None), "return_state": draw.one(True, False)}
 
 
+def _quantized_norm(draw, operation, dtype):
+    rows, hidden, wide = draw.one((3,), (2, 2), (0,), ()), draw.one(1, 8, 33, 130), draw.one(*FLOATS)
+    granularity, block_size = draw.one("tensor", "row", "block"), draw.one(7, 32, 128, 2**31 - 1)
+    call = {"format": draw.one("int8", "fp8_e4m3", "fp8_e5m2"), "granularity": granularity, "block_size": block_size}
+    shape = {"tensor": (), "row": rows}.get(granularity, (*rows, -(-hidden // min(block_size, hidden))))
+    if granularity == "tensor" or draw.one(True, False):
+        call["scale"] = draw.normal(*shape).abs() / 50 + 0.01
+    x = odd(draw, draw.normal(*rows, hidden, dtype=dtype) * draw.one(1, 1e-3, 100), 0.0, INF, NAN)
+    if operation == "norm.rms.add.quantize":
+        call["residual"] = draw.normal(*rows, hidden, dtype=dtype)
+    return {"x": x, **call, "weight": draw.one(draw.normal(hidden, dtype=wide), None), "weight_offset": draw.one(0.0, 1.0)}
+
+
 def _norm(draw, operation, dtype):
     batch, length, wide = draw.number(0, 3), draw.one(1, 3, 40), draw.one(*FLOATS)
     if operation == "norm.ada":
         hidden = draw.one(1, 8, 33)
         x = odd(draw, draw.normal(batch, length, hidden, dtype=dtype), INF, NAN)
         return {"x": x, "scale": draw.normal(batch, hidden, dtype=wide), "shift": draw.normal(batch, hidden, dtype=wide)}
+    if operation == "norm.layer.add":
+        hidden = draw.one(1, 8, 33)
+        x = odd(draw, draw.normal(batch, length, hidden, dtype=dtype), INF, NAN)
+        affine = {name: draw.one(draw.normal(hidden, dtype=wide), None) for name in ("weight", "bias")}
+        return {"x": x, "residual": draw.normal(batch, length, hidden, dtype=dtype), **affine}
     groups = draw.one(1, 2, 3)
     channels = groups * draw.one(1, 4)
     affine = {name: draw.one(draw.normal(channels, dtype=wide), None) for name in ("weight", "bias")}
@@ -316,6 +348,31 @@ def _cache(draw, operation, dtype):
     }  # fmt: skip
 
 
+def _sparse_topk(draw, dtype):
+    queries, kv_heads, keys, head_dim, features, count = draw.number(0, 5), draw.one(1, 2), draw.number(0, 9), draw.one(1, 4, 16), draw.one(1, 3, 16), draw.one(0, 1, 5, 12)
+    heads = kv_heads * draw.one(1, 2, 3)
+    return {
+        "q": draw.normal(queries, heads, head_dim, dtype=dtype), "k": odd(draw, draw.normal(keys, kv_heads, head_dim, dtype=dtype), INF, NAN),
+        "v": odd(draw, draw.normal(keys, kv_heads, features, dtype=dtype), INF, -INF, NAN),
+        "indices": torch.randint(-1, keys, (queries, kv_heads, count), generator=draw.generator, dtype=torch.int32),
+        "soft_cap": draw.one(0.0, 3.0), "return_lse": draw.one(True, False),
+    }  # fmt: skip
+
+
+def _rope_append(draw, dtype):
+    tokens, heads, kv_heads, features, page_size, pages = draw.number(0, 7), draw.one(1, 4), draw.one(1, 2), draw.one(4, 9), draw.one(1, 4), draw.number(1, 5)
+    cache, layout, half, wide = draw.one(*FLOATS, "f8_e4m3", "f8_e5m2"), draw.one("NHD", "HND"), draw.one(1, 2), draw.one(*FLOATS)
+    shape = (pages, page_size, kv_heads, features) if layout == "NHD" else (pages, kv_heads, page_size, features)
+    integers = {"generator": draw.generator, "dtype": torch.int64}
+    return {
+        "q": draw.normal(tokens, heads, features, dtype=dtype), "k": draw.normal(tokens, kv_heads, features, dtype=dtype),
+        "v": odd(draw, draw.normal(tokens, kv_heads, features, dtype=dtype), INF, NAN), "cos": draw.normal(11, half, dtype=wide),
+        "sin": draw.normal(11, half, dtype=wide), "positions": torch.randint(0, 11, (tokens,), **integers).to(DTYPES[draw.one("i32", "i64")]),
+        "k_cache": draw.normal(*shape, dtype=cache), "v_cache": draw.normal(*shape, dtype=cache),
+        "slots": torch.randint(-1, pages * page_size, (tokens,), **integers), "interleaved": draw.one(True, False), "layout": layout,
+    }  # fmt: skip
+
+
 def _elementwise(draw, operation, dtype):
     call = small(operation, dtype, draw.number(0, 10**6))
     if "x" in call:
@@ -334,7 +391,7 @@ def wide(operation, dtype, seed):
         call = _linear_attention(draw, operation, dtype)
     elif operation.startswith("ssm."):
         call = _state_space(draw, operation, dtype)
-    elif operation in ("norm.group", "norm.ada"):
+    elif operation in ("norm.group", "norm.ada", "norm.layer.add"):
         call = _norm(draw, operation, dtype)
     elif operation.startswith("conv."):
         call = _convolution(draw, operation, dtype)
@@ -342,7 +399,9 @@ def wide(operation, dtype, seed):
         call = _attention(draw, operation, dtype)
     elif operation in ("quantize", "dequantize"):
         call = _quantization(draw, operation, dtype)
-    elif operation in ("mlp.linear.int8", "mlp.linear.weight_only", "mlp.linear.pack"):
+    elif operation in ("norm.rms.quantize", "norm.rms.add.quantize"):
+        call = _quantized_norm(draw, operation, dtype)
+    elif operation in ("mlp.linear.fp8", "mlp.linear.int8", "mlp.linear.weight_only", "mlp.linear.pack"):
         call = _linear(draw, operation, dtype)
     elif operation.startswith("moe."):
         call = _experts(draw, operation, dtype)
@@ -350,6 +409,10 @@ def wide(operation, dtype, seed):
         call = _logprobs(draw, dtype)
     elif operation.startswith("sampling."):
         call = _sampling(draw, operation, dtype)
+    elif operation == "attention.sparse.topk":
+        call = _sparse_topk(draw, dtype)
+    elif operation == "rope.append":
+        call = _rope_append(draw, dtype)
     elif operation.startswith("kv."):
         call = _cache(draw, operation, dtype)
     elif operation.startswith("activation."):

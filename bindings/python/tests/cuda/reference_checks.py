@@ -3,10 +3,18 @@
 import torch
 
 #: Relative and absolute tolerance by operation and output dtype, where it is not the default.
+_QUANTIZED_NORM = {
+    torch.int8: (0.0, 2.0), torch.float8_e4m3fn: (0.126, 2e-3), torch.float8_e5m2: (0.251, 2e-5), torch.float32: (1e-2, 1e-6),
+    torch.float16: (1e-3, 1e-3), torch.bfloat16: (1e-2, 1e-2),
+}  # fmt: skip
 _USUAL = {torch.float32: (1e-5, 1e-5), torch.float16: (1e-3, 1e-3), torch.bfloat16: (1e-2, 1e-2)}
 _TOLERANCE = {
     "mlp.linear": {torch.float32: (1e-4, 1e-4), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
     "mlp.linear.weight_only": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
+    "mlp.linear.fp8": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
+    "norm.rms.quantize": _QUANTIZED_NORM,
+    "rope.append": {torch.float8_e4m3fn: (0.126, 2e-3), torch.float8_e5m2: (0.251, 2e-5)},
+    "norm.rms.add.quantize": _QUANTIZED_NORM,
     "mlp.linear.int8": {torch.float32: (1e-5, 1e-5), torch.float16: (1e-3, 1e-3), torch.bfloat16: (8e-3, 8e-3)},
     "mlp.fused": {torch.float32: (1e-4, 1e-4), torch.float16: (5e-3, 5e-3), torch.bfloat16: (3e-2, 3e-2)},
     "attention.linear.prefill": {torch.float32: (1e-4, 1e-3), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
@@ -57,16 +65,16 @@ def differences(operation, dtype, found, expected):
         nan = _is_nan(other)
         if not torch.equal(_is_nan(one), nan):
             wrong.append(f"result {number}: NaN elsewhere: {one} instead of {other}")
-        elif operation in _EXACT or not one.is_floating_point():
+        elif operation in _EXACT or (not one.is_floating_point() and one.dtype not in _TOLERANCE.get(operation, {})):
             if not torch.equal(bits(one)[~nan], bits(other)[~nan]):
                 wrong.append(f"result {number}: {bits(one)} instead of {bits(other)}")
         else:
             tolerance = _USUAL | _TOLERANCE.get(operation, {})
             relative, absolute = tolerance[one.dtype]
-            if one.dtype == torch.float32 and dtype != "f32" and number:
+            if one.dtype == torch.float32 and dtype != "f32" and number and "quantize" not in operation and operation != "rope.append":
                 # The lse of half-precision inputs is computed from their products.
                 relative, absolute = tolerance[{"f16": torch.float16, "bf16": torch.bfloat16}[dtype]]
-            left, right = one.detach().cpu().double()[~nan], other.detach().cpu().double()[~nan]
+            left, right = (tensor.detach().cpu().to(torch.float64)[~nan] for tensor in (one, other))
             bad = ~((left == right) | ((left - right).abs() <= absolute + relative * right.abs()))
             if bool(bad.any()):
                 wrong.append(f"result {number}: {left[bad][:4].tolist()} instead of {right[bad][:4].tolist()}")

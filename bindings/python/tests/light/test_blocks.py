@@ -168,3 +168,26 @@ def test_the_number_of_drafted_tokens_depends_on_the_batch():
     assert [lz.speculative_tokens(batch) for batch in (1, 16, 1000)] == [5, 2, 1]
     with settings(speculative_decoding__num_speculative_tokens=8, speculative_decoding__adaptive_speculation=False):
         assert lz.speculative_tokens(1000) == 8
+
+
+FORMATS = {"int8": ("channel", "block"), "int4": ("channel", "block"), "fp8_e4m3": ("channel", "block"), "mxfp4": ("block",), "nvfp4": ("block",)}
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(("format", "granularity"), [(format, one) for format, several in FORMATS.items() for one in several])
+def test_a_norm_fuses_the_quantization_of_its_result(format, granularity, adds):
+    """One native kernel runs both operations, with the codes and scales of the separate calls."""
+    pytest.importorskip("ml_dtypes")
+    generator = np.random.default_rng(1)
+    x, before = (generator.normal(size=(5, 96)).astype(np.float32) for _ in range(2))
+    results = {}
+    for plan_mode in (False, True):
+        residual = before.copy()
+        norm = ("norm.rms.add", {"x": x, "residual": residual}) if adds else ("norm.rms", {"x": x})
+        with settings(plan_mode=plan_mode):
+            ran = lz.run_block([norm, ("quantize", {"format": format, "granularity": granularity})])
+        results[plan_mode] = [np.asarray(one).view(np.uint8) for one in (*ran.outputs, residual)]
+        if plan_mode:
+            assert ran.kernels[0] == ran.kernels[1] and ran.kernels[0].startswith("cpu.norm.rms"), ran.kernels
+    for found, expected in zip(results[True], results[False], strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from samples import samples
 
 import layerzero as lz
 from layerzero import _native, backends
+from layerzero.backends import _verified
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 FOLDER = Path(backends.__file__).parent
@@ -285,12 +287,35 @@ def test_recorded_gpu_runs_are_of_existing_kernels(name):
     assert ran and ran <= set(ids(name))
 
 
-@pytest.mark.parametrize("name", [name for name, backend in OURS.items() if "cuda" in backend.verified])
-def test_verified_backends_have_a_recorded_gpu_run_without_errors(name):
-    record = records()[name]
-    ran = {line["kernel"] for line in record["runs"] if "off" in line}
-    assert record["bad"] == 0 and ran == set(ids(name))
-    assert all(line["off"] <= 1 for line in record["runs"] if "off" in line)
+def test_verified_backends_have_a_recorded_gpu_run_without_errors():
+    for name, platforms in _verified.recorded().items():
+        record = records()[name]
+        assert name in OURS and set(platforms) == {"cuda"}
+        assert record["digest"] == platforms["cuda"]["digest"], f"{name}: verified.json is of another run than {RECORDS}"
+        ran = {line["kernel"] for line in record["runs"] if "off" in line}
+        assert record["bad"] == 0 and (not _verified.verification(name).is_verified or ran == set(ids(name)))
+        assert all(line["off"] <= 1 for line in record["runs"] if "off" in line)
+
+
+def test_changed_adapters_are_unverified(tmp_path):
+    """A record is valid for the code and the descriptor that ran, and for no other."""
+    copy = tmp_path / "backends"
+    shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in OURS:
+        before = _verified.digest(name, folder=copy)
+        assert before == _verified.digest(name), name
+        for path in (copy / f"{name}.cuda.json", *[path for path in (copy / f"{name}.py", copy / name / "__init__.py") if path.is_file()]):
+            content = path.read_text()
+            path.write_text(content + "\n")
+            assert _verified.digest(name, folder=copy) != before, path
+            path.write_text(content)
+        assert _verified.digest(name, folder=copy) == before
+    record = {"digest": _verified.digest("triton"), "date": "2026-01-01", "device": "a GPU", "library": "triton 3.6.0"}
+    assert _verified.verification("triton", records={"triton": {"cuda": record}}).is_verified
+    stale = _verified.verification("triton", records={"triton": {"cuda": {**record, "digest": "0"}}})
+    assert not stale.is_verified and "have changed since the run of 2026-01-01 on a GPU" in stale.reason
+    missing = _verified.verification("triton", records={})
+    assert not missing.is_verified and "no recorded run" in missing.reason
 
 
 def test_priorities_alone_select_well_on_recorded_measurements():

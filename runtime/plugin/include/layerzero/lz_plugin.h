@@ -780,6 +780,36 @@ typedef struct lz_attention_sparse_block_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_sparse_block_kernel;
 
+/* attention.sparse.topk: Sparse attention, in which each query attends to a list of its own keys. */
+
+#define LZ_ATTENTION_SPARSE_TOPK_VERSION 1u
+
+typedef struct lz_attention_sparse_topk_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *q; /* `[m, heads, head_dim]` `T` */
+    const lz_tensor *k; /* `[n, kv_heads, head_dim]` `T` */
+    const lz_tensor *v; /* `[n, kv_heads, head_dim_v]` `T` */
+    const lz_tensor *indices; /* `[m, kv_heads, topk]` int32 */
+    float soft_cap; /* param 0 */
+    float sm_scale; /* param 1 */
+    uint8_t return_lse; /* param 2 */
+} lz_attention_sparse_topk_args;
+
+typedef struct lz_attention_sparse_topk_out {
+    size_t size;
+    lz_tensor *output; /* `[m, heads, head_dim_v]` `T` */
+    lz_tensor *lse; /* `[m, heads]` float32, NULL unless return_lse */
+} lz_attention_sparse_topk_out;
+
+typedef struct lz_attention_sparse_topk_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_attention_sparse_topk_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_attention_sparse_topk_args *args, const lz_attention_sparse_topk_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_attention_sparse_topk_kernel;
+
 /* attention.sparse.variable_block: Block-sparse attention with blocks of different sizes and a block mask for each key head. */
 
 #define LZ_ATTENTION_SPARSE_VARIABLE_BLOCK_VERSION 1u
@@ -1285,6 +1315,45 @@ typedef struct lz_mlp_linear_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_mlp_linear_kernel;
 
+/* mlp.linear.fp8: A linear layer of FP8 rows with FP8 weights, scales of both, an optional bias and activation. */
+
+#define LZ_MLP_LINEAR_FP8_VERSION 1u
+
+enum { LZ_MLP_LINEAR_FP8_X_GRANULARITY_TENSOR = 0, LZ_MLP_LINEAR_FP8_X_GRANULARITY_ROW = 1, LZ_MLP_LINEAR_FP8_X_GRANULARITY_BLOCK = 2 };
+
+enum { LZ_MLP_LINEAR_FP8_WEIGHT_GRANULARITY_TENSOR = 0, LZ_MLP_LINEAR_FP8_WEIGHT_GRANULARITY_ROW = 1, LZ_MLP_LINEAR_FP8_WEIGHT_GRANULARITY_BLOCK = 2 };
+
+enum { LZ_MLP_LINEAR_FP8_ACTIVATION_NONE = 0, LZ_MLP_LINEAR_FP8_ACTIVATION_RELU = 1, LZ_MLP_LINEAR_FP8_ACTIVATION_SILU = 2, LZ_MLP_LINEAR_FP8_ACTIVATION_GELU = 3, LZ_MLP_LINEAR_FP8_ACTIVATION_GELU_TANH = 4 };
+
+enum { LZ_MLP_LINEAR_FP8_OUTPUT_DTYPE_F32 = 0, LZ_MLP_LINEAR_FP8_OUTPUT_DTYPE_F16 = 1, LZ_MLP_LINEAR_FP8_OUTPUT_DTYPE_BF16 = 2 };
+
+typedef struct lz_mlp_linear_fp8_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[rows..., in_features]` float8_e4m3fn */
+    const lz_tensor *weight; /* `[out_features, in_features]` float8_e4m3fn */
+    const lz_tensor *x_scale; /* tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(in_features, 128)]` float32 */
+    const lz_tensor *weight_scale; /* tensor: `[]`; row: `[out_features]`; block: `[ceil_div(out_features, 128), ceil_div(in_features, 128)]` float32 */
+    const lz_tensor *bias; /* `[out_features]` f32: float32; f16: float16; bf16: bfloat16, or NULL */
+    uint32_t x_granularity; /* param 0 */
+    uint32_t weight_granularity; /* param 1 */
+    uint32_t activation; /* param 2 */
+    uint32_t output_dtype; /* param 3 */
+} lz_mlp_linear_fp8_args;
+
+typedef struct lz_mlp_linear_fp8_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16 */
+} lz_mlp_linear_fp8_out;
+
+typedef struct lz_mlp_linear_fp8_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_mlp_linear_fp8_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_mlp_linear_fp8_args *args, const lz_mlp_linear_fp8_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_mlp_linear_fp8_kernel;
+
 /* mlp.linear.int8: A linear layer of int8 rows with int8 weights, an optional bias and activation. */
 
 #define LZ_MLP_LINEAR_INT8_VERSION 1u
@@ -1548,6 +1617,33 @@ typedef struct lz_norm_layer_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_norm_layer_kernel;
 
+/* norm.layer.add: Adds to the residual stream in place and applies layer normalization to the sum. */
+
+#define LZ_NORM_LAYER_ADD_VERSION 1u
+
+typedef struct lz_norm_layer_add_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[rows..., hidden]` `T` */
+    lz_tensor *residual; /* `[rows..., hidden]` `T`, changed in place */
+    const lz_tensor *weight; /* `[hidden]` `W`, or NULL */
+    const lz_tensor *bias; /* `[hidden]` `W`, or NULL */
+    float eps; /* param 0 */
+} lz_norm_layer_add_args;
+
+typedef struct lz_norm_layer_add_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., hidden]` `T` */
+} lz_norm_layer_add_out;
+
+typedef struct lz_norm_layer_add_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_norm_layer_add_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_norm_layer_add_args *args, const lz_norm_layer_add_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_norm_layer_add_kernel;
+
 /* norm.rms: Root-mean-square normalization over the last dimension. */
 
 #define LZ_NORM_RMS_VERSION 1u
@@ -1600,6 +1696,77 @@ typedef struct lz_norm_rms_add_kernel {
     lz_status (*run)(void *context, const lz_norm_rms_add_args *args, const lz_norm_rms_add_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_norm_rms_add_kernel;
+
+/* norm.rms.add.quantize: Adds to the residual stream in place, normalizes the sum by its root mean square, and quantizes it. */
+
+#define LZ_NORM_RMS_ADD_QUANTIZE_VERSION 1u
+
+enum { LZ_NORM_RMS_ADD_QUANTIZE_FORMAT_INT8 = 0, LZ_NORM_RMS_ADD_QUANTIZE_FORMAT_FP8_E4M3 = 1, LZ_NORM_RMS_ADD_QUANTIZE_FORMAT_FP8_E5M2 = 2 };
+
+enum { LZ_NORM_RMS_ADD_QUANTIZE_GRANULARITY_TENSOR = 0, LZ_NORM_RMS_ADD_QUANTIZE_GRANULARITY_ROW = 1, LZ_NORM_RMS_ADD_QUANTIZE_GRANULARITY_BLOCK = 2 };
+
+typedef struct lz_norm_rms_add_quantize_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[rows..., hidden]` `T` */
+    lz_tensor *residual; /* `[rows..., hidden]` `T`, changed in place */
+    const lz_tensor *weight; /* `[hidden]` `W`, or NULL */
+    const lz_tensor *scale; /* tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(hidden, block_size)]` float32, or NULL */
+    uint32_t format; /* param 0 */
+    uint32_t granularity; /* param 1 */
+    int64_t block_size; /* param 2 */
+    float eps; /* param 3 */
+    float weight_offset; /* param 4 */
+} lz_norm_rms_add_quantize_args;
+
+typedef struct lz_norm_rms_add_quantize_out {
+    size_t size;
+    lz_tensor *quantized; /* `[rows..., hidden]` int8: int8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2 */
+    lz_tensor *scale_out; /* tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(hidden, block_size)]` float32, NULL unless not given(scale) */
+} lz_norm_rms_add_quantize_out;
+
+typedef struct lz_norm_rms_add_quantize_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_norm_rms_add_quantize_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_norm_rms_add_quantize_args *args, const lz_norm_rms_add_quantize_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_norm_rms_add_quantize_kernel;
+
+/* norm.rms.quantize: Root-mean-square normalization over the last dimension, quantized. */
+
+#define LZ_NORM_RMS_QUANTIZE_VERSION 1u
+
+enum { LZ_NORM_RMS_QUANTIZE_FORMAT_INT8 = 0, LZ_NORM_RMS_QUANTIZE_FORMAT_FP8_E4M3 = 1, LZ_NORM_RMS_QUANTIZE_FORMAT_FP8_E5M2 = 2 };
+
+enum { LZ_NORM_RMS_QUANTIZE_GRANULARITY_TENSOR = 0, LZ_NORM_RMS_QUANTIZE_GRANULARITY_ROW = 1, LZ_NORM_RMS_QUANTIZE_GRANULARITY_BLOCK = 2 };
+
+typedef struct lz_norm_rms_quantize_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *x; /* `[rows..., hidden]` `T` */
+    const lz_tensor *weight; /* `[hidden]` `W`, or NULL */
+    const lz_tensor *scale; /* tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(hidden, block_size)]` float32, or NULL */
+    uint32_t format; /* param 0 */
+    uint32_t granularity; /* param 1 */
+    int64_t block_size; /* param 2 */
+    float eps; /* param 3 */
+    float weight_offset; /* param 4 */
+} lz_norm_rms_quantize_args;
+
+typedef struct lz_norm_rms_quantize_out {
+    size_t size;
+    lz_tensor *quantized; /* `[rows..., hidden]` int8: int8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2 */
+    lz_tensor *scale_out; /* tensor: `[]`; row: `[rows...]`; block: `[rows..., ceil_div(hidden, block_size)]` float32, NULL unless not given(scale) */
+} lz_norm_rms_quantize_out;
+
+typedef struct lz_norm_rms_quantize_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_norm_rms_quantize_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_norm_rms_quantize_args *args, const lz_norm_rms_quantize_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_norm_rms_quantize_kernel;
 
 /* posenc.alibi: Adds the ALiBi linear position bias to attention scores. */
 
@@ -1689,6 +1856,41 @@ typedef struct lz_quantize_kernel {
     lz_status (*run)(void *context, const lz_quantize_args *args, const lz_quantize_out *out, lz_run *run);
     void (*release)(void *context); /* may be NULL */
 } lz_quantize_kernel;
+
+/* rope.append: Rotates queries and keys by their positions, and writes keys and values into a paged cache, in place. */
+
+#define LZ_ROPE_APPEND_VERSION 1u
+
+enum { LZ_ROPE_APPEND_LAYOUT_NHD = 0, LZ_ROPE_APPEND_LAYOUT_HND = 1 };
+
+typedef struct lz_rope_append_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *q; /* `[tokens, heads, head_dim]` `T` */
+    const lz_tensor *k; /* `[tokens, kv_heads, head_dim]` `T` */
+    const lz_tensor *v; /* `[tokens, kv_heads, head_dim]` `T` */
+    const lz_tensor *cos; /* `[max_positions, half_rotary]` `A` */
+    const lz_tensor *sin; /* `[max_positions, half_rotary]` `A` */
+    const lz_tensor *positions; /* `[tokens]` `P` */
+    lz_tensor *k_cache; /* NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`, changed in place */
+    lz_tensor *v_cache; /* NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`, changed in place */
+    const lz_tensor *slots; /* `[tokens]` int64 */
+    uint8_t interleaved; /* param 0 */
+    uint32_t layout; /* param 1 */
+} lz_rope_append_args;
+
+typedef struct lz_rope_append_out {
+    size_t size;
+    lz_tensor *output; /* `[tokens, heads, head_dim]` `T` */
+} lz_rope_append_out;
+
+typedef struct lz_rope_append_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_rope_append_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_rope_append_args *args, const lz_rope_append_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_rope_append_kernel;
 
 /* sampling.mask: Sets the logits of tokens that a grammar does not allow to -∞. */
 

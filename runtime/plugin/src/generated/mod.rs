@@ -38,6 +38,8 @@ pub mod attention_mla_decode_paged;
 pub mod attention_mla_prefill;
 /// `attention.sparse.block`.
 pub mod attention_sparse_block;
+/// `attention.sparse.topk`.
+pub mod attention_sparse_topk;
 /// `attention.sparse.variable_block`.
 pub mod attention_sparse_variable_block;
 /// `attention.standard.decode`.
@@ -70,6 +72,8 @@ pub mod logits_logprobs;
 pub mod mlp_fused;
 /// `mlp.linear`.
 pub mod mlp_linear;
+/// `mlp.linear.fp8`.
+pub mod mlp_linear_fp8;
 /// `mlp.linear.int8`.
 pub mod mlp_linear_int8;
 /// `mlp.linear.pack`.
@@ -86,16 +90,24 @@ pub mod norm_ada;
 pub mod norm_group;
 /// `norm.layer`.
 pub mod norm_layer;
+/// `norm.layer.add`.
+pub mod norm_layer_add;
 /// `norm.rms`.
 pub mod norm_rms;
 /// `norm.rms.add`.
 pub mod norm_rms_add;
+/// `norm.rms.add.quantize`.
+pub mod norm_rms_add_quantize;
+/// `norm.rms.quantize`.
+pub mod norm_rms_quantize;
 /// `posenc.alibi`.
 pub mod posenc_alibi;
 /// `posenc.rope`.
 pub mod posenc_rope;
 /// `quantize`.
 pub mod quantize;
+/// `rope.append`.
+pub mod rope_append;
 /// `sampling.mask`.
 pub mod sampling_mask;
 /// `sampling.minp`.
@@ -156,6 +168,8 @@ crate::operation::plugin_entries!(
         AttentionMlaPrefillOutputSlots) attention_mla_prefill_kernel;
     "attention.sparse.block" => attention_sparse_block(AttentionSparseBlockArgs,
         AttentionSparseBlockOutputSlots) attention_sparse_block_kernel;
+    "attention.sparse.topk" => attention_sparse_topk(AttentionSparseTopkArgs,
+        AttentionSparseTopkOutputSlots) attention_sparse_topk_kernel;
     "attention.sparse.variable_block" => attention_sparse_variable_block(AttentionSparseVariableBlockArgs,
         AttentionSparseVariableBlockOutputSlots) attention_sparse_variable_block_kernel;
     "attention.standard.decode" => attention_standard_decode(AttentionStandardDecodeArgs,
@@ -182,6 +196,7 @@ crate::operation::plugin_entries!(
         LogitsLogprobsOutputSlots) logits_logprobs_kernel;
     "mlp.fused" => mlp_fused(MlpFusedArgs, MlpFusedOutputSlots) mlp_fused_kernel;
     "mlp.linear" => mlp_linear(MlpLinearArgs, MlpLinearOutputSlots) mlp_linear_kernel;
+    "mlp.linear.fp8" => mlp_linear_fp8(MlpLinearFp8Args, MlpLinearFp8OutputSlots) mlp_linear_fp8_kernel;
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8Args, MlpLinearInt8OutputSlots) mlp_linear_int8_kernel;
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPackArgs, MlpLinearPackOutputSlots) mlp_linear_pack_kernel;
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnlyArgs,
@@ -191,11 +206,17 @@ crate::operation::plugin_entries!(
     "norm.ada" => norm_ada(NormAdaArgs, NormAdaOutputSlots) norm_ada_kernel;
     "norm.group" => norm_group(NormGroupArgs, NormGroupOutputSlots) norm_group_kernel;
     "norm.layer" => norm_layer(NormLayerArgs, NormLayerOutputSlots) norm_layer_kernel;
+    "norm.layer.add" => norm_layer_add(NormLayerAddArgs, NormLayerAddOutputSlots) norm_layer_add_kernel;
     "norm.rms" => norm_rms(NormRmsArgs, NormRmsOutputSlots) norm_rms_kernel;
     "norm.rms.add" => norm_rms_add(NormRmsAddArgs, NormRmsAddOutputSlots) norm_rms_add_kernel;
+    "norm.rms.add.quantize" => norm_rms_add_quantize(NormRmsAddQuantizeArgs,
+        NormRmsAddQuantizeOutputSlots) norm_rms_add_quantize_kernel;
+    "norm.rms.quantize" => norm_rms_quantize(NormRmsQuantizeArgs,
+        NormRmsQuantizeOutputSlots) norm_rms_quantize_kernel;
     "posenc.alibi" => posenc_alibi(PosencAlibiArgs, PosencAlibiOutputSlots) posenc_alibi_kernel;
     "posenc.rope" => posenc_rope(PosencRopeArgs, PosencRopeOutputSlots) posenc_rope_kernel;
     "quantize" => quantize(QuantizeArgs, QuantizeOutputSlots) quantize_kernel;
+    "rope.append" => rope_append(RopeAppendArgs, RopeAppendOutputSlots) rope_append_kernel;
     "sampling.mask" => sampling_mask(SamplingMaskArgs, SamplingMaskOutputSlots) sampling_mask_kernel;
     "sampling.minp" => sampling_minp(SamplingMinpArgs, SamplingMinpOutputSlots) sampling_minp_kernel;
     "sampling.penalties" => sampling_penalties(SamplingPenaltiesArgs,

@@ -19,6 +19,9 @@ const ERROR_CAPACITY: usize = 512;
 /// Maximum number of kernels of a plugin; a larger count is an uninitialized field.
 const MAX_KERNELS: usize = 4096;
 
+/// Maximum bytes of a kernel record; a larger one is an uninitialized field.
+const MAX_RECORD_BYTES: usize = 4096;
+
 /// `lz_host`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -217,78 +220,94 @@ impl Plugin {
         engine: &Engine,
         path: &Path,
     ) -> Result<(Descriptor, Vec<KernelEntry>), Error> {
-        let refuse = |reason: Reason| refusal(path, reason);
-        // SAFETY: forwarded to the caller.
-        let json = unsafe { self.descriptor() }
-            .ok_or_else(|| refuse(invalid("`lz_plugin.descriptor` is null or not UTF-8")))?;
-        let registry = engine.registry();
-        let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
-        let descriptor = descriptor::read(&path.display().to_string(), json, &catalogue)?;
-        if self.record.kernel_count > MAX_KERNELS
-            || (self.record.kernels.is_null() && self.record.kernel_count > 0)
-        {
-            return Err(refuse(invalid(&format!(
-                "`lz_plugin.kernels` is null or `kernel_count` ({}) exceeds the limit of {MAX_KERNELS}",
-                self.record.kernel_count
-            ))));
-        }
-        let mut entries: Vec<KernelEntry> = Vec::new();
-        for at in 0..self.record.kernel_count {
-            // SAFETY: by contract, there are `kernel_count` records, each of the size in its first field.
-            let entry = unsafe { self.kernel(&descriptor, &registry, at) }.map_err(refuse)?;
-            entries.push(entry);
-        }
-        let provided = |id: &str, operation: &str| {
-            entries.iter().any(|entry| entry.spec.id == id && entry.spec.operation == operation)
-        };
-        if let Some(spec) = descriptor.kernels.iter().find(|spec| !provided(&spec.id, &spec.operation)) {
-            let message = format!(
-                "kernel {} of {} is in the descriptor but not in `lz_plugin.kernels`",
-                spec.id, spec.operation
-            );
-            return Err(refuse(Reason::new(ReasonCode::PluginSymbolMissing).message(message)));
-        }
-        Ok((descriptor, entries))
-    }
-
-    unsafe fn kernel(
-        self: &Arc<Plugin>,
-        descriptor: &Descriptor,
-        registry: &lz_engine::registry::Registry,
-        at: usize,
-    ) -> Result<KernelEntry, Reason> {
-        // The stride is the record size in the plugin's version of the header, from the first record.
-        // SAFETY: by contract, there is a first record that begins with its size.
-        let stride = unsafe { self.record.kernels.cast::<usize>().read() };
-        if stride < std::mem::offset_of!(KernelRecord, vtable) + size_of::<usize>() {
-            return Err(invalid(&format!("`lz_kernel.size` is {stride}, too small for an `lz_kernel`")));
-        }
-        // SAFETY: by contract, there are `kernel_count` records of that size.
-        let record = unsafe { abi::read(self.record.kernels.byte_add(stride * at)) }?;
-        // SAFETY: by contract, null-terminated strings.
-        let (id, operation) = unsafe { (text(record.id), text(record.operation)) };
-        let (Some(id), Some(operation)) = (id, operation) else {
-            return Err(invalid(&format!("`id` or `operation` of kernel {at} is null or not UTF-8")));
-        };
-        let info = registry
-            .operation(operation)
-            .ok_or_else(|| Reason::new(ReasonCode::OperationUnknown).found(operation))?;
-        if info.version != record.operation_version {
-            return Err(Reason::new(ReasonCode::PluginVersionMismatch)
-                .required(format!("version {} of {operation}", info.version))
-                .found(format!("kernel {id} built for version {}", record.operation_version)));
-        }
-        let spec = descriptor.kernels.iter().find(|spec| spec.id == id && spec.operation == operation);
-        let spec = spec.ok_or_else(|| {
-            Reason::new(ReasonCode::CapabilitiesMissing).message(format!(
-                "kernel {id} of {operation} is in `lz_plugin.kernels` but not in the descriptor"
-            ))
-        })?;
         let owner: Arc<dyn Any + Send + Sync> = Arc::<Plugin>::clone(self);
-        // SAFETY: by contract, a vtable of that operation; the plugin stays loaded as long as `owner` lives.
-        let entry = unsafe { crate::generated::entry(spec.clone(), record.vtable, owner) }?;
-        entry.ok_or_else(|| Reason::new(ReasonCode::OperationUnknown).found(operation))
+        // SAFETY: forwarded to the caller; the plugin stays loaded as long as `owner` lives.
+        unsafe { kernels_of(&self.record, &owner, engine, path) }
     }
+}
+
+/// The descriptor and the kernels that a plugin's record states. `owner` keeps the record's memory and functions alive.
+///
+/// # Safety
+/// The record fulfills the contract of `lz_plugin.h`: its pointers are null or valid, and there are as many kernel records, each of the
+/// size in its first field, as it states.
+pub unsafe fn kernels_of(
+    record: &PluginRecord,
+    owner: &Arc<dyn Any + Send + Sync>,
+    engine: &Engine,
+    path: &Path,
+) -> Result<(Descriptor, Vec<KernelEntry>), Error> {
+    let refuse = |reason: Reason| refusal(path, reason);
+    // SAFETY: by contract, a null-terminated string, or null.
+    let json = unsafe { text(record.descriptor) }
+        .ok_or_else(|| refuse(invalid("`lz_plugin.descriptor` is null or not UTF-8")))?;
+    let registry = engine.registry();
+    let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
+    let descriptor = descriptor::read(&path.display().to_string(), json, &catalogue)?;
+    if record.kernel_count > MAX_KERNELS || (record.kernels.is_null() && record.kernel_count > 0) {
+        return Err(refuse(invalid(&format!(
+            "`lz_plugin.kernels` is null or `kernel_count` ({}) exceeds the limit of {MAX_KERNELS}",
+            record.kernel_count
+        ))));
+    }
+    let mut entries: Vec<KernelEntry> = Vec::new();
+    for at in 0..record.kernel_count {
+        // SAFETY: by contract, there are `kernel_count` records, each of the size in its first field.
+        let entry = unsafe { kernel(record, owner, &descriptor, &registry, at) }.map_err(refuse)?;
+        entries.push(entry);
+    }
+    let provided = |id: &str, operation: &str| {
+        entries.iter().any(|entry| entry.spec.id == id && entry.spec.operation == operation)
+    };
+    if let Some(spec) = descriptor.kernels.iter().find(|spec| !provided(&spec.id, &spec.operation)) {
+        let message = format!(
+            "kernel {} of {} is in the descriptor but not in `lz_plugin.kernels`",
+            spec.id, spec.operation
+        );
+        return Err(refuse(Reason::new(ReasonCode::PluginSymbolMissing).message(message)));
+    }
+    Ok((descriptor, entries))
+}
+
+unsafe fn kernel(
+    plugin: &PluginRecord,
+    owner: &Arc<dyn Any + Send + Sync>,
+    descriptor: &Descriptor,
+    registry: &lz_engine::registry::Registry,
+    at: usize,
+) -> Result<KernelEntry, Reason> {
+    // The stride is the record size in the plugin's version of the header, from the first record.
+    // SAFETY: by contract, there is a first record that begins with its size.
+    let stride = unsafe { plugin.kernels.cast::<usize>().read() };
+    if stride < std::mem::offset_of!(KernelRecord, vtable) + size_of::<usize>() || stride > MAX_RECORD_BYTES {
+        return Err(invalid(&format!(
+            "`lz_kernel.size` is {stride}, which is not the size of an `lz_kernel`"
+        )));
+    }
+    // SAFETY: by contract, there are `kernel_count` records of that size.
+    let record = unsafe { abi::read(plugin.kernels.byte_add(stride * at)) }?;
+    // SAFETY: by contract, null-terminated strings.
+    let (id, operation) = unsafe { (text(record.id), text(record.operation)) };
+    let (Some(id), Some(operation)) = (id, operation) else {
+        return Err(invalid(&format!("`id` or `operation` of kernel {at} is null or not UTF-8")));
+    };
+    let info = registry
+        .operation(operation)
+        .ok_or_else(|| Reason::new(ReasonCode::OperationUnknown).found(operation))?;
+    if info.version != record.operation_version {
+        return Err(Reason::new(ReasonCode::PluginVersionMismatch)
+            .required(format!("version {} of {operation}", info.version))
+            .found(format!("kernel {id} built for version {}", record.operation_version)));
+    }
+    let spec = descriptor.kernels.iter().find(|spec| spec.id == id && spec.operation == operation);
+    let spec = spec.ok_or_else(|| {
+        Reason::new(ReasonCode::CapabilitiesMissing).message(format!(
+            "kernel {id} of {operation} is in `lz_plugin.kernels` but not in the descriptor"
+        ))
+    })?;
+    // SAFETY: by contract, a vtable of that operation; its functions stay callable as long as `owner` lives.
+    let entry = unsafe { crate::generated::entry(spec.clone(), record.vtable, Arc::clone(owner)) }?;
+    entry.ok_or_else(|| Reason::new(ReasonCode::OperationUnknown).found(operation))
 }
 
 fn missing(symbol: &str) -> Reason {

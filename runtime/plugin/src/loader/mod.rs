@@ -1,9 +1,12 @@
-//! Plugin loading: trust checks ([`trust`]), kernels of a shared library ([`library`]), and the audit log.
+//! Plugin loading: trust checks ([`trust`]), the check of the file's format ([`elf`]), kernels of a shared library ([`library`]), and the
+//! audit log.
 //!
-//! A plugin is rejected before any of its code runs if its path, owner, permissions, hash, signature or ABI version is not accepted.
+//! A plugin is rejected before any of its code runs if its path, owner, permissions, hash, signature, format or ABI version is not
+//! accepted.
 //! Nothing here protects against the code of a plugin once it runs; a backend that is not trusted to that extent runs in a worker
 //! process.
 
+pub mod elf;
 pub mod library;
 pub mod trust;
 

@@ -1,4 +1,4 @@
-//! Trust checks of plugin files: path, owner, permissions, hash, signature. No code of a plugin runs here.
+//! Trust checks of plugin files: path, owner, permissions, hash, signature, format. No code of a plugin runs here.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,6 +12,8 @@ use lz_core::{Reason, ReasonCode};
 use lz_files as files;
 use lz_files::{RegularFile, Untrusted};
 use sha2::{Digest, Sha256};
+
+use super::elf;
 
 /// Maximum bytes of a plugin; the whole file is hashed.
 const MAX_PLUGIN_BYTES: u64 = 2 << 30;
@@ -126,6 +128,7 @@ impl Trust {
         *sha256 = hexadecimal(&Sha256::digest(&bytes));
         self.check_manifest(&real, sha256)?;
         self.check_signature(&real, &bytes)?;
+        elf::check(&bytes)?;
         Ok(CheckedFile { file: file.into_file() })
     }
 

@@ -34,6 +34,8 @@ crate::subject::subjects!(
         ATTENTION_MLA_PREFILL)[output: tensor, lse: optional_tensor];
     "attention.sparse.block" => attention_sparse_block(AttentionSparseBlock,
         ATTENTION_SPARSE_BLOCK)[output: tensor, lse: optional_tensor];
+    "attention.sparse.topk" => attention_sparse_topk(AttentionSparseTopk,
+        ATTENTION_SPARSE_TOPK)[output: tensor, lse: optional_tensor];
     "attention.sparse.variable_block" => attention_sparse_variable_block(AttentionSparseVariableBlock,
         ATTENTION_SPARSE_VARIABLE_BLOCK)[output: tensor, lse: optional_tensor];
     "attention.standard.decode" => attention_standard_decode(AttentionStandardDecode,
@@ -59,6 +61,7 @@ crate::subject::subjects!(
         top_logprobs: tensor, top_tokens: tensor];
     "mlp.fused" => mlp_fused(MlpFused, MLP_FUSED)[output: tensor];
     "mlp.linear" => mlp_linear(MlpLinear, MLP_LINEAR)[output: tensor];
+    "mlp.linear.fp8" => mlp_linear_fp8(MlpLinearFp8, MLP_LINEAR_FP8)[output: tensor];
     "mlp.linear.int8" => mlp_linear_int8(MlpLinearInt8, MLP_LINEAR_INT8)[output: tensor];
     "mlp.linear.pack" => mlp_linear_pack(MlpLinearPack, MLP_LINEAR_PACK)[packed: tensor];
     "mlp.linear.weight_only" => mlp_linear_weight_only(MlpLinearWeightOnly,
@@ -69,11 +72,17 @@ crate::subject::subjects!(
     "norm.group" => norm_group(NormGroup, NORM_GROUP)[output: tensor];
     "norm.layer" => norm_layer(NormLayer, NORM_LAYER)[output: tensor, mean: optional_tensor,
         inv_std: optional_tensor];
+    "norm.layer.add" => norm_layer_add(NormLayerAdd, NORM_LAYER_ADD)[output: tensor];
     "norm.rms" => norm_rms(NormRms, NORM_RMS)[output: tensor];
     "norm.rms.add" => norm_rms_add(NormRmsAdd, NORM_RMS_ADD)[output: tensor];
+    "norm.rms.add.quantize" => norm_rms_add_quantize(NormRmsAddQuantize,
+        NORM_RMS_ADD_QUANTIZE)[quantized: tensor, scale_out: optional_tensor];
+    "norm.rms.quantize" => norm_rms_quantize(NormRmsQuantize, NORM_RMS_QUANTIZE)[quantized: tensor,
+        scale_out: optional_tensor];
     "posenc.alibi" => posenc_alibi(PosencAlibi, POSENC_ALIBI)[output: tensor];
     "posenc.rope" => posenc_rope(PosencRope, POSENC_ROPE)[output: tensor];
     "quantize" => quantize(Quantize, QUANTIZE)[quantized: tensor, scale_out: optional_tensor];
+    "rope.append" => rope_append(RopeAppend, ROPE_APPEND)[output: tensor];
     "sampling.mask" => sampling_mask(SamplingMask, SAMPLING_MASK)[output: tensor];
     "sampling.minp" => sampling_minp(SamplingMinp, SAMPLING_MINP)[tokens: tensor];
     "sampling.penalties" => sampling_penalties(SamplingPenalties, SAMPLING_PENALTIES)[output: tensor];

@@ -10,7 +10,10 @@ use lz_core::{
 use lz_engine::Engine;
 use lz_engine::dynamic::Output;
 use lz_engine::planner::{BlockCall, Step};
-use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS};
+use lz_ops::{
+    ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, NORM_RMS_ADD, QUANTIZE, QuantizeFormat,
+    QuantizeGranularity,
+};
 use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::engines::{apply_policy, engine_on, register};
 use lz_scenarios::kernels::{noop_kernel, spec};
@@ -214,4 +217,79 @@ fn a_fused_kernel_gives_the_values_of_separate_calls() {
     assert_eq!(kernels, [Some("reference.norm.rms".to_owned()), None, None]);
     near(&values);
     assert_eq!(engine.metrics().failures, 1);
+}
+
+/// Runs a norm, with a residual if one is given, and the quantization of its result; returns codes, scales and kernel ids.
+fn norm_quantize(
+    engine: &Engine,
+    x: &Tensor,
+    residual: Option<&mut Tensor>,
+    format: u32,
+    granularity: u32,
+) -> (Vec<u8>, Vec<u8>, Vec<Option<String>>) {
+    let norm = match residual {
+        None => BlockCall::new(&NORM_RMS, args(&NORM_RMS, &[x.view()])),
+        Some(residual) => {
+            let mut given = args(&NORM_RMS_ADD, &[x.view()]);
+            given[1] = Arg::TensorMut(residual.view_mut());
+            BlockCall::new(&NORM_RMS_ADD, given)
+        }
+    };
+    let mut quantize = args(&QUANTIZE, &[x.view()]);
+    let inputs = QUANTIZE.schema().inputs.len();
+    quantize[inputs] = Arg::Value(Value::Enum(format));
+    quantize[inputs + 1] = Arg::Value(Value::Enum(granularity));
+    let mut block = [norm, BlockCall::new(&QUANTIZE, quantize)];
+    let run = engine.run_block(&mut block).unwrap_or_else(|error| panic!("{error}"));
+    let [Output::Tensor(codes), Output::Tensor(scales)] = run.outputs.as_slice() else {
+        panic!("two tensors")
+    };
+    (codes.bytes().to_vec(), scales.bytes().to_vec(), run.kernels)
+}
+
+/// Native norms quantize their rows while they are in cache: a planned block gives the codes and scales of the separate calls, for every
+/// format, also with a residual. Scales that rows share are not fused.
+#[test]
+fn a_norm_fuses_the_quantization_of_its_result() {
+    let test_data = |count: usize| (0..count).map(|at| (at as f32 * 0.37).sin() * 3.0).collect::<Vec<f32>>();
+    let x = Tensor::from_slice(&test_data(5 * 96), &[5, 96]).unwrap();
+    let formats = QuantizeFormat::CASES.len() as u32;
+    let [tensor, channel, block] = ["tensor", "channel", "block"]
+        .map(|name| QuantizeGranularity::CASES.iter().position(|case| case == name).unwrap() as u32);
+    let native = |plan: &str| {
+        let engine = lz_scenarios::engines::reference_engine();
+        let wanted = [&NORM_RMS, &NORM_RMS_ADD, &QUANTIZE];
+        let is_wanted = |entry: &KernelEntry| wanted.iter().any(|info| info.name == entry.spec.operation);
+        register(&engine, lz_cpu::kernels().into_iter().filter(is_wanted));
+        apply_policy(&engine, plan);
+        engine
+    };
+    let (separate, planned) = (native("plan_mode: false\n"), native("plan_mode: true\n"));
+    for format in 0..formats {
+        // The four-bit floats have blocks of their own sizes, which are the defaults.
+        let granularities = if format >= 4 { vec![block] } else { vec![channel, block] };
+        for granularity in granularities {
+            for adds in [false, true] {
+                let run = |engine: &Engine| {
+                    let mut residual = Tensor::from_slice(&test_data(5 * 96 + 7)[7..], &[5, 96]).unwrap();
+                    let result =
+                        norm_quantize(engine, &x, adds.then_some(&mut residual), format, granularity);
+                    (result, residual.bytes().to_vec())
+                };
+                let ((codes, scales, _), residual) = run(&separate);
+                let ((found_codes, found_scales, kernels), found_residual) = run(&planned);
+                let norm = if adds { "cpu.norm.rms.add." } else { "cpu.norm.rms." };
+                assert!(kernels[0].as_deref().is_some_and(|kernel| kernel.starts_with(norm)), "{kernels:?}");
+                assert_eq!(kernels[0], kernels[1], "one kernel runs both");
+                assert_eq!(
+                    (found_codes, found_scales, found_residual),
+                    (codes, scales, residual),
+                    "{format} {granularity} {adds}"
+                );
+            }
+        }
+    }
+    let (codes, scales, _) = norm_quantize(&separate, &x, None, 0, tensor);
+    let (found_codes, found_scales, kernels) = norm_quantize(&planned, &x, None, 0, tensor);
+    assert_eq!((found_codes, found_scales), (codes, scales), "{kernels:?}");
 }

@@ -1329,6 +1329,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *attention_sparse_block_explain(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *attention_sparse_topk(::lz::bridge::Engine const &engine, ::lz_attention_sparse_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *attention_sparse_topk_explain(::lz::bridge::Engine const &engine, ::lz_attention_sparse_topk_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_sparse_variable_block_explain(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1393,6 +1397,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *mlp_linear_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *mlp_linear_fp8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *mlp_linear_fp8_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *mlp_linear_int8_explain(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1425,6 +1433,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *norm_layer_explain(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *norm_layer_add(::lz::bridge::Engine const &engine, ::lz_norm_layer_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *norm_layer_add_explain(::lz::bridge::Engine const &engine, ::lz_norm_layer_add_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *norm_rms_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1432,6 +1444,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *norm_rms_add(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *norm_rms_add_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *norm_rms_add_quantize(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *norm_rms_add_quantize_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *norm_rms_quantize(::lz::bridge::Engine const &engine, ::lz_norm_rms_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *norm_rms_quantize_explain(::lz::bridge::Engine const &engine, ::lz_norm_rms_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -1444,6 +1464,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *quantize_explain(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *rope_append(::lz::bridge::Engine const &engine, ::lz_rope_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *rope_append_explain(::lz::bridge::Engine const &engine, ::lz_rope_append_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *sampling_mask(::lz::bridge::Engine const &engine, ::lz_sampling_mask_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 

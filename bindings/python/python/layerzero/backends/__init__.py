@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerzero import _native
-from layerzero.backends import _probe
+from layerzero.backends import _probe, _verified
 
 GROUP = "layerzero.backends"
 
@@ -35,9 +35,9 @@ class Backend(NamedTuple):
     distribution: str
     oldest: tuple[int, ...]
     before: tuple[int, ...]
-    # Descriptor files next to this one, and the platforms for which a run with the real library is recorded.
+    # Descriptor files next to this one, and the platforms on which the tests run its kernels with the real library.
     descriptors: tuple[str, ...]
-    verified: tuple[str, ...]
+    tested: tuple[str, ...] = ()
     # Its kernels take this library's tensors, so they are registered only once the program imports it.
     waits: bool = False
     # A module with `compile`, for kernels marked `jit`; imported by the first compilation.
@@ -54,23 +54,29 @@ class Backend(NamedTuple):
 _XFORMERS = "import xformers._cpp_lib as lib; error = lib._cpp_library_load_exception\nif error: raise error"
 
 BACKENDS: tuple[Backend, ...] = (
-    Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu", "cuda"), waits=True),
-    Backend("torch_reference", "torch", "torch", (2, 5), (3,), ("torch_reference.cuda.json",), ("cuda",), waits=True, reference=True),
+    Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu",), waits=True),
+    Backend("torch_reference", "torch", "torch", (2, 5), (3,), ("torch_reference.cuda.json",), waits=True, reference=True),
     Backend("tokenizers", "tokenizers", "tokenizers", (0, 20), (1,), ("tokenizers.json",), ("cpu",)),
     Backend("tiktoken", "tiktoken", "tiktoken", (0, 7), (1,), ("tiktoken.json",), ("cpu",)),
     Backend("sentencepiece", "sentencepiece", "sentencepiece", (0, 2), (1,), ("sentencepiece.json",), ("cpu",)),
     Backend(
-        "flashinfer", "flashinfer", "flashinfer-python", (0, 6), (0, 7), ("flashinfer.cuda.json",), ("cuda",),
+        "flashinfer", "flashinfer", "flashinfer-python", (0, 6), (0, 7), ("flashinfer.cuda.json",),
         compiler="layerzero.backends.flashinfer._compile", after="torch",
     ),
-    Backend("liger", "liger_kernel", "liger-kernel", (0, 8), (0, 9), ("liger.cuda.json",), ("cuda",), compiler="layerzero.backends.liger", after="torch"),
-    Backend("triton", "triton", "triton", (3,), (4,), ("triton.cuda.json",), ("cuda",), compiler="layerzero.backends.triton", after="torch"),
-    Backend("flash_attn", "flash_attn", "flash-attn", (2, 1), (3,), ("flash_attn.cuda.json",), (), after="torch"),
-    Backend("flash_attn_3", "flash_attn_interface", "flash-attn-3", (3,), (4,), ("flash_attn_3.cuda.json",), (), after="torch"),
-    Backend("xformers", "xformers", "xformers", (0, 0, 28), (0, 1), ("xformers.cuda.json",), (), after="torch", check=_XFORMERS),
-    Backend("apex", "apex", "apex", (0, 1), (1,), ("apex.cuda.json",), (), after="torch"),
-    Backend("hf_kernels", "kernels", "kernels", (0, 4), (1,), ("hf_kernels.cuda.json",), (), after="torch"),
+    Backend("liger", "liger_kernel", "liger-kernel", (0, 8), (0, 9), ("liger.cuda.json",), compiler="layerzero.backends.liger", after="torch"),
+    Backend("triton", "triton", "triton", (3,), (4,), ("triton.cuda.json",), compiler="layerzero.backends.triton", after="torch"),
+    Backend("flash_attn", "flash_attn", "flash-attn", (2, 1), (3,), ("flash_attn.cuda.json",), after="torch"),
+    Backend("flash_attn_3", "flash_attn_interface", "flash-attn-3", (3,), (4,), ("flash_attn_3.cuda.json",), after="torch"),
+    Backend("xformers", "xformers", "xformers", (0, 0, 28), (0, 1), ("xformers.cuda.json",), after="torch", check=_XFORMERS),
+    Backend("apex", "apex", "apex", (0, 1), (1,), ("apex.cuda.json",), after="torch"),
+    Backend("hf_kernels", "kernels", "kernels", (0, 4), (1,), ("hf_kernels.cuda.json",), after="torch"),
 )
+
+
+def _verified_platforms(backend: Backend) -> tuple[str, ...]:
+    """The platforms on which the tests, or a recorded run of the present adapters, used the real library."""
+    on_gpu = any(name.endswith(".cuda.json") for name in backend.descriptors) and _verified.verification(backend.name).is_verified
+    return (*backend.tested, "cuda") if on_gpu else backend.tested
 
 
 class State(NamedTuple):
@@ -81,7 +87,7 @@ class State(NamedTuple):
     version: str | None
     reason: str | None
     fix: str | None
-    # Platforms for which a run with the real library is recorded.
+    # Platforms for which a run of the present adapters with the real library is recorded.
     verified: tuple[str, ...]
     kernels: tuple[str, ...]
 
@@ -168,7 +174,7 @@ def _load_built_in(backend: Backend, probe_again: bool) -> None:
             return
     if backend.waits and backend.module not in sys.modules:
         reason = f"its kernels are registered when the program imports {backend.module}"
-        _STATES[backend.name] = State(backend.name, "waiting", version, reason, None, backend.verified, ())
+        _STATES[backend.name] = State(backend.name, "waiting", version, reason, None, _verified_platforms(backend), ())
         return
     folder = Path(__file__).parent
     try:
@@ -186,7 +192,7 @@ def _load_built_in(backend: Backend, probe_again: bool) -> None:
         _disable(backend, version, _first_lines(error), _repair(backend.distribution), "BACKEND_ERROR")
         return
     _STATES[backend.name] = State(
-        backend.name, "ok", version, None, None, backend.verified, tuple(sorted({id for id, _ in registered}))
+        backend.name, "ok", version, None, None, _verified_platforms(backend), tuple(sorted({id for id, _ in registered}))
     )
 
 
@@ -261,7 +267,7 @@ def matrix() -> list[dict[str, Any]]:
                 "conflict": _cuda_conflict(version, probed.cuda if probed else ()) or None if version else None,
                 "state": known.state if known else "absent" if version is None else "not loaded",
                 "reason": known.reason if known else None,
-                "verified": list(backend.verified),
+                "verified": list(_verified_platforms(backend)),
             }
         )
     return rows

@@ -335,6 +335,19 @@ def _weight_only(
     return output.view(*x.shape[:-1], weight.shape[0])
 
 
+def _linear_fp8(
+    x: Any, weight: Any, x_scale: Any, weight_scale: Any, bias: Any = None, *,
+    x_granularity: str, weight_granularity: str, activation: str, output_dtype: str,
+) -> Any:  # fmt: skip
+    """torch's scaled product: cuBLASLt for one scale per operand, CUTLASS for one per row."""
+    _refuse_unpublished("torch._scaled_mm")
+    if x_granularity == "row":
+        x_scale, weight_scale = x_scale.reshape(-1, 1), weight_scale.reshape(1, -1)
+    rows = x.reshape(-1, x.shape[-1])
+    output = torch._scaled_mm(rows, weight.t(), x_scale, weight_scale, bias, out_dtype=torch.bfloat16)
+    return _ACTIVATIONS[activation](output).view(*x.shape[:-1], weight.shape[0])
+
+
 def _fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
     gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
     return F.linear(gated, down_weight)
@@ -510,6 +523,7 @@ KERNELS.update({f"torch.cuda.{name}": function for name, function in _PLAIN.item
 KERNELS["torch.cuda.mlp.linear"], KERNELS["torch.cuda.mlp.fused"] = _linear_into, _fused_into
 # These, and the attention kernels below, call the function of the same name here if torch's C ABI fails.
 KERNELS["torch.cuda.norm.rms"] = _native.torch_rms_norm
+KERNELS["torch.cuda.mlp.linear.fp8"] = _linear_fp8
 for _family in ("standard", "gqa"):
     KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _native.torch_own_grouped_prefill if _family == "gqa" else _native.torch_own_prefill
     KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = _native.torch_own_grouped_decode if _family == "gqa" else _native.torch_own_decode

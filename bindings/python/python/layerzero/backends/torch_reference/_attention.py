@@ -218,6 +218,23 @@ def sparse_block(
     return (output, lse[0].T) if return_lse else output
 
 
+def sparse_topk(q: Any, k: Any, v: Any, indices: Any, *, soft_cap: float, sm_scale: float, return_lse: bool) -> Any:
+    """Keys listed for each query; some queries at a time, because their keys are copied."""
+    queries, heads, groups = q.shape[0], q.shape[1], k.shape[1]
+    output, lse = q.new_empty((queries, heads, v.shape[-1])), q.new_empty((queries, heads), dtype=torch.float32)
+    group = torch.arange(groups, device=q.device)[:, None]
+    # Without keys all indices are -1.
+    listed = indices if k.shape[0] else indices[..., :0]
+    step = max(1, _MAX_SCORES // max(groups * listed.shape[-1] * (k.shape[-1] + v.shape[-1]), 1))
+    for first in range(0, queries, step):
+        some = slice(first, min(first + step, queries))
+        at = listed[some].long().clamp_min(0)
+        visible = (listed[some] >= 0)[:, :, None, None]
+        found, sums = attend(q[some, :, None], k[at, group], v[at, group], visible, None, sm_scale, soft_cap)
+        output[some], lse[some] = found[:, :, 0].to(q.dtype), sums[:, :, 0]
+    return (output, lse) if return_lse else output
+
+
 def sparse_variable_block(
     q: Any, k: Any, v: Any, block_mask: Any, block_row_sizes: Any, block_col_sizes: Any, *,
     soft_cap: float, sm_scale: float, return_lse: bool,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from layerzero.backends.torch_reference._quantization import DTYPES
+from layerzero.backends.torch_reference._quantization import DTYPES, quantize
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "none": lambda x: x,
@@ -35,6 +35,33 @@ def norm_rms_add(x: Any, residual: Any, weight: Any = None, *, eps: float, weigh
     """The norm of the rounded sum, which is stored in the residual."""
     residual.add_(x)
     return norm_rms(residual, weight, eps=eps, weight_offset=weight_offset)
+
+
+def norm_rms_quantize(
+    x: Any, weight: Any = None, scale: Any = None, *, format: str, granularity: str, block_size: int, eps: float, weight_offset: float
+) -> Any:
+    """The norm in f32, rounded to the dtype of x, then quantized."""
+    factor = None if weight is None else weight.float() + weight_offset
+    rows = torch.rms_norm(x.float(), x.shape[-1:], factor, eps).to(x.dtype).reshape(-1, x.shape[-1])
+    if scale is not None and granularity != "tensor":
+        scale = scale.reshape(rows.shape[0], *(() if granularity == "row" else scale.shape[-1:]))
+    result = quantize(rows, scale, format=format, granularity="channel" if granularity == "row" else granularity, block_size=block_size)
+    if scale is not None:
+        return result.view(x.shape)
+    codes, computed = result
+    return codes.view(x.shape), computed.view((*x.shape[:-1], *computed.shape[1:]))
+
+
+def norm_rms_add_quantize(x: Any, residual: Any, weight: Any = None, scale: Any = None, **params: Any) -> Any:
+    """The quantized norm of the rounded sum, which is stored in the residual."""
+    residual.add_(x)
+    return norm_rms_quantize(residual, weight, scale, **params)
+
+
+def norm_layer_add(x: Any, residual: Any, weight: Any = None, bias: Any = None, *, eps: float) -> Any:
+    """The norm of the rounded sum, which is stored in the residual."""
+    residual.add_(x)
+    return norm_layer(residual, weight, bias, eps=eps, return_stats=False)
 
 
 def norm_layer(x: Any, weight: Any = None, bias: Any = None, *, eps: float, return_stats: bool) -> Any:
@@ -166,6 +193,28 @@ def linear_int8(
     return ACTIVATIONS[activation](output).to(DTYPES[output_dtype])
 
 
+#: Elements per side of a block that shares a scale.
+_FP8_BLOCK = 128
+
+
+def linear_fp8(
+    x: Any, weight: Any, x_scale: Any, weight_scale: Any, bias: Any = None, *,
+    x_granularity: str, weight_granularity: str, activation: str, output_dtype: str,
+) -> Any:  # fmt: skip
+    """Dequantizes both operands, then multiplies in f32."""
+    block = torch.arange(x.shape[-1], device=x.device) // _FP8_BLOCK
+    if x_granularity != "tensor":
+        x_scale = x_scale[..., None] if x_granularity == "row" else x_scale[..., block]
+    if weight_granularity == "row":
+        weight_scale = weight_scale[:, None]
+    elif weight_granularity == "block":
+        weight_scale = weight_scale[torch.arange(weight.shape[0], device=x.device)[:, None] // _FP8_BLOCK, block]
+    output = F.linear(x.float() * x_scale, weight.float() * weight_scale)
+    if bias is not None:
+        output = output + bias
+    return ACTIVATIONS[activation](output).to(DTYPES[output_dtype])
+
+
 def embedding(table: Any, ids: Any) -> Any:
     """Rows of the table."""
     return F.embedding(ids, table)
@@ -229,6 +278,15 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: st
             values = values.float().clamp(-largest, largest).to(cache.dtype).view(torch.uint8)
             cache = cache.view(torch.uint8)
         cache[index] = torch.where(unchanged, cache[index], values[writer])
+
+
+def rope_append(
+    q: Any, k: Any, v: Any, cos: Any, sin: Any, positions: Any, k_cache: Any, v_cache: Any, slots: Any, *, interleaved: bool, layout: str
+) -> Any:
+    """Rotates queries and keys, and appends."""
+    q, k = (rope(one[None], cos, sin, positions[None], interleaved=interleaved, layout="BSHD")[0] for one in (q, k))
+    append(k, v, k_cache, v_cache, slots, layout=layout)
+    return q
 
 
 def _last_of(condition: Any) -> Any:

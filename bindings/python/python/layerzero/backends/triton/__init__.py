@@ -272,12 +272,14 @@ def _dequantize(
 
 
 # They call the launcher above.
-from layerzero.backends.triton import _linear, _paged  # noqa: E402
+from layerzero.backends.triton import _linear, _norms, _paged  # noqa: E402
 
 #: Kernels by id.
 KERNELS: dict[str, Callable[..., Any]] = {
     "triton.norm.rms": _norm_rms,
     "triton.norm.rms.add": _norm_rms_add,
+    "triton.norm.rms.quantize": _norms.norm_rms_quantize,
+    "triton.norm.rms.add.quantize": _norms.norm_rms_add_quantize,
     "triton.activation.silu_mul": _silu_mul,
     "triton.activation.gelu_mul": _gelu_mul,
     "triton.posenc.rope": _rope,
@@ -374,6 +376,8 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _merge(zeros(1, 2, size("heads"), size("head_dim")), torch.zeros((1, 2, size("heads")), device="cuda"))
         elif operation in ("quantize", "dequantize"):
             _compile_format(operation, call)
+        elif operation in ("norm.rms.quantize", "norm.rms.add.quantize"):
+            _norms.compile_quantized(operation, call, _DTYPES)
         elif operation in ("mlp.linear", "mlp.fused"):
             _compile_product(operation, call)
         elif operation == "attention.gqa.prefill.paged":
