@@ -13,10 +13,12 @@ mod format;
 mod fuzz;
 mod gpu_bundle;
 mod instructions;
+mod mutants;
 mod new_op;
 mod oracles;
 mod progress;
 mod python;
+mod sanitize;
 mod scaffold;
 mod scenarios;
 mod test;
@@ -41,6 +43,8 @@ cargo xtask <command>
   import-definition FILE      convert a FlashInfer-Bench definition to a schema
   export-definition OP        convert an operation to a FlashInfer-Bench definition: --axes head_dim=128,...
   chaos [--seed N] [--seconds S]  inject faults into serving processes and check that they go on
+  mutants [FLAGS]             change selection, cache, health and checks, and expect tests to fail; flags of cargo mutants
+  sanitize [rust|python]      run the Python extension and Rust tests under AddressSanitizer
   fmt                         format all hand-written Rust
   bench select [--json]       selection latency with all kernels registered
   bench instructions          instructions per selection, and the change since the last run
@@ -84,6 +88,8 @@ fn run() -> Result<()> {
         ["chaos", flags @ ..] => {
             command::cargo(root, &[&["run", "--package", "lz-chaos", "--"], flags].concat())?;
         }
+        ["mutants", flags @ ..] => mutants::run(root, flags)?,
+        ["sanitize", flags @ ..] => sanitize::run(root, flags)?,
         ["fuzz", rest @ ..] => fuzz::run(root, rest)?,
         ["fmt"] => format::run(root, &[])?,
         ["new-op", name] => print!("{}", new_op::run(root, name)?),

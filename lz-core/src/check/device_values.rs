@@ -54,7 +54,9 @@ pub fn with_host_copy<R>(view: &TensorView<'_>, read: impl FnOnce(&TensorView<'_
     let (start, end) = view.address_range()?;
     let (start, bytes) = (usize::try_from(start).ok()?, usize::try_from(end - start).ok()?);
     // Words, so that the copy is aligned for every dtype.
-    let mut memory = vec![0_u64; bytes.div_ceil(8)];
+    let mut memory: Vec<u64> = Vec::new();
+    memory.try_reserve_exact(bytes.div_ceil(8)).ok()?;
+    memory.resize(bytes.div_ceil(8), 0);
     // SAFETY: initialized memory of `bytes` bytes or more; any bytes are valid words.
     let copy = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast::<u8>(), bytes) };
     if !reader(view.device(), start, copy) {
@@ -94,5 +96,18 @@ mod tests {
         assert!(reason.to_string().contains("[1] is 7"), "{reason}");
         check_device_values(false);
         assert!(index_ok(&view, 3));
+    }
+
+    /// Without elements nothing is copied; memory that the reader does not know is never read as if it were the host's.
+    #[test]
+    fn only_empty_tensors_need_no_reader() {
+        let device = |shape: &[i64]| {
+            let mut layout = Layout::contiguous(shape, lz_schema::DType::I32).expect("a layout");
+            layout.device = Device { platform: Platform::Cuda, index: 7 };
+            // SAFETY: not dereferenced: no reader knows the address, and without elements there is none.
+            unsafe { TensorView::from_raw(std::ptr::without_provenance(0x1000), layout) }
+        };
+        assert_eq!(with_host_copy(&device(&[0]), |view| view.elements()), Some(0));
+        assert_eq!(with_host_copy(&device(&[3]), |view| view.elements()), None);
     }
 }

@@ -128,7 +128,8 @@ impl<'c> Checker<'c, '_> {
         for (index, input) in self.binding_order() {
             let Some(dims) = self.bound.pick(self.operation, &input.shape) else { continue };
             match &self.args[index] {
-                Arg::Text(texts) => {
+                // A batch of strings where a tensor is required binds nothing: that it is no tensor was reported.
+                Arg::Text(texts) if input.kind == Kind::Text => {
                     let count = Dims::new(&[texts.len() as i64]).unwrap_or(Dims::empty());
                     self.bind_shape(index, dims, &count);
                 }

@@ -40,16 +40,21 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Fills in defaults. Returns the slots of params that are missing or whose default cannot be computed; what depends on them is
-    /// not checked.
+    /// Fills in defaults. Returns the slots of params that are missing, have the wrong type or whose default cannot be computed;
+    /// what depends on them is not checked.
     pub(super) fn fill_defaults(&mut self) -> Vec<u16> {
         let operation = self.operation;
         let mut unknown = Vec::new();
         for (index, param) in operation.params.iter().enumerate() {
-            if self.args[operation.inputs.len() + index].is_given() {
-                continue;
-            }
             let slot = operation.axes.len() + index;
+            match &self.args[operation.inputs.len() + index] {
+                Arg::Absent => {}
+                Arg::Value(value) if convert(param, *value).is_some() => continue,
+                _ => {
+                    unknown.push(slot as u16);
+                    continue;
+                }
+            }
             let Some(default) = &param.default else {
                 self.problems.push(
                     Reason::new(ReasonCode::MissingArgument)

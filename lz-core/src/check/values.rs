@@ -249,5 +249,6 @@ mod tests {
         let view = TensorView::from_slice(&[0i32, 4, 9], &[3]).expect("three values");
         assert!(range_ok(&view, 0, 9) && range_problem(&view, 0, 9).is_none());
         assert!(!range_ok(&view, 0, 8) && range_problem(&view, 0, 8).is_some());
+        assert!(index_ok(&view, 10) && !index_ok(&view, 9));
     }
 }

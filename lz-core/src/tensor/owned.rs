@@ -1,6 +1,6 @@
 //! An owned host buffer.
 
-use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use lz_schema::DType;
@@ -27,7 +27,7 @@ unsafe impl Send for Tensor {}
 unsafe impl Sync for Tensor {}
 
 impl Tensor {
-    /// Allocates zeros.
+    /// Allocates zeros. Memory that the system does not have is an error: the size of a tensor comes from the caller.
     pub fn zeros(shape: &[i64], dtype: DType) -> Result<Tensor, Reason> {
         let layout = Layout::contiguous(shape, dtype)?;
         let bytes = layout.elements().unwrap_or(0) as usize * dtype.size();
@@ -41,7 +41,9 @@ impl Tensor {
         };
         // SAFETY: the size is not zero.
         let Some(data) = NonNull::new(unsafe { alloc_zeroed(allocation) }) else {
-            handle_alloc_error(allocation)
+            let text = format!("{bytes} bytes for shape {shape:?} of {}", dtype.long_name());
+            let message = format!("out of memory: {text} cannot be allocated");
+            return Err(Reason::new(ReasonCode::OutOfMemory).required(text).message(message));
         };
         Ok(Tensor { data, allocation: Some(allocation), layout })
     }

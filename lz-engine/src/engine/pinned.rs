@@ -4,13 +4,13 @@
 //! captured, the call is refused. It never falls back to another kernel.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Engine;
 use super::dispatch::{self, RunOne, TakenState};
 use super::run_kernel::{record, run_admitted, run_guarded};
 use crate::compiled::CompiledKernel;
 use crate::selection::call::Call;
+use crate::selection::checked_generation::CheckedGeneration;
 use crate::selection::decide;
 use crate::selection::filter;
 use crate::selection::thread;
@@ -32,8 +32,8 @@ pub struct Pinned {
     transforms: Transforms,
     /// The thread's mode override when it was made.
     change: ModeOverride,
-    /// The last generation in which the kernel was checked and needed no permit or observation; 0 for none.
-    seen: AtomicU64,
+    /// When the kernel was last checked and needed no permit or observation.
+    checked: CheckedGeneration,
 }
 
 impl Pinned {
@@ -113,11 +113,9 @@ impl Engine {
                         transforms: filter::transforms(&call, &kernel.facts, || Some(&*kernel)),
                         kernel,
                         change,
-                        seen: AtomicU64::new(if snapshot.has_fast_path(operation) {
-                            snapshot.generation
-                        } else {
-                            0
-                        }),
+                        checked: CheckedGeneration::new(
+                            snapshot.has_fast_path(operation).then_some(snapshot.generation),
+                        ),
                     });
                 }
                 Err(error) => {
@@ -144,7 +142,7 @@ impl Engine {
         let (state, change) = thread::with(|thread| (thread.take(), thread.change.get()));
         let mut taken = TakenState::new(state);
         let state = taken.get();
-        let known = pinned.seen.load(Ordering::Relaxed) == self.shared.published.number();
+        let known = pinned.checked.is(self.shared.published.number());
         if !known || change != pinned.change || *context != pinned.context {
             return self.run_examined(pinned, context, change, run_one);
         }
@@ -202,7 +200,7 @@ impl Engine {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates });
         }
         if snapshot.has_fast_path(operation) && change == pinned.change && *context == pinned.context {
-            pinned.seen.store(snapshot.generation, Ordering::Relaxed);
+            pinned.checked.record(snapshot.generation);
         }
         let metrics = &snapshot.observation.telemetry.metrics;
         metrics.executed(kernel.spec());

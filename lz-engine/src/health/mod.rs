@@ -13,6 +13,8 @@ mod permit;
 mod persist;
 mod registry;
 mod report;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub use circuit::{Admission, Circuit, Transition};

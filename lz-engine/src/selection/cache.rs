@@ -6,13 +6,13 @@
 //! The [exact cache](ExactCache) in front of it is keyed by the words of a call. A miss there is looked up by cell and can hit a
 //! decision made for another call of the cell.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::selection::decide::{Decision, Workspace};
 use crate::selection::exact_cache::ExactCache;
 use crate::selection::guard::Guard;
 use crate::selection::operation_table::OperationTable;
+use crate::selection::slot_table::SlotTable;
 use lz_core::context::{Context, FLAG_WORDS, MAX_AXES, MAX_WORDS};
 use lz_core::mode::Mode;
 use lz_core::plan::Transforms;
@@ -178,11 +178,9 @@ const MIN_EXACT_SLOTS: usize = 256;
 /// The decision cache of one snapshot.
 #[derive(Debug)]
 pub(crate) struct DecisionCache {
-    slots: Box<[OnceLock<Entry>]>,
+    cells: SlotTable<Entry>,
     /// Decisions by exact call.
     pub exact: ExactCache,
-    capacity: usize,
-    length: AtomicUsize,
     /// Striped locks, so that concurrent misses of a cell make one decision.
     deciding: [Mutex<()>; 16],
 }
@@ -190,43 +188,30 @@ pub(crate) struct DecisionCache {
 impl DecisionCache {
     /// A cache with this capacity.
     pub fn new(capacity: usize) -> DecisionCache {
-        // Load factor 3/4: probe sequences are short and end at a free slot.
-        let slots = if capacity == 0 { 0 } else { (capacity * 4).div_ceil(3).next_power_of_two() };
+        let cells = SlotTable::new(capacity);
+        let exact =
+            if capacity == 0 { 0 } else { (cells.slots() / SLOTS_PER_EXACT_SLOT).max(MIN_EXACT_SLOTS) };
         DecisionCache {
-            slots: (0..slots).map(|_| OnceLock::new()).collect(),
-            exact: ExactCache::new(if capacity == 0 {
-                0
-            } else {
-                (slots / SLOTS_PER_EXACT_SLOT).max(MIN_EXACT_SLOTS)
-            }),
-            capacity,
-            length: AtomicUsize::new(0),
+            cells,
+            exact: ExactCache::new(exact),
             deciding: std::array::from_fn(|_| Mutex::new(())),
         }
     }
 
-    /// Number of entries. An insert that finds the cache full is counted briefly.
+    /// Number of entries.
     pub fn len(&self) -> usize {
-        self.length.load(Ordering::Relaxed).min(self.capacity)
+        self.cells.len()
     }
 
     /// Maximum number of entries.
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.cells.capacity()
     }
 
     /// The entry of a cell whose guards hold. A cell has several entries if their guards differ.
     #[inline]
     pub fn get(&self, key: &CellKey, mut guards_hold: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
-        let mask = self.slots.len().wrapping_sub(1);
-        let mut index = key.hash as usize & mask;
-        while let Some(entry) = self.slots.get(index)?.get() {
-            if entry.matches(key) && (!entry.is_guarded() || guards_hold(entry)) {
-                return Some(entry);
-            }
-            index = (index + 1) & mask;
-        }
-        None
+        self.cells.find(key.hash, |entry| entry.matches(key) && (!entry.is_guarded() || guards_hold(entry)))
     }
 
     /// Locks the cell's stripe, so that only one thread decides for it.
@@ -237,26 +222,7 @@ impl DecisionCache {
 
     /// Inserts a decision; `None` if the cache is full. If another thread inserted the same one first, that is returned.
     pub fn insert(&self, key: &CellKey, decision: &Decision) -> Option<&Entry> {
-        if self.length.fetch_add(1, Ordering::Relaxed) >= self.capacity {
-            self.length.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        let mut entry = Entry::new(key, decision);
-        let mask = self.slots.len().wrapping_sub(1);
-        let mut index = key.hash as usize & mask;
-        while let Some(slot) = self.slots.get(index) {
-            match slot.get() {
-                Some(there) if there.hash == entry.hash && there.words == entry.words => {
-                    self.length.fetch_sub(1, Ordering::Relaxed);
-                    return Some(there);
-                }
-                Some(_) => index = (index + 1) & mask,
-                None => match slot.set(entry) {
-                    Ok(()) => return slot.get(),
-                    Err(back) => entry = back,
-                },
-            }
-        }
-        None
+        let same = |there: &Entry, entry: &Entry| there.hash == entry.hash && there.words == entry.words;
+        self.cells.insert(key.hash, || Entry::new(key, decision), same)
     }
 }

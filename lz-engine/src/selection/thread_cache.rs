@@ -219,6 +219,12 @@ impl ThreadCacheSet {
         last_miss: 0,
     };
 
+    /// Without entries.
+    #[cfg(test)]
+    pub fn empty() -> ThreadCacheSet {
+        ThreadCacheSet::EMPTY
+    }
+
     /// The entry hit last, if it is this call's.
     #[inline(always)]
     fn latest(

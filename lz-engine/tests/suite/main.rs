@@ -1,6 +1,8 @@
 //! The suite of `lz-engine`, in one binary. Tests that count allocations have binaries of their own.
 
 mod background_tuning;
+#[allow(clippy::duplicate_mod, reason = "a file is also checked on primitives with seeded bugs")]
+mod cache_model;
 mod cache_soundness;
 mod concurrency;
 mod descriptors;
@@ -25,6 +27,7 @@ mod reference_kernels;
 mod reload;
 mod selection;
 mod selection_conditions;
+mod selection_details;
 mod speculative_and_quant;
 mod split;
 mod table_files;

@@ -147,3 +147,56 @@ fn published_values_never_go_back() {
         assert_eq!(held.map(|state| state.number), Some(3));
     });
 }
+
+/// The same values without a published number: each thread keeps what it loaded first.
+fn keep_first(published: &Published<State>, held: &mut Option<Arc<State>>) {
+    if held.is_none() {
+        *held = Some(published.load());
+    }
+}
+
+/// A cache entry of a thread: the decision and the generation under which it was made. `key` is the generation that it is stored with.
+fn thread_cache_model(
+    refresh: fn(&Published<State>, &mut Option<Arc<State>>),
+    key: fn(held: u64, published: u64) -> u64,
+) -> impl Fn() + Sync + Send + 'static {
+    move || {
+        let published = Arc::new(Published::new(state(1)));
+        let over = Arc::new(AtomicU64::new(1));
+        let writer = {
+            let (published, over) = (Arc::clone(&published), Arc::clone(&over));
+            thread::spawn(move || {
+                published.replace(state(2));
+                over.store(2, Ordering::Release);
+            })
+        };
+        let (mut held, mut entry) = (None, (0, 0));
+        for _ in 0..3 {
+            let over = over.load(Ordering::Acquire);
+            let number = published.number();
+            if entry.0 != number {
+                refresh(&published, &mut held);
+                let state = held.as_ref().expect("refreshing fills it");
+                entry = (key(state.number, published.number()), state.answer);
+            }
+            assert!(entry.1 >= 100 + over, "a decision of an older snapshot");
+        }
+        writer.join().expect("the writer does not panic");
+    }
+}
+
+/// An entry of a thread cache answers only under the snapshot it was made under.
+#[test]
+fn thread_caches_never_answer_for_another_snapshot() {
+    explore(thread_cache_model(refresh, |held, _| held));
+}
+
+/// Seeded bugs: the model fails if a thread does not look at the published number, or keys an entry by a later one.
+#[test]
+fn the_model_notices_stale_thread_caches() {
+    let fails = |check: Box<dyn Fn() + Sync + Send>| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| explore(check))).is_err()
+    };
+    assert!(fails(Box::new(thread_cache_model(keep_first, |held, _| held))));
+    assert!(fails(Box::new(thread_cache_model(refresh, |_, published| published))));
+}

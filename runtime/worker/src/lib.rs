@@ -16,6 +16,7 @@
 pub mod arena;
 mod failure;
 mod fork;
+mod handoff;
 pub mod handshake;
 pub mod host;
 pub mod memory;
@@ -34,6 +35,7 @@ pub mod settings;
 mod slot;
 mod slots;
 mod supervisor;
+mod sync;
 mod tensor;
 mod termination;
 mod wait;

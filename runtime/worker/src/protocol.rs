@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::handoff;
+pub use crate::handoff::answered;
 use crate::memory::{self, SharedMemory};
 
 /// Magic number of the control memory.
@@ -29,11 +31,6 @@ pub const STARTING: u32 = 0;
 pub const READY: u32 = 1;
 /// The worker cannot start; the handshake is the error message.
 pub const REFUSED: u32 = 2;
-
-/// The slot state of an answered call with this token. Tokens are even and never 0.
-pub const fn answered(token: u32) -> u32 {
-    token | 1
-}
 
 /// The header of the control memory.
 #[repr(C)]
@@ -148,44 +145,22 @@ impl Channel {
     /// Submits a filled slot to the worker. The host assigns tickets in submission order.
     pub(crate) fn submit(&self, number: usize, token: u32, ticket: u32) {
         let header = self.header();
-        self.slot(number).state.store(token, Ordering::Release);
         // The ring has as many entries as there are slots, so this entry is free.
-        header.ring[ticket as usize % SLOTS].store(number as u32 + 1, Ordering::Release);
-        header.doorbell.fetch_add(1, Ordering::SeqCst);
-        if header.asleep.load(Ordering::SeqCst) != 0 {
-            memory::futex_wake(&header.doorbell);
-        }
+        let entry = &header.ring[ticket as usize % SLOTS];
+        let worker = (&header.doorbell, &header.asleep);
+        handoff::submit((&self.slot(number).state, token), (entry, number), worker);
     }
 
     /// Takes the slot with a ticket, waiting for its submission; `None` after the timeout.
     pub fn take(&self, ticket: u32, timeout: Duration) -> Option<usize> {
         let header = self.header();
-        let entry = &header.ring[ticket as usize % SLOTS];
-        let take_entry = || match entry.swap(0, Ordering::Acquire) {
-            0 => None,
-            number => Some(number as usize - 1),
-        };
-        if memory::spin(entry, 0, SPIN_ITERATIONS) {
-            return take_entry();
-        }
-        header.asleep.store(1, Ordering::SeqCst);
-        let doorbell = header.doorbell.load(Ordering::SeqCst);
-        if entry.load(Ordering::Acquire) == 0 {
-            memory::futex_wait(&header.doorbell, doorbell, timeout);
-        }
-        header.asleep.store(0, Ordering::SeqCst);
-        take_entry()
+        handoff::take(&header.ring[ticket as usize % SLOTS], (&header.doorbell, &header.asleep), timeout)
     }
 
     /// Waits until the state of a slot is no longer `token` or the timeout expires, and returns the state.
     pub(crate) fn await_answer(&self, number: usize, token: u32, timeout: Duration) -> u32 {
         let slot = self.slot(number);
-        if !memory::spin(&slot.state, token, SPIN_ITERATIONS) {
-            slot.asleep.store(1, Ordering::SeqCst);
-            memory::futex_wait(&slot.state, token, timeout);
-            slot.asleep.store(0, Ordering::SeqCst);
-        }
-        slot.state.load(Ordering::Acquire)
+        handoff::await_answer(&slot.state, &slot.asleep, token, timeout)
     }
 
     /// Wakes all threads that wait for an answer, because the worker has terminated.
@@ -197,10 +172,7 @@ impl Channel {
     /// Marks the call of a slot as answered.
     pub fn answer(&self, number: usize, token: u32) {
         let slot = self.slot(number);
-        slot.state.store(answered(token), Ordering::SeqCst);
-        if slot.asleep.load(Ordering::SeqCst) != 0 {
-            memory::futex_wake(&slot.state);
-        }
+        handoff::answer(&slot.state, &slot.asleep, token);
     }
 }
 
@@ -211,6 +183,3 @@ fn copied(from: *const u8, size: usize) -> Vec<u8> {
     unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size) };
     bytes
 }
-
-/// Spin iterations before sleeping: tens of microseconds, longer than a small call.
-const SPIN_ITERATIONS: u32 = 10_000;

@@ -1,0 +1,111 @@
+//! Unit tests of health: what its private interface promises to the engine.
+
+use std::sync::Arc;
+
+use lz_perfdb::HealthState;
+
+use super::circuit::Circuit;
+use super::{
+    Change, CircuitConfig, Degradation, DegradationConfig, DegradationLevel, Failure, Health, HealthConfig,
+    ManualClock, Subject,
+};
+
+fn subject<'a>(kernel: &'a str, bucket: &'a [u64]) -> Subject<'a> {
+    Subject { kernel, kernel_version: "1", bucket, backend: "b", backend_version: "1", device: "d" }
+}
+
+fn health() -> Health {
+    Health::new(HealthConfig::default(), Arc::new(ManualClock::starting_at(2_000_000_000)))
+}
+
+fn fail(health: &Health, kernel: &str, bucket: &[u64], times: u32) {
+    for _ in 0..times {
+        health.admit(subject(kernel, bucket)).unwrap().failed(Failure::of_kernel("boom"));
+    }
+}
+
+/// An open circuit with fewer failures than the threshold was opened by one failure; a closed one never was.
+#[test]
+fn restored_circuits_know_what_opened_them() {
+    let config = CircuitConfig::default();
+    let restored = |state, failures| {
+        let probe = Some(std::time::Duration::from_secs(1));
+        let circuit = Circuit::restored(state, failures, 0, probe, String::new(), &config);
+        (circuit.opened_at_once(), circuit.is_lost())
+    };
+    let threshold = config.failure_threshold;
+    assert_eq!(restored(HealthState::Open, threshold - 1), (true, false));
+    assert_eq!(restored(HealthState::Open, threshold), (false, false));
+    assert_eq!(restored(HealthState::Closed, 1), (false, false));
+    let quarantined = Circuit::restored(HealthState::Open, threshold, 0, None, String::new(), &config);
+    assert!(quarantined.opened_at_once() && quarantined.is_lost());
+}
+
+#[test]
+fn a_score_at_the_threshold_and_its_margin_recovers() {
+    let config = DegradationConfig::default();
+    let at = config.thresholds[0] + config.margin;
+    let degradation = Degradation::new(config);
+    let start = std::time::Duration::ZERO;
+    degradation.assess(config.thresholds[0] - 1.0, start).expect("it degrades at once");
+    assert!(degradation.assess(at, start).is_none());
+    let change = degradation.assess(at, config.hold).expect("it was better for long enough");
+    assert_eq!(change.to, DegradationLevel::Full);
+    let names = DegradationLevel::ALL.map(DegradationLevel::name);
+    assert_eq!(names, ["full", "no_background", "cached_only", "priorities_only", "references_only"]);
+}
+
+#[test]
+fn a_successful_trial_forgives_one_bucket() {
+    let health = health();
+    fail(&health, "k", &[1], 5);
+    fail(&health, "k", &[2], 1);
+    assert!(health.refuses_any());
+    health.forgive(&subject("k", &[3]));
+    assert_eq!(health.circuits().len(), 2, "there is no record of that bucket");
+    health.forgive(&subject("k", &[1]));
+    let left: Vec<Vec<u64>> = health.circuits().into_iter().map(|circuit| circuit.bucket).collect();
+    assert_eq!(left, [[2]]);
+    assert!(!health.refuses_any(), "one failure opens nothing");
+    assert!(health.admit(subject("k", &[1])).is_ok());
+}
+
+/// Resetting an open circuit closes it; resetting a closed one only restores the weight of its kernel.
+#[test]
+fn a_reset_reports_what_it_changed() {
+    let health = health();
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    fail(&health, "open", &[1], 5);
+    fail(&health, "weak", &[1], 1);
+    health.on_change(move |change: &Change, _| {
+        let text = match change {
+            Change::Circuit { name, to, .. } => format!("{name} {to:?}"),
+            Change::Weight { name } => format!("{name} weight"),
+            other => format!("{other:?}"),
+        };
+        log.lock().unwrap().push(text);
+    });
+    health.reset_all();
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort();
+    assert_eq!(seen, ["open Closed", "weak weight"]);
+}
+
+#[test]
+fn reports_of_the_same_circuit_have_its_scope_name_and_bucket() {
+    let health = health();
+    fail(&health, "a", &[1], 1);
+    fail(&health, "a", &[2], 1);
+    fail(&health, "b", &[1], 1);
+    let all = health.circuits();
+    assert_eq!(all.len(), 3);
+    for (index, one) in all.iter().enumerate() {
+        for (other, two) in all.iter().enumerate() {
+            assert_eq!(one.is_same(two), index == other);
+        }
+    }
+    let mut backend = all[0].clone();
+    backend.scope = super::RefusalScope::Backend;
+    assert!(!backend.is_same(&all[0]));
+}
