@@ -337,3 +337,13 @@ fn a_call_is_exported_as_a_workload_of_its_definition() {
     assert_eq!(trace["workload"]["inputs"]["weight"]["tensor_key"], "weight");
     assert!(trace["workload"]["inputs"].get("weight_offset").is_none(), "absent arguments are left out");
 }
+
+#[test]
+fn name_with_line_breaks_makes_a_summary_of_one_line() {
+    let fixture = text(&fixtures().join("rmsnorm_h64.json"));
+    let mut definition: serde_json::Value = serde_json::from_str(&fixture).unwrap();
+    definition["name"] = "two\n words".into();
+    definition.as_object_mut().unwrap().remove("description");
+    let (operation, _) = round_trip(&definition.to_string(), "two words");
+    assert_eq!(operation.summary, "Imported from the definition two words.");
+}

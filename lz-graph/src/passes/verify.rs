@@ -109,7 +109,8 @@ fn differences(graph: &Graph, expected: &[Tensor], found: &[Tensor], tolerance: 
             .fold(1.0, f64::max);
         let differs = |x: f64, y: f64| match (x.is_nan(), y.is_nan()) {
             (true, true) => false,
-            (false, false) => x != y && (x - y).abs() > allowed * largest || (x - y).is_nan(),
+            // Equal infinities have no difference that could be compared.
+            (false, false) => x != y && (x - y).abs() > allowed * largest,
             _ => true,
         };
         let first = lz_core::tensor::Indices::new(a.shape()).find(|index| differs(a.at(index), b.at(index)));
@@ -119,4 +120,26 @@ fn differences(graph: &Graph, expected: &[Tensor], found: &[Tensor], tolerance: 
         }
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::Builder;
+
+    #[test]
+    fn equal_infinities_do_not_differ_and_others_do() {
+        let mut builder = Builder::new();
+        let input = builder.input("x", vec![2.into()], DType::F32);
+        builder.output("y", input);
+        let graph = builder.finish().unwrap();
+        let tensor = |values: [f32; 2]| vec![Tensor::from_slice(&values, &[2]).unwrap()];
+        let found = |a, b| differences(&graph, &tensor(a), &tensor(b), Tolerance::Rounding).len();
+        let infinity = f32::INFINITY;
+        assert_eq!(found([infinity, 1.0], [infinity, 1.0]), 0);
+        assert_eq!(found([-infinity, f32::NAN], [-infinity, f32::NAN]), 0);
+        assert_eq!(found([infinity, 1.0], [-infinity, 1.0]), 1);
+        assert_eq!(found([infinity, 1.0], [3.0, 1.0]), 1);
+        assert_eq!(found([1.0, 1.0], [1.0, f32::NAN]), 1);
+    }
 }

@@ -64,7 +64,11 @@ fn summary(definition: &Definition) -> String {
             Some((sentence, _)) => format!("{sentence}."),
             None => line.to_owned(),
         },
-        None => format!("ImportedSchema from the definition {}.", definition.name.trim()),
+        // A summary is one line, and a name may contain line breaks.
+        None => {
+            let words: Vec<&str> = definition.name.split_whitespace().collect();
+            format!("Imported from the definition {}.", words.join(" "))
+        }
     }
 }
 
