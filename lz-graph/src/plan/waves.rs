@@ -1,8 +1,8 @@
 //! Waves: steps that do not depend on each other run at the same time.
 //!
 //! A kernel uses all threads by itself where its call is large enough. Between the calls for which it does not and those that take less
-//! time than waking a thread, several steps at once are faster. A step joins an earlier wave if everything that it depends on is in
-//! waves before it. Lifetimes are counted in waves: buffers of steps in one wave are in use at the same time.
+//! time than waking a thread, several steps at once are faster. Lifetimes are counted in waves: buffers of steps in one wave are in use at
+//! the same time. Branches then need memory at the same time, so waves are dropped if the arena would grow too much.
 //! *Invariant:* waves change when a step runs, never what it computes.
 
 use std::collections::HashMap;
@@ -19,9 +19,6 @@ const MIN_BYTES: u64 = 1 << 16;
 /// Native kernels use all threads themselves from these sizes on.
 const MAX_MACS: u64 = 1 << 19;
 const MAX_BYTES: u64 = 1 << 19;
-
-/// How many waves back a step may move. Results of steps that run earlier than they must occupy memory for longer.
-const MAX_DISTANCE: usize = 16;
 
 /// Waves are not worth an arena that is larger than this many times that of the plan without them.
 const MAX_GROWTH: usize = 2;
@@ -61,41 +58,41 @@ pub(super) fn group<K>(mut plan: Plan<K>, grouping: Grouping) -> Plan<K> {
     plan
 }
 
-/// The wave of every step; `None` if no wave has several.
+/// The wave of every step; `None` if no wave has several. A step's level is one more than the highest of those that it depends on, so
+/// steps of one level are independent: those that may share a wave do, after the others of their level.
 fn assign<K>(steps: &[Step<K>], grouping: Grouping) -> Option<Vec<usize>> {
-    let mut waves: Vec<usize> = Vec::with_capacity(steps.len());
-    // Per wave whether others may join.
-    let mut open: Vec<bool> = Vec::new();
     let mut uses: HashMap<Source, Uses> = HashMap::new();
-    let mut grouped = false;
-    for step in steps {
+    // Level, whether it may share a wave, and index.
+    let mut order: Vec<(usize, bool, usize)> = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
         // After the last write of what it uses, and after the last read of what it writes.
         let used = |source| uses.get(&memory_of(source)).copied().unwrap_or_default();
         let after_writes = reads(step).map(|source| used(source).written);
         let after_uses = writes(step).map(|source| used(source).written.max(used(source).read));
-        let ready = after_writes.chain(after_uses).max().unwrap_or(0);
-        let joins = grouping == Grouping::Always || pays_off(step);
-        let first = ready.max(open.len().saturating_sub(MAX_DISTANCE));
-        // The first one, so that branches advance at the same pace.
-        let joined = (first..open.len()).find(|wave| joins && open[*wave]);
-        grouped |= joined.is_some();
-        let wave = joined.unwrap_or_else(|| {
-            open.push(joins);
-            open.len() - 1
-        });
+        let level = after_writes.chain(after_uses).max().unwrap_or(0);
         for source in reads(step) {
             let uses = uses.entry(memory_of(source)).or_default();
-            uses.read = uses.read.max(wave + 1);
+            uses.read = uses.read.max(level + 1);
         }
         for source in writes(step) {
-            uses.entry(memory_of(source)).or_default().written = wave + 1;
+            uses.entry(memory_of(source)).or_default().written = level + 1;
         }
-        waves.push(wave);
+        order.push((level, grouping == Grouping::Always || pays_off(step), index));
+    }
+    order.sort_unstable();
+    let mut waves = vec![0; steps.len()];
+    let (mut next, mut grouped) = (0, false);
+    for (position, &(level, shares, index)) in order.iter().enumerate() {
+        let before = position.checked_sub(1).map(|position| order[position]);
+        let joins = shares && before.is_some_and(|(other, shares, _)| other == level && shares);
+        grouped |= joins;
+        next += usize::from(!joins);
+        waves[index] = next - 1;
     }
     grouped.then_some(waves)
 }
 
-/// The waves after the last write and after the last read of some memory.
+/// The levels after the last write and after the last read of some memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Uses {
     written: usize,
@@ -157,7 +154,7 @@ fn elements(location: &Location) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lz_core::{DType, TensorView};
+    use lz_core::{DType, Tensor, TensorView};
 
     use crate::build::Builder;
     use crate::dim::Dim;
@@ -209,6 +206,27 @@ mod tests {
         assert_eq!(sizes(&made), [3, 3, 1, 1]);
         memory::check(&made.lifetimes, &made.placement).unwrap();
         assert!(made.lifetimes.iter().all(|one| one.last < made.waves.len()));
+    }
+
+    #[test]
+    fn steps_that_use_all_threads_come_before_the_wave_of_their_level() {
+        let mut build = Builder::new();
+        let x = input(&mut build, "x");
+        let mut ends = Vec::new();
+        for _ in 0..2 {
+            let weight = Tensor::zeros(&[FEATURES, FEATURES], DType::F32).unwrap();
+            let weight = build.owned(weight);
+            let before = build.unary("tanh", x).unwrap();
+            let layer = build.linear(before, weight, None).unwrap();
+            ends.push(build.unary("exp", layer).unwrap());
+        }
+        for (index, end) in ends.into_iter().enumerate() {
+            build.output(&format!("result{index}"), end);
+        }
+        let made = plan_parallel(&engine(), &build.finish().unwrap(), 256);
+        assert_eq!(sizes(&made), [2, 1, 1, 2]);
+        let names: Vec<&str> = made.steps.iter().map(|step| &*step.operation.name).collect();
+        assert_eq!(&names[2..4], ["mlp.linear", "mlp.linear"]);
     }
 
     #[test]
