@@ -103,7 +103,7 @@ pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
     (
         "attention.sparse.topk",
         "schemas/ops/attention/sparse/topk.yaml",
-        include_str!("../../schemas/ops/attention/sparse/topk.yaml"),
+        include_str!("../schemas/ops/attention/sparse/topk.yaml"),
     ),
     (
         "attention.sparse.variable_block",
@@ -188,7 +188,7 @@ pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
     (
         "mlp.linear.fp8",
         "schemas/ops/mlp/linear.fp8.yaml",
-        include_str!("../../schemas/ops/mlp/linear.fp8.yaml"),
+        include_str!("../schemas/ops/mlp/linear.fp8.yaml"),
     ),
     (
         "mlp.linear.int8",
@@ -233,7 +233,7 @@ pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
     (
         "norm.layer.add",
         "schemas/ops/norm/layer.add.yaml",
-        include_str!("../../schemas/ops/norm/layer.add.yaml"),
+        include_str!("../schemas/ops/norm/layer.add.yaml"),
     ),
     (
         "norm.rms",
@@ -248,12 +248,12 @@ pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
     (
         "norm.rms.add.quantize",
         "schemas/ops/norm/rms.add.quantize.yaml",
-        include_str!("../../schemas/ops/norm/rms.add.quantize.yaml"),
+        include_str!("../schemas/ops/norm/rms.add.quantize.yaml"),
     ),
     (
         "norm.rms.quantize",
         "schemas/ops/norm/rms.quantize.yaml",
-        include_str!("../../schemas/ops/norm/rms.quantize.yaml"),
+        include_str!("../schemas/ops/norm/rms.quantize.yaml"),
     ),
     (
         "posenc.alibi",
@@ -273,7 +273,7 @@ pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
     (
         "rope.append",
         "schemas/ops/rope/append.yaml",
-        include_str!("../../schemas/ops/rope/append.yaml"),
+        include_str!("../schemas/ops/rope/append.yaml"),
     ),
     (
         "sampling.mask",
