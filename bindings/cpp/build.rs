@@ -6,12 +6,12 @@ fn main() {
         .cpp(true)
         .std("c++20")
         .include("include")
-        .include("../../runtime/plugin/include")
+        .include("plugin-include")
         .file("src/generated/bridge.cc")
         .file("src/generated/bridge_data.cc")
         .warnings(false)
         .compile("lz_cpp_bridge");
     println!("cargo::rerun-if-changed=src/generated/bridge.cc");
     println!("cargo::rerun-if-changed=src/generated/bridge_data.cc");
-    println!("cargo::rerun-if-changed=../../runtime/plugin/include/layerzero/lz_plugin.h");
+    println!("cargo::rerun-if-changed=plugin-include/layerzero/lz_plugin.h");
 }

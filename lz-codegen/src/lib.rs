@@ -80,8 +80,8 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
     let mut files = BTreeMap::new();
     let operations: Vec<Operation> = sources.iter().map(|source| source.operation.clone()).collect();
     for source in sources {
-        let up = "../../../";
-        let include = format!("{up}{}", source.path);
+        // Packages contain the schemas that they include: `schemas` of each crate has links to those of the repository.
+        let include = format!("../../{}", source.path);
         let rust = tokens(source.operation, &operations, source.path, &quote! { include_str!(#include) });
         files.insert(
             format!("lz-ops/src/generated/{}.rs", source.operation.flat_name()),

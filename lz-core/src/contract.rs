@@ -387,10 +387,9 @@ mod tests {
 
     #[test]
     fn contracts_use_only_supported_keywords() {
-        for contract in [
-            crate::descriptor::CONTRACT,
-            include_str!("../../schemas/contracts/dispatch_table.v1.schema.json"),
-        ] {
+        for contract in
+            [crate::descriptor::CONTRACT, include_str!("../schemas/contracts/dispatch_table.v1.schema.json")]
+        {
             let schema: Json = serde_json::from_str(contract).unwrap();
             let mut found = Vec::new();
             unknown(&schema, &mut found);

@@ -47,6 +47,13 @@ pub enum Error {
         /// Its reason, then those of the fallbacks.
         reasons: Vec<Reason>,
     },
+    /// No operation or alias has this name.
+    UnknownOperation {
+        /// The name.
+        operation: String,
+        /// The reason, with the most similar name as `required`.
+        reasons: Vec<Reason>,
+    },
     /// A file, policy or descriptor is invalid; the text is the whole diagnostic.
     Configuration {
         /// What was read.
@@ -59,12 +66,26 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error for a name that no operation or alias has; `known` are the names that are suggested from.
+    pub fn unknown_operation<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Error {
+        let near = lz_schema::diagnostics::nearest(name, known);
+        let hint = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+        let mut reason = Reason::new(ReasonCode::OperationUnknown)
+            .message(format!("unknown operation `{name}`{hint}"))
+            .found(name.to_owned());
+        if let Some(near) = near {
+            reason = reason.required(near.to_owned());
+        }
+        Error::UnknownOperation { operation: name.to_owned(), reasons: vec![reason] }
+    }
+
     /// All reasons, flat.
     pub fn reasons(&self) -> Vec<&Reason> {
         match self {
             Error::Validation { reasons, .. }
             | Error::Locked { reasons, .. }
             | Error::KernelExecution { reasons, .. }
+            | Error::UnknownOperation { reasons, .. }
             | Error::Configuration { reasons, .. } => reasons.iter().collect(),
             Error::NoKernel { candidates, .. } if candidates.is_empty() => vec![no_kernel()],
             Error::NoKernel { candidates, .. } | Error::CudaGraphUnsafe { candidates, .. } => {
@@ -130,6 +151,10 @@ impl fmt::Display for Error {
                 write!(f, "{operation}: {kernel} failed")?;
                 list(f, reasons, "  ")
             }
+            Error::UnknownOperation { operation, reasons } => match reasons.first() {
+                Some(reason) => f.write_str(&reason.sentence()),
+                None => write!(f, "unknown operation `{operation}`"),
+            },
             Error::Configuration { subject, message, .. } => write!(f, "{subject}: {message}"),
         }
     }

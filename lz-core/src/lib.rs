@@ -4,6 +4,15 @@
 //! Never depends on the engine, on SQLite, on file watching, or on threads. Detection of devices is `lz-device`, selection is
 //! `lz-engine`.
 
+#[cfg(target_os = "macos")]
+compile_error!(
+    "LayerZero does not support macOS: it builds on Linux (x86-64, aarch64). Build it in a Linux container or virtual machine."
+);
+#[cfg(target_os = "windows")]
+compile_error!(
+    "LayerZero does not support Windows: it builds on Linux (x86-64, aarch64). Build it in WSL 2 or a Linux container."
+);
+
 pub mod args;
 pub mod built_in;
 pub mod call;

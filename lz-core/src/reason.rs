@@ -12,7 +12,7 @@ pub use crate::generated::reasons::{ReasonCategory, ReasonCode};
 pub fn catalogue() -> &'static Reasons {
     static CATALOGUE: OnceLock<Reasons> = OnceLock::new();
     CATALOGUE.get_or_init(|| {
-        match Reasons::load("schemas/reasons.yaml", include_str!("../../schemas/reasons.yaml")) {
+        match Reasons::load("schemas/reasons.yaml", include_str!("../schemas/reasons.yaml")) {
             Ok(reasons) => reasons,
             // The codes above were generated from this text.
             Err(report) => unreachable!("reasons.yaml was checked when the codes were generated:\n{report}"),

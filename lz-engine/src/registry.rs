@@ -66,6 +66,21 @@ impl Registry {
         self.operations.get(name).copied()
     }
 
+    /// The operation with this name, or the error that suggests a similar one.
+    pub fn find_operation(&self, name: &str) -> Result<&'static OperationInfo, Error> {
+        self.operation(name).ok_or_else(|| self.unknown_operation(name))
+    }
+
+    /// The error for a name that no operation or alias has.
+    #[cold]
+    pub fn unknown_operation(&self, name: &str) -> Error {
+        let names = self.operations().flat_map(|info| {
+            let aliases = info.schema().aliases.iter().map(|alias| alias.name.as_str());
+            std::iter::once(info.name.as_ref()).chain(aliases)
+        });
+        Error::unknown_operation(name, names)
+    }
+
     /// The targets of an alias. The first call reads all schemas.
     pub fn alias(&self, name: &str) -> &[AliasTarget] {
         self.aliases.get_or_init(|| self.read_aliases()).get(name).map_or(&[], Vec::as_slice)
@@ -236,10 +251,11 @@ impl Registry {
             self.add_operation(operation, problems);
         }
         let Some(info) = entry.operation.or_else(|| self.operation(&spec.operation)) else {
-            problems.push(Reason::new(ReasonCode::OperationUnknown).message(format!(
-                "{}: unknown operation {}; register it before its kernels",
-                spec.id, spec.operation
-            )));
+            let error = self.unknown_operation(&spec.operation);
+            problems.push(
+                Reason::new(ReasonCode::OperationUnknown)
+                    .message(format!("{}: {error}; register operations before their kernels", spec.id)),
+            );
             return;
         };
         if self.index_of(info, &spec.id).is_some() {
@@ -317,6 +333,51 @@ impl Registry {
             }
         }
         Ok(next)
+    }
+
+    /// Removes an operation and its kernels.
+    pub(crate) fn without_operation(&self, name: &str) -> Result<Registry, Error> {
+        let removed = self.find_operation(name)?;
+        let mut next = self.without(|kernel| std::ptr::eq(kernel.info, removed));
+        next.operations.remove(name);
+        Ok(next)
+    }
+
+    /// Removes the kernels with this id, of one operation if it is given. Backends that have no kernel left are removed too.
+    pub(crate) fn without_kernel(&self, id: &str, operation: Option<&str>) -> Result<Registry, Error> {
+        if let Some(operation) = operation {
+            self.find_operation(operation)?;
+        }
+        let is_removed = |kernel: &CompiledKernel| {
+            kernel.spec().id == id && operation.is_none_or(|operation| kernel.spec().operation == operation)
+        };
+        let removed: Vec<&str> = self
+            .kernels
+            .iter()
+            .filter(|kernel| is_removed(kernel))
+            .map(|kernel| kernel.spec().backend.as_str())
+            .collect();
+        if removed.is_empty() {
+            return Err(self.unknown_kernel(id, operation));
+        }
+        let mut next = self.without(is_removed);
+        for backend in removed {
+            if !next.kernels.iter().any(|kernel| kernel.spec().backend == backend) {
+                next.backends.remove(backend);
+            }
+        }
+        Ok(next)
+    }
+
+    #[cold]
+    fn unknown_kernel(&self, id: &str, operation: Option<&str>) -> Error {
+        let fits = |entry: &&KernelEntry| operation.is_none_or(|name| entry.spec.operation == name);
+        let ids = self.kernels().filter(fits).map(|entry| entry.spec.id.as_str());
+        let hint = lz_schema::diagnostics::nearest(id, ids).map(|near| format!("; did you mean `{near}`?"));
+        let place = operation.map_or_else(String::new, |operation| format!(" of {operation}"));
+        let message = format!("unknown kernel{place}{}", hint.unwrap_or_default());
+        let reasons = vec![Reason::new(ReasonCode::KernelUnknown).message(format!("`{id}`: {message}"))];
+        Error::Configuration { subject: format!("`{id}`"), message, reasons }
     }
 
     /// Removes a backend and its kernels.

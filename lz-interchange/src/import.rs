@@ -23,6 +23,10 @@ pub struct ImportedSchema {
     pub yaml: String,
     /// What was assumed or could not be stated, one sentence each.
     pub notes: Vec<String>,
+    /// The inputs in the order of the `Definition`: its name and that of the schema, `None` where the schema has no such input.
+    pub inputs: Vec<(String, Option<String>)>,
+    /// Outputs of the `Definition` that are inputs changed in place in the schema.
+    pub in_place_outputs: Vec<String>,
 }
 
 /// Makes a schema of the text of a `Definition`; `file` is only named in errors.
@@ -42,8 +46,15 @@ pub fn import(text: &str, file: &str) -> Result<ImportedSchema, ImportError> {
     if !problems.is_empty() {
         return Err(ImportError { file: file.to_owned(), problems });
     }
+    let input = |input: &ArgumentPlan<'_>| {
+        let ours = (input.role != ArgumentRole::Nothing).then(|| input.ours.clone());
+        (input.name.to_owned(), ours)
+    };
+    let in_place = plan.outputs.iter().filter(|output| output.role == ArgumentRole::InPlace);
     Ok(ImportedSchema {
         operation: naming::snake(&definition.name),
+        inputs: plan.inputs.iter().map(input).collect(),
+        in_place_outputs: in_place.map(|output| output.name.to_owned()).collect(),
         yaml: schema::write(&definition, &plan),
         notes: plan.notes,
     })

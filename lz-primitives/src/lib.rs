@@ -32,7 +32,7 @@ macro_rules! primitives {
     ($($(#[$doc:meta])* $name:ident = $file:literal => $reference:path;)*) => {
         $($(#[$doc])*
         pub static $name: LazyLock<&'static OperationInfo> = LazyLock::new(|| {
-            read(concat!("schemas/primitives/", $file, ".yaml"), include_str!(concat!("../../schemas/primitives/", $file, ".yaml")))
+            read(concat!("schemas/primitives/", $file, ".yaml"), include_str!(concat!("../schemas/primitives/", $file, ".yaml")))
         });)*
 
         /// Every primitive, in the order of their names.

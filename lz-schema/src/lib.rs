@@ -16,6 +16,7 @@ pub mod reasons;
 pub mod set;
 pub mod source;
 mod specialize;
+pub mod template;
 
 pub use check::is_free_name;
 pub use diagnostics::Report;

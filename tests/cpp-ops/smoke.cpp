@@ -188,6 +188,13 @@ void errors() {
         CHECK(std::string(error.what()).find("no.such.kernel") != std::string::npos);
     }
     engine.unlock("norm.rms");
+    try {
+        engine.lock("norm.rm", "reference.norm.rms");
+        CHECK(!"an unknown operation must be an error");
+    } catch (const lz::UnknownOperation &error) {
+        CHECK(std::string(error.what()) == "unknown operation `norm.rm`; did you mean `norm.rms`?");
+        CHECK(error.has("OPERATION_UNKNOWN") && error.operation() == "norm.rm");
+    }
     CHECK(lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}}).output.elements() == 4);
     try {
         engine.configure("no_such_key", true);
@@ -542,8 +549,14 @@ void own_kernels() {
         })});
     CHECK(engine.which(args).kernel == "mine.norm.rms");
     CHECK(lz::ops::norm_rms(engine, args).output.as<float>()[3] == 7.0F);
-    engine.unregister_backend("mine");
+    engine.unregister_kernel("mine.norm.rms", "norm.rms");
     CHECK(engine.which(args).kernel != "mine.norm.rms");
+    try {
+        engine.unregister_kernel("mine.norm.rms");
+        CHECK(!"a kernel that is not registered must be an error");
+    } catch (const lz::ConfigurationError &error) {
+        CHECK(error.has("KERNEL_UNKNOWN"));
+    }
 
     struct Throwing final : lz::ops::NormRmsKernel {
         void run(const lz::ops::NormRms &, const lz::ops::NormRmsOut &, lz::Run &run) const override {

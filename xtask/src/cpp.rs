@@ -219,17 +219,30 @@ fn exports(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs with CMake, then builds the example project against the install and runs it.
+/// Installs in the dev profile, and uses the install.
 fn install(root: &Path, folder: &Path) -> Result<()> {
+    install_with(root, folder, "dev", &folder.join("install"))
+}
+
+/// Installs in the release profile into a folder that is named as the archive, uses the install, and returns the folder.
+pub fn install_release(root: &Path, folder: &Path) -> Result<PathBuf> {
+    let name = format!("layerzero-cpp-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    let prefix = folder.join(name);
+    install_with(root, folder, "release", &prefix)?;
+    Ok(prefix)
+}
+
+/// Installs with CMake, then builds the example project against the install and runs it.
+fn install_with(root: &Path, folder: &Path, profile: &str, prefix: &Path) -> Result<()> {
     let cmake = ensure_cmake(root)?;
-    let prefix = folder.join("install");
     if prefix.exists() {
-        fs::remove_dir_all(&prefix)?;
+        fs::remove_dir_all(prefix)?;
     }
     let (build, example) = (text(&folder.join("build")), text(&folder.join("example")));
-    let prefix_text = text(&prefix);
+    let prefix_text = text(prefix);
+    let profile = format!("-DLAYERZERO_CARGO_PROFILE={profile}");
     let run = |arguments: &[&str]| command::run(root, &cmake, arguments);
-    run(&["-S", "bindings/cpp", "-B", &build, "-DLAYERZERO_CARGO_PROFILE=dev", "-Wno-dev"])?;
+    run(&["-S", "bindings/cpp", "-B", &build, &profile, "-Wno-dev"])?;
     command::build(root, &cmake, &["--build", &build], &[])?;
     run(&["--install", &build, "--prefix", &prefix_text])?;
     // The example is copied so that it cannot include files of the checkout.
@@ -249,7 +262,7 @@ fn install(root: &Path, folder: &Path) -> Result<()> {
     let isolated = text(&Path::new(&example).join("isolated"));
     command::run(root, &isolated, &[&example, &plugin, &worker])
         .context("running a plugin in a worker process")?;
-    let pkg_config = fs::read_dir(&prefix)?
+    let pkg_config = fs::read_dir(prefix)?
         .filter_map(|entry| Some(entry.ok()?.path().join("pkgconfig/layerzero.pc")))
         .find(|path| path.is_file());
     pkg_config.context("the install has no file pkgconfig/layerzero.pc")?;

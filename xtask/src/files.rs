@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// Writes a file, and the folders above it.
 pub fn write(path: &Path, text: &str) -> Result<()> {
@@ -18,12 +18,15 @@ pub fn relative(root: &Path, path: &Path) -> Result<String> {
     Ok(path.strip_prefix(root)?.to_string_lossy().replace('\\', "/"))
 }
 
-/// Every file below a folder, sorted; nothing if the folder does not exist.
+/// Every file below a folder, sorted; nothing if the folder does not exist. Links are skipped: they repeat files of the repository.
 pub fn walk(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let Ok(entries) = fs::read_dir(folder) else { return Ok(found) };
     for entry in entries {
         let path = entry?.path();
+        if path.is_symlink() {
+            continue;
+        }
         if path.is_dir() {
             found.extend(walk(&path)?);
         } else {
@@ -32,4 +35,22 @@ pub fn walk(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// The only file with this extension in a folder.
+pub fn only(folder: &Path, extension: &str) -> Result<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|one| one == extension) {
+            found.push(path);
+        }
+    }
+    ensure!(
+        found.len() == 1,
+        "expected one file with the extension {extension} in {}, found {}",
+        folder.display(),
+        found.len()
+    );
+    found.pop().context("the list is empty")
 }

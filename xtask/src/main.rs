@@ -8,17 +8,23 @@ mod contracts;
 mod cpp;
 mod definition;
 mod deny;
+mod dist;
+mod docs;
 mod files;
 mod format;
 mod fuzz;
 mod gpu_bundle;
 mod instructions;
+mod metadata;
 mod mutants;
 mod new_op;
+mod notices;
 mod oracles;
+mod packages;
 mod progress;
 mod python;
 mod sanitize;
+mod sbom;
 mod scaffold;
 mod scenarios;
 mod test;
@@ -56,6 +62,9 @@ cargo xtask <command>
   bench cpp [--json]          call overhead from C++, compared with Rust
   bench ipc [--json]          call overhead of a kernel in a worker process
   bench tokenize [--json]     tokenization throughput, compared with other libraries; --two uses two threads
+  notices [--check]           write the licenses of third-party packages from Cargo.lock; or fail if the file is stale
+  docs                        build the documentation site into target/site and check its links
+  dist                        build wheel, source distribution, C++ libraries and crates for a release into dist/
   gpu-bundle                  pack the GPU tests and benchmarks, with their wheels, into one archive
   onnx-data                   download the ONNX node tests and print their folder
   tokenizer-data              download tokenizer definitions and texts and print their folder
@@ -109,6 +118,10 @@ fn run() -> Result<()> {
             bench_with_peers(root, "bench-tokenize", flags)?;
         }
         ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),
+        ["notices"] => notices::run(root, false)?,
+        ["notices", "--check"] => notices::run(root, true)?,
+        ["docs"] => docs::run(root)?,
+        ["dist"] => dist::run(root)?,
         ["gpu-bundle", flags @ ..] => gpu_bundle::run(root, flags)?,
         ["onnx-data"] => println!("{}", oracles::ONNX_NODES.ensure(root)?.join("node").display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),

@@ -73,7 +73,7 @@ fn schema_path(root: &Path, name: &str) -> String {
 
 fn schema(name: &str, path: &str) -> String {
     let up = "../".repeat(path.matches('/').count() - 1);
-    include_str!("new_op/schema.yaml").replace("{up}", &up).replace("{name}", name)
+    lz_schema::template::schema(name, Some(&format!("{up}operation.schema.json")))
 }
 
 fn reference(name: &str) -> String {

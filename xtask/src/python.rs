@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 
 use crate::command;
+use crate::files;
 use crate::oracles::FLASHINFER_REFERENCES;
 use crate::tokenizers::ensure_tokenizer_data;
 
@@ -60,6 +61,15 @@ const ORACLES: Group = Group {
 /// torchao, for its low-precision formats. Without dependencies, so that it uses the installed torch.
 const ORACLES_WITHOUT_DEPENDENCIES: Group =
     Group { name: "oracles-alone", packages: &["--no-deps", "torchao>=0.18,<0.19"] };
+
+/// Executes the notebooks of the documentation, and builds its site.
+const DOCS: Group = Group {
+    name: "docs",
+    packages: &["mkdocs-material>=9.6,<10", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"],
+};
+
+/// Checks the platform tag of wheels.
+const PACKAGING: Group = Group { name: "packaging", packages: &["auditwheel>=6,<7"] };
 
 /// An external backend that is discovered by its entry point.
 const SAMPLE_BACKEND: Group =
@@ -120,10 +130,22 @@ pub fn install_packages(root: &Path) -> Result<()> {
         &REAL_WEIGHTS,
         &ORACLES_WITHOUT_DEPENDENCIES,
         &SAMPLE_BACKEND,
+        &PACKAGING,
+        &DOCS,
     ] {
         ensure(root, group)?;
     }
     Ok(())
+}
+
+/// Installs what builds the documentation.
+pub fn ensure_docs_tools(root: &Path) -> Result<()> {
+    ensure(root, &DOCS)
+}
+
+/// Installs what checks packages.
+pub fn ensure_packaging_tools(root: &Path) -> Result<()> {
+    ensure(root, &PACKAGING)
 }
 
 /// Whether the virtual environment has torch.
@@ -171,6 +193,7 @@ pub fn pytest(root: &Path, python: &Path, folder: &str, environment: &[(&str, &P
 pub fn test(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &SAMPLE_BACKEND)?;
+    ensure(root, &DOCS)?;
     pytest(root, &python, "tests/light", &[])
 }
 
@@ -206,18 +229,38 @@ pub fn test_models(root: &Path) -> Result<()> {
 /// Builds the wheel and tests it in an otherwise empty virtual environment.
 pub fn test_wheel(root: &Path) -> Result<()> {
     let python = ensure_venv(root)?;
-    let folder = root.join("target/wheel");
-    let (wheels, venv) = (folder.join("dist"), folder.join("venv"));
-    for old in [&wheels, &venv] {
-        if old.exists() {
-            std::fs::remove_dir_all(old)?;
-        }
+    let wheels = wheel_folder(root);
+    if wheels.exists() {
+        std::fs::remove_dir_all(&wheels)?;
     }
-    let out = wheels.to_string_lossy();
-    let build = ["-m", "maturin", "build", "--profile", "dev", "--out", &*out];
-    command::build(&root.join("bindings/python"), &python.to_string_lossy(), &build, &[])
-        .context("building the wheel")?;
-    let wheel = std::fs::read_dir(&wheels)?.next().context("maturin wrote no wheel")??.path();
+    let wheel = wheel(root)?;
+    try_wheel(root, &python, &wheel)
+}
+
+fn wheel_folder(root: &Path) -> PathBuf {
+    root.join("target/wheel/dist")
+}
+
+/// The wheel in the dev profile, which is built unless it is there.
+pub fn wheel(root: &Path) -> Result<PathBuf> {
+    let python = ensure_venv(root)?;
+    let wheels = wheel_folder(root);
+    if !wheels.exists() {
+        let out = wheels.to_string_lossy();
+        let build = ["-m", "maturin", "build", "--profile", "dev", "--out", &*out];
+        command::build(&root.join("bindings/python"), &python.to_string_lossy(), &build, &[])
+            .context("building the wheel")?;
+    }
+    files::only(&wheels, "whl")
+}
+
+/// Installs a wheel into an otherwise empty virtual environment and uses it there.
+pub fn try_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<()> {
+    let folder = root.join("target/wheel");
+    let venv = folder.join("venv");
+    if venv.exists() {
+        std::fs::remove_dir_all(&venv)?;
+    }
     command::run(root, &python.to_string_lossy(), &["-m", "venv", &*venv.to_string_lossy()])?;
     let empty = venv.join("bin/python");
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"];
@@ -228,7 +271,27 @@ pub fn test_wheel(root: &Path) -> Result<()> {
                  assert abs(lz.ops.norm_rms(x)[0] - 0.848528) < 1e-5; assert lz.readiness_check().data['ready']";
     command::run(&folder, &empty.to_string_lossy(), &["-c", check])?;
     let program = venv.join("bin/lz");
-    command::run(&folder, &program.to_string_lossy(), &["kernels", "norm.rms"])
+    command::run(&folder, &program.to_string_lossy(), &["kernels", "norm.rms"])?;
+    command::run(&folder, &program.to_string_lossy(), &["docs"])?;
+    isolated_plugin(root, &folder, &empty)
+}
+
+/// Loads a plugin into a worker process: an installed wheel has everything that this needs.
+fn isolated_plugin(root: &Path, folder: &Path, python: &Path) -> Result<()> {
+    let plugin = folder.join("plugin/versioned.so");
+    std::fs::create_dir_all(folder.join("plugin"))?;
+    let (output, include) = (plugin.to_string_lossy(), root.join("runtime/plugin/include"));
+    let compile =
+        ["-std=gnu11", "-shared", "-fPIC", "-O1", "-DFAULT_FIRST", "-I", &*include.to_string_lossy()];
+    let files = ["tests/plugins/native/versioned.c", "-o", &*output, "-lm"];
+    command::run(root, "gcc", &[&compile[..], &files].concat()).context("compiling a plugin")?;
+    let check = "import array, pathlib, sys, layerzero as lz; plugin = pathlib.Path(sys.argv[1]); \
+                 lz.configure({'plugins.directories': [str(plugin.parent)], 'backend_isolation': 'subprocess'}); \
+                 loaded = lz.load_plugin(plugin); assert loaded.runs_in, loaded; \
+                 lz.lock('norm.rms', 'versioned.norm.rms'); x = array.array('f', [3, 4]); \
+                 assert abs(lz.ops.norm_rms(x)[0] - 0.848528) < 1e-5; print('isolated:', loaded.runs_in)";
+    command::run(folder, &python.to_string_lossy(), &["-c", check, &output])
+        .context("running a plugin of an installed wheel in a worker process")
 }
 
 /// Measures call overhead in the release profile, compared with other libraries.

@@ -179,6 +179,10 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     let files: BTreeSet<PathBuf> = source_files(from, from)?;
     for path in &files {
         let source = from.join(path);
+        if source.is_symlink() {
+            copy_link(&source, &to.join(path))?;
+            continue;
+        }
         let data = fs::read(&source).with_context(|| format!("reading {}", path.display()))?;
         let target = to.join(path);
         if fs::read(&target).ok().as_ref() != Some(&data) {
@@ -196,11 +200,26 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Links point into the copy: all of them are relative.
+fn copy_link(source: &Path, target: &Path) -> Result<()> {
+    let pointed = fs::read_link(source)?;
+    if fs::read_link(target).ok().as_ref() == Some(&pointed) {
+        return Ok(());
+    }
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    if target.is_symlink() {
+        fs::remove_file(target)?;
+    }
+    std::os::unix::fs::symlink(&pointed, target).with_context(|| format!("linking {}", target.display()))
+}
+
 fn source_files(root: &Path, folder: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut files = BTreeSet::new();
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let path = entry?.path();
-        if !path.is_dir() {
+        if path.is_symlink() || !path.is_dir() {
             files.insert(path.strip_prefix(root)?.to_owned());
         } else if !path.file_name().is_some_and(|name| SKIPPED.iter().any(|skipped| name == *skipped)) {
             files.extend(source_files(root, &path)?);

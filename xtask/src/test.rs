@@ -12,7 +12,7 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{browser, cpp, deny, format, oracles, python, scaffold, tokenizers};
+use crate::{browser, cpp, deny, format, oracles, packages, python, scaffold, tokenizers};
 
 /// One named check.
 struct Step {
@@ -20,7 +20,7 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "deny", run: deny::check },
@@ -31,6 +31,7 @@ const STEPS: [Step; 18] = [
     Step { name: "tokenizer-data", run: |root| tokenizers::ensure_tokenizer_data(root).map(drop) },
     Step { name: "build", run: build },
     Step { name: "python-wheel", run: python::test_wheel },
+    Step { name: "packages", run: packages::check },
     Step { name: "rust", run: rust },
     Step { name: "cpp", run: cpp::test },
     Step { name: "new-op", run: scaffold::check },
@@ -169,7 +170,7 @@ fn clippy(root: &Path) -> Result<()> {
 }
 
 /// Builds the documentation of all libraries; broken links and other rustdoc warnings are errors.
-fn doc(root: &Path) -> Result<()> {
+pub fn doc(root: &Path) -> Result<()> {
     let arguments = ["doc", "--no-deps", "--workspace", "--lib", "--keep-going"];
     command::build(root, "cargo", &arguments, &[("RUSTDOCFLAGS", Path::new("--deny warnings"))])
 }

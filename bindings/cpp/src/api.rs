@@ -236,6 +236,11 @@ pub fn engine_unregister(engine: &Engine, backend: &str) {
     engine.inner.unregister_backend(backend);
 }
 
+/// Removes the kernels with this id, of one operation unless its name is empty.
+pub fn engine_unregister_kernel(engine: &Engine, kernel: &str, operation: &str) -> *mut Failure {
+    guarded(|| engine.inner.unregister_kernel(kernel, (!operation.is_empty()).then_some(operation)))
+}
+
 /// A tokenizer handle for C++; empty until a definition is loaded.
 #[derive(Debug, Default)]
 pub struct TokenizerHandle {

@@ -154,6 +154,7 @@ pub fn failure_kind(failure: &Failure) -> u32 {
         Error::CudaGraphUnsafe { .. } => 4,
         Error::KernelExecution { .. } => 5,
         Error::Configuration { .. } => 6,
+        Error::UnknownOperation { .. } => 7,
     }
 }
 
@@ -164,7 +165,8 @@ pub fn failure_operation(failure: &Failure) -> String {
         | Error::NoKernel { operation, .. }
         | Error::Locked { operation, .. }
         | Error::CudaGraphUnsafe { operation, .. }
-        | Error::KernelExecution { operation, .. } => operation.clone(),
+        | Error::KernelExecution { operation, .. }
+        | Error::UnknownOperation { operation, .. } => operation.clone(),
         Error::Configuration { subject, .. } => subject.clone(),
     }
 }

@@ -1,6 +1,6 @@
 //! Engine errors as Python exceptions with `Reason` objects.
 
-use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyException, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
@@ -55,28 +55,44 @@ struct Exceptions {
     execution: Py<PyType>,
     configuration: Py<PyType>,
     import: Py<PyType>,
+    unknown_operation: Py<PyType>,
 }
 
 static EXCEPTIONS: PyOnceLock<Exceptions> = PyOnceLock::new();
 
 fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
     EXCEPTIONS.get_or_try_init(py, || {
+        let exception = py.get_type::<PyException>();
         let make = |name: &str, doc: &str, bases: Bound<'_, PyTuple>| -> PyResult<Py<PyType>> {
             let namespace = PyDict::new(py);
             namespace.set_item("__module__", "layerzero")?;
             namespace.set_item("__doc__", doc)?;
+            // `KeyError` would print the repr of the message.
+            namespace.set_item("__str__", exception.getattr("__str__")?)?;
             let ty = py.get_type::<PyType>().call1((name, bases, namespace))?;
             Ok(ty.cast_into::<PyType>()?.unbind())
         };
-        let exception = py.get_type::<PyException>();
         let base = make(
             "LayerZeroError",
             "Base class of LayerZero's errors; `.reasons` lists the causes.",
-            PyTuple::new(py, [exception])?,
+            PyTuple::new(py, [exception.clone()])?,
         )?;
         let bound = base.bind(py).clone();
         let value_error = py.get_type::<PyValueError>();
+        let configuration = make(
+            "ConfigurationError",
+            "A schema, policy or descriptor is invalid.",
+            PyTuple::new(py, [bound.clone(), value_error.clone()])?,
+        )?;
+        let unknown_bases =
+            [configuration.bind(py).clone(), py.get_type::<PyKeyError>(), py.get_type::<PyAttributeError>()];
         Ok(Exceptions {
+            unknown_operation: make(
+                "UnknownOperationError",
+                "No operation or alias has this name.",
+                PyTuple::new(py, unknown_bases)?,
+            )?,
+            configuration,
             validation: make(
                 "ValidationError",
                 "The arguments of a call are invalid.",
@@ -96,11 +112,6 @@ fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
                 "KernelExecutionError",
                 "A kernel ran and failed.",
                 PyTuple::new(py, [bound.clone()])?,
-            )?,
-            configuration: make(
-                "ConfigurationError",
-                "A schema, policy or descriptor is invalid.",
-                PyTuple::new(py, [bound.clone(), value_error.clone()])?,
             )?,
             import: make(
                 "GraphImportError",
@@ -124,6 +135,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("KernelExecutionError", &all.execution)?;
     module.add("ConfigurationError", &all.configuration)?;
     module.add("GraphImportError", &all.import)?;
+    module.add("UnknownOperationError", &all.unknown_operation)?;
     module.add_class::<PyReason>()
 }
 
@@ -141,6 +153,7 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
             Error::NoKernel { .. } | Error::Locked { .. } => &all.no_kernel,
             Error::CudaGraphUnsafe { .. } => &all.graph,
             Error::KernelExecution { .. } => &all.execution,
+            Error::UnknownOperation { .. } => &all.unknown_operation,
             Error::Configuration { .. } => &all.configuration,
         };
         let value = class.bind(py).call1((error.to_string(),))?;

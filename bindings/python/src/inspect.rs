@@ -5,7 +5,7 @@
 use lz_core::{Context, OperationInfo, ReasonCode, check, dynamic};
 use lz_engine::{Engine, Explanation};
 use lz_schema::model::{Alias, Constant, Operation, ParamType};
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -18,19 +18,26 @@ use crate::simulate::{self, DescribedBackend};
 
 /// The operation of this name.
 pub fn operation(name: &str) -> PyResult<&'static OperationInfo> {
-    engine()?.registry().operation(name).ok_or_else(|| unknown(name))
+    engine()?.registry().find_operation(name).map_err(|error| Python::attach(|py| raise(py, &error)))
 }
 
 /// The error for an unknown name, with the nearest operation or alias.
 #[cold]
 fn unknown(name: &str) -> PyErr {
-    let registry = engine().map(Engine::registry);
-    let names = registry.iter().flat_map(|registry| registry.operations()).flat_map(|info| {
-        let aliases = info.schema().aliases.iter().map(|alias| alias.name.as_str());
-        std::iter::once(info.name.as_ref()).chain(aliases)
-    });
-    let hint = lz_schema::diagnostics::nearest(name, names).map(|near| format!("; did you mean {near:?}?"));
-    PyKeyError::new_err(format!("unknown operation {name:?}{}", hint.unwrap_or_default()))
+    match engine() {
+        Ok(engine) => Python::attach(|py| raise(py, &engine.registry().unknown_operation(name))),
+        Err(error) => error,
+    }
+}
+
+/// The error for an attribute of `layerzero.ops` that is no operation, with the nearest function.
+#[pyfunction]
+fn unknown_function(py: Python<'_>, name: &str) -> PyErr {
+    let functions: Vec<String> = match engine() {
+        Ok(engine) => engine.registry().operations().map(|info| info.name.replace('.', "_")).collect(),
+        Err(error) => return error,
+    };
+    raise(py, &lz_core::Error::unknown_operation(name, functions.iter().map(String::as_str)))
 }
 
 /// An operation that a name stands for, and the alias if the name is one.
@@ -240,6 +247,7 @@ fn operation_targets<'py>(py: Python<'py>, name: &str) -> PyResult<Vec<(&'static
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(which, module)?)?;
     module.add_function(wrap_pyfunction!(explain, module)?)?;
+    module.add_function(wrap_pyfunction!(unknown_function, module)?)?;
     module.add_function(wrap_pyfunction!(operation_targets, module)?)?;
     module.add_class::<PyExplanation>()
 }

@@ -68,6 +68,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::add(module)?;
     engine::connect_on_open(|engine| {
         cuda::connect(engine);
+        // On failure, loading an isolated plugin reports that `worker.program` was not found.
+        let _ = Python::attach(worker::use_interpreter_for_plugins);
         engine.set_annotate(Some(telemetry::TorchRanges::shared()));
         engine.set_result_comparison(Some(std::sync::Arc::new(compare::PythonResults)));
     });

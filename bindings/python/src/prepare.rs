@@ -132,8 +132,8 @@ fn load_dispatch_table(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     serde_json::to_string(&state).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// Kernel, operation, dtypes, median and 95th percentile in nanoseconds, samples, whether it is still valid.
-type Row = (String, String, String, f64, f64, u64, bool);
+/// Kernel, operation, sizes, dtypes, median and 95th percentile in nanoseconds, samples, whether it is still valid.
+type Row = (String, String, String, String, f64, f64, u64, bool);
 
 /// Stored measurements.
 #[pyfunction]
@@ -141,14 +141,22 @@ type Row = (String, String, String, f64, f64, u64, bool);
 fn perfdb_show(operation_name: Option<String>, kernel: Option<String>, limit: usize) -> PyResult<Vec<Row>> {
     let filter = Filter { operation: operation_name, kernel, ..Filter::default() };
     let rows = database()?.show(&filter, limit);
+    let registry = engine()?.registry();
     Ok(rows
         .into_iter()
         .map(|row| {
             let timing = row.timing;
             let samples = timing.samples;
+            let bucket = row.key.bucket.to_string();
+            // Operations that are not registered here have no names for their sizes.
+            let sizes = match registry.operation(&row.key.operation) {
+                Some(operation) => lz_serve::bucket_text(operation, &bucket),
+                None => bucket,
+            };
             (
                 row.key.kernel,
                 row.key.operation,
+                sizes,
                 row.key.dtypes,
                 timing.median_ns,
                 timing.p95_ns,

@@ -149,6 +149,38 @@ fn function_entry(
     Ok(KernelEntry::new(spec, hosted).of(info))
 }
 
+/// Unregisters the kernels with this id, of one operation if it is given.
+#[pyfunction]
+fn unregister_kernel(py: Python<'_>, id: &str, operation_name: Option<&str>) -> PyResult<()> {
+    engine()?.unregister_kernel(id, operation_name).map_err(|error| raise(py, &error))
+}
+
+/// Whether an operation has a kernel with this id.
+#[pyfunction]
+fn is_registered_kernel(operation_name: &str, id: &str) -> PyResult<bool> {
+    let info = operation(operation_name)?;
+    Ok(engine()?.registry().kernels_of(info).any(|entry| entry.spec.id == id))
+}
+
+/// Registers the reference of an imported definition: a kernel in a worker process that loads `source`.
+#[pyfunction]
+fn register_isolated_reference(
+    py: Python<'_>,
+    operation_name: &str,
+    id: &str,
+    source: &str,
+    replace: bool,
+) -> PyResult<()> {
+    let info = operation(operation_name)?;
+    let backend = id.split('.').next().unwrap_or(id);
+    worker::refuse_reserved(py, id, backend)?;
+    let mut spec = KernelSpec::new(id, &info.name, backend, "0", Platform::Cpu);
+    spec.reference = true;
+    spec.priority = 0;
+    let entry = worker::remote(py, source, spec, info)?;
+    install(py, entry, if replace { "replace" } else { "new" })
+}
+
 /// Unregisters a backend and its kernels.
 #[pyfunction]
 fn unregister_backend(backend: &str) -> PyResult<()> {
@@ -265,6 +297,9 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(register_kernel, module)?)?;
     module.add_function(wrap_pyfunction!(register_described_kernel, module)?)?;
     module.add_function(wrap_pyfunction!(unregister_backend, module)?)?;
+    module.add_function(wrap_pyfunction!(unregister_kernel, module)?)?;
+    module.add_function(wrap_pyfunction!(is_registered_kernel, module)?)?;
+    module.add_function(wrap_pyfunction!(register_isolated_reference, module)?)?;
     module.add_function(wrap_pyfunction!(kernel_signature, module)?)?;
     module.add_function(wrap_pyfunction!(dtype_variables, module)?)?;
     module.add_function(wrap_pyfunction!(kernels, module)?)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use lz_core::{OperationInfo, dynamic};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -69,15 +70,58 @@ impl PyOperation {
     }
 }
 
-/// Reads an operation from the text of its schema and registers it with the engine.
+/// Reads an operation from the text of its schema and registers it with the engine. An operation with the same text is kept
+/// as it is, with its kernels; another one is replaced if `replace` is set.
 #[pyfunction]
-fn read_operation(path: &str, yaml: &str) -> PyResult<PyOperation> {
-    Python::attach(|py| {
-        let info = dynamic::read_operation(path, yaml).map_err(|error| raise(py, &error))?;
-        engine()?.register_operations([info]).map_err(|error| raise(py, &error))?;
-        Ok(PyOperation { info })
-    })
+fn read_operation(py: Python<'_>, path: &str, yaml: &str, replace: bool) -> PyResult<PyOperation> {
+    let info = dynamic::read_operation(path, yaml).map_err(|error| raise(py, &error))?;
+    let engine = engine()?;
+    let known = engine.registry().operation(&info.name);
+    known.map_or(Ok(()), |known| refuse_catalogue(py, known))?;
+    match known {
+        Some(known) if known.yaml == info.yaml => return Ok(PyOperation { info: known }),
+        Some(_) if replace => engine.replace_operation(info),
+        _ => engine.register_operations([info]),
+    }
+    .map_err(|error| raise(py, &error))?;
+    Ok(PyOperation { info })
 }
+
+/// Refuses to change an operation of the catalogue or a primitive of graphs: generated code and compiled models rely on them.
+fn refuse_catalogue(py: Python<'_>, info: &'static OperationInfo) -> PyResult<()> {
+    let mut built_in = lz_ops::OPERATIONS.iter().copied().chain(lz_primitives::all().iter().copied());
+    if !built_in.any(|known| std::ptr::eq(known, info)) {
+        return Ok(());
+    }
+    let message = "it belongs to the catalogue and can neither be replaced nor unregistered";
+    let error = lz_core::Error::Configuration {
+        subject: info.name.to_string(),
+        reasons: vec![
+            lz_core::Reason::new(lz_core::ReasonCode::OperationVersionMismatch)
+                .message(format!("{}: {message}", info.name)),
+        ],
+        message: message.to_owned(),
+    };
+    Err(raise(py, &error))
+}
+
+/// Unregisters an operation and its kernels.
+#[pyfunction]
+fn unregister_operation(py: Python<'_>, name: &str) -> PyResult<()> {
+    refuse_catalogue(py, crate::inspect::operation(name)?)?;
+    engine()?.unregister_operation(name).map_err(|error| raise(py, &error))
+}
+
+/// Converts a FlashInfer-Bench definition: the operation's name, its schema, what was assumed, and its inputs as pairs of the
+/// definition's name and the schema's, which is `None` for an input that the schema does not have.
+#[pyfunction]
+fn import_definition(text: &str, file: &str) -> PyResult<ImportedDefinition> {
+    let imported =
+        lz_interchange::import(text, file).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok((imported.operation, imported.yaml, imported.notes, imported.inputs, imported.in_place_outputs))
+}
+
+type ImportedDefinition = (String, String, Vec<String>, Vec<(String, Option<String>)>, Vec<String>);
 
 /// The text of a regular file of bounded size.
 #[pyfunction]
@@ -85,15 +129,17 @@ fn read_text_file(path: PathBuf) -> PyResult<String> {
     Ok(lz_files::read_text(&path, lz_files::MAX_TEXT_BYTES)?)
 }
 
-/// A complete example schema, the one that `cargo xtask new-op` writes.
+/// A complete example schema, the one that `cargo xtask new-op` writes, for a file outside the repository.
 #[pyfunction]
 fn operation_template(name: &str) -> String {
-    include_str!("../../../xtask/src/new_op/schema.yaml").replace("{name}", name).replace("{up}", "")
+    lz_schema::template::schema(name, None)
 }
 
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(read_operation, module)?)?;
+    module.add_function(wrap_pyfunction!(unregister_operation, module)?)?;
+    module.add_function(wrap_pyfunction!(import_definition, module)?)?;
     module.add_function(wrap_pyfunction!(read_text_file, module)?)?;
     module.add_function(wrap_pyfunction!(operation_template, module)?)?;
     module.add_class::<PyOperation>()

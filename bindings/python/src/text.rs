@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lz_core::{Handle, Reason, ReasonCode};
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PySequence, PyString};
 
@@ -129,24 +129,34 @@ impl PyTokenizer {
     }
 }
 
-/// The tokenizer of an argument.
+/// The tokenizer of an argument: a `Tokenizer`, or anything that `lz.tokenize` resolves to one, such as the name of an encoding.
 pub fn tokenizer(operation: &str, name: &str, object: &Bound<'_, PyAny>) -> PyResult<Arc<Tokenizer>> {
-    match object.cast::<PyTokenizer>() {
+    let py = object.py();
+    let resolved = if object.is_instance_of::<PyTokenizer>() {
+        object.clone()
+    } else {
+        match py.import("layerzero._tokenize")?.call_method1("resolve", (object,)) {
+            // It is nothing that describes a tokenizer: refused below.
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => object.clone(),
+            resolved => resolved?,
+        }
+    };
+    match resolved.cast::<PyTokenizer>() {
         Ok(tokenizer) => {
             let handle = Arc::clone(&tokenizer.get().handle);
             // Prepared here, because the engine would do it while the GIL is held.
             if !lz_tokenize::is_prepared(&handle) {
                 let tokenizer = Tokenizer::clone(&handle);
-                interruptible(object.py(), move || drop(lz_tokenize::prepare(&tokenizer)))?;
+                interruptible(py, move || drop(lz_tokenize::prepare(&tokenizer)))?;
             }
             Ok(handle)
         }
         Err(_) => {
             let reason = Reason::new(ReasonCode::ArgumentKind)
                 .argument(name)
-                .required("a layerzero.Tokenizer")
+                .required("a layerzero.Tokenizer, or the path or name of one")
                 .found(object.get_type().to_string());
-            Err(validation_error(object.py(), operation, reason))
+            Err(validation_error(py, operation, reason))
         }
     }
 }

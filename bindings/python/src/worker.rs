@@ -129,7 +129,7 @@ pub fn supports_worker(spec: &KernelSpec) -> bool {
 }
 
 /// A kernel in a worker that loads `source`; the first call starts the worker.
-fn remote(
+pub fn remote(
     py: Python<'_>,
     source: &str,
     spec: KernelSpec,
@@ -156,20 +156,46 @@ fn remote(
 }
 
 fn start(py: Python<'_>, backend: &str, source: &str) -> PyResult<Worker> {
-    let sys = py.import("sys")?;
-    let program: PathBuf = sys.getattr("executable")?.extract()?;
-    let path: Vec<OsString> = sys.getattr("path")?.extract()?;
+    let (program, environment) = interpreter(py)?;
     let mut options =
         settings::options(engine()?, Some(program)).map_err(|reason| configuration(py, backend, reason))?;
+    if source.starts_with("definition:") {
+        options.runs_in = "a worker process, as every reference of an imported definition".to_owned();
+    }
     for argument in ["-m", "layerzero._worker", source] {
         options = options.argument(argument);
     }
-    // The worker can import what this process can.
+    options.environment.push(environment);
+    Worker::on_demand(options).map_err(|reason| configuration(py, backend, reason))
+}
+
+/// The interpreter of this process, and the variable with which a worker can import what this process can.
+fn interpreter(py: Python<'_>) -> PyResult<(PathBuf, (OsString, OsString))> {
+    let sys = py.import("sys")?;
+    let program: PathBuf = sys.getattr("executable")?.extract()?;
+    let path: Vec<OsString> = sys.getattr("path")?.extract()?;
     let path = std::env::join_paths(path.iter().filter(|folder| !folder.is_empty())).map_err(|error| {
         PyRuntimeError::new_err(format!("sys.path cannot be passed to the worker: {error}"))
     })?;
-    options.environment.push(("PYTHONPATH".into(), path));
-    Worker::on_demand(options).map_err(|reason| configuration(py, backend, reason))
+    Ok((program, ("PYTHONPATH".into(), path)))
+}
+
+/// Makes this interpreter the worker program of isolated plugins, because a wheel has no `lz-worker`.
+pub fn use_interpreter_for_plugins(py: Python<'_>) -> PyResult<()> {
+    let (program, environment) = interpreter(py)?;
+    // An embedded interpreter may have no program.
+    if !program.as_os_str().is_empty() {
+        let arguments = ["-m", "layerzero._plugin_worker"].map(OsString::from).to_vec();
+        settings::set_own_program(program, arguments, vec![environment]);
+    }
+    Ok(())
+}
+
+/// Serves a native plugin, in a process that a host has started, with the arguments of `lz-worker`. Does not return while the
+/// host lives.
+#[pyfunction]
+fn serve_plugin(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<()> {
+    py.detach(|| lz_worker::program::run(arguments)).map_err(PyErr::from)
 }
 
 /// Every worker of this process: backend, source, process id while it runs, and number of starts.
@@ -393,5 +419,6 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     lz_worker::set_interrupt_check(interrupt::check_signals);
     module.add_function(wrap_pyfunction!(list_workers, module)?)?;
     module.add_function(wrap_pyfunction!(load_plugin, module)?)?;
+    module.add_function(wrap_pyfunction!(serve_plugin, module)?)?;
     module.add_function(wrap_pyfunction!(serve_worker, module)?)
 }

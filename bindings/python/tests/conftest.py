@@ -1,7 +1,9 @@
 """Shared fixtures."""
 
 import os
+import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,3 +20,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def tokenizer_path() -> Path:
     return Path(__file__).parents[3] / "lz-ops/tests/data/byte_level_bpe.json"
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Compiles a version of the test plugin once."""
+    root = Path(__file__).parents[3]
+    folder = tmp_path_factory.mktemp("plugins")
+    found: dict[str, Path] = {}
+
+    def build(fault: str) -> Path:
+        if fault not in found:
+            found[fault] = folder / f"{fault}.so"
+            source = root / "tests" / "plugins" / "native" / "versioned.c"
+            include = ["-I", str(root / "runtime" / "plugin" / "include")]
+            command = ["gcc", "-std=gnu11", "-shared", "-fPIC", "-O1", f"-DFAULT_{fault}", *include, str(source), "-o", str(found[fault]), "-lm"]
+            subprocess.run(command, check=True)
+        return found[fault]
+
+    return build

@@ -204,7 +204,7 @@ impl<'c, 'a> Checker<'c, 'a> {
             return;
         }
         self.fill_slots();
-        let unknown = self.fill_defaults();
+        let unknown = self.fill_defaults(self.axes_of_missing_inputs());
         self.check_ranges(&unknown);
         if unknown.is_empty() {
             self.check_computed_dimensions();
@@ -229,6 +229,21 @@ impl<'c, 'a> Checker<'c, 'a> {
                 || axis.dynamic
                 || axis.bound_by.as_ref().is_none_or(|binding| !self.args[binding.input].is_given())
         })
+    }
+
+    /// The slots of axes that a missing required input would bind. What depends on them is not checked: the missing argument is
+    /// the only problem.
+    fn axes_of_missing_inputs(&self) -> Vec<u16> {
+        let is_missing = |axis: &lz_schema::model::Axis| {
+            let input = axis.bound_by.as_ref().map(|binding| binding.input);
+            input.is_some_and(|input| {
+                self.operation.inputs[input].optional.is_none() && !self.args[input].is_given()
+            })
+        };
+        let axes = self.operation.axes.iter().zip(&self.bound.axes).enumerate();
+        axes.filter(|(_, (axis, size))| size.is_none() && is_missing(axis))
+            .map(|(slot, _)| slot as u16)
+            .collect()
     }
 
     fn fill_slots(&mut self) {

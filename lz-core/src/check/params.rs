@@ -40,11 +40,10 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Fills in defaults. Returns the slots of params that are missing, have the wrong type or whose default cannot be computed;
-    /// what depends on them is not checked.
-    pub(super) fn fill_defaults(&mut self) -> Vec<u16> {
+    /// Fills in defaults. Adds the slots of params that are missing, have the wrong type or whose default cannot be computed to the
+    /// `unknown` ones; what depends on them is not checked.
+    pub(super) fn fill_defaults(&mut self, mut unknown: Vec<u16>) -> Vec<u16> {
         let operation = self.operation;
-        let mut unknown = Vec::new();
         for (index, param) in operation.params.iter().enumerate() {
             let slot = operation.axes.len() + index;
             match &self.args[operation.inputs.len() + index] {
@@ -84,7 +83,8 @@ impl Checker<'_, '_> {
         let operation = self.operation;
         for (index, param) in operation.params.iter().enumerate() {
             let Some(range) = &param.range else { continue };
-            if unknown.contains(&((operation.axes.len() + index) as u16)) {
+            let depends = range.variables().iter().any(|variable| unknown.contains(&variable.index));
+            if depends || unknown.contains(&((operation.axes.len() + index) as u16)) {
                 continue;
             }
             if let Some(Value::Bool(false)) = self.evaluate(range, &format!("the range of {}", param.name)) {

@@ -23,7 +23,7 @@ use crate::reason::{Reason, ReasonCode};
 use crate::spec::KernelSpec;
 
 /// The contract, `schemas/contracts/capabilities.v1.schema.json`.
-pub(crate) const CONTRACT: &str = include_str!("../../../schemas/contracts/capabilities.v1.schema.json");
+pub(crate) const CONTRACT: &str = include_str!("../../schemas/contracts/capabilities.v1.schema.json");
 
 /// A valid descriptor.
 #[derive(Debug, Clone)]

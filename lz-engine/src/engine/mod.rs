@@ -193,6 +193,37 @@ impl Engine {
         self.shared.update_population();
     }
 
+    /// Removes an operation and its kernels. Calls that run finish; later calls find no kernel.
+    pub fn unregister_operation(&self, name: &str) -> Result<(), Error> {
+        self.remove(|registry| registry.without_operation(name))
+    }
+
+    /// Removes the kernels with this id, of one operation if it is given.
+    pub fn unregister_kernel(&self, id: &str, operation: Option<&str>) -> Result<(), Error> {
+        self.remove(|registry| registry.without_kernel(id, operation))
+    }
+
+    /// Registers an operation in place of the one with its name, whose kernels are removed: they were checked against the
+    /// replaced schema.
+    pub fn replace_operation(&self, operation: &'static OperationInfo) -> Result<(), Error> {
+        self.remove(|registry| match registry.operation(&operation.name) {
+            Some(old) if !std::ptr::eq(old, operation) => {
+                registry.without_operation(&operation.name)?.with_operations([operation])
+            }
+            _ => registry.with_operations([operation]),
+        })
+    }
+
+    fn remove(&self, change: impl FnOnce(&Registry) -> Result<Registry, Error>) -> Result<(), Error> {
+        self.shared.change_registry(|registry| {
+            let changed = change(registry)?;
+            announce_release();
+            Ok(changed)
+        })?;
+        self.shared.update_population();
+        Ok(())
+    }
+
     /// Disables a backend; its kernels stay registered and are excluded for `reason`.
     pub fn disable_backend(&self, backend: &str, reason: Reason) {
         let state = BackendState::Disabled(reason);

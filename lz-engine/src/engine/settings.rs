@@ -105,12 +105,7 @@ impl Engine {
         if known {
             return Ok(());
         }
-        let names = registry.operations().map(|info| info.name.as_ref());
-        let near = lz_schema::diagnostics::nearest(operation, names);
-        let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-        let message = format!("unknown operation or alias `{operation}`{tail}");
-        let reasons = vec![Reason::new(ReasonCode::OperationUnknown).message(message.clone())];
-        Err(Error::Configuration { subject: operation.to_owned(), message, reasons })
+        Err(registry.unknown_operation(operation))
     }
 
     /// Applies an overlay to the policy for this thread's calls until the guard is dropped. Guards nest.

@@ -32,7 +32,7 @@ use lz_core::operation::OperationInfo;
 use lz_core::reason::{Reason, ReasonCode};
 
 /// The contract, `schemas/contracts/dispatch_table.v1.schema.json`.
-pub(crate) const CONTRACT: &str = include_str!("../../../schemas/contracts/dispatch_table.v1.schema.json");
+pub(crate) const CONTRACT: &str = include_str!("../../schemas/contracts/dispatch_table.v1.schema.json");
 
 /// A valid table.
 #[derive(Debug)]

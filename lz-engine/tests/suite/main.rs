@@ -34,6 +34,7 @@ mod table_files;
 mod telemetry;
 mod thread_scopes;
 mod tune;
+mod unregister;
 mod verification;
 mod versions;
 mod watchdog;

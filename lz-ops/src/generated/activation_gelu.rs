@@ -7,7 +7,7 @@ pub static ACTIVATION_GELU: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "9e1db5ba03ead42b58042bb9653c59fa7e1d465e5aa67b8196676be2b7fb3fee",
     "schemas/ops/activation/gelu.yaml",
-    include_str!("../../../schemas/ops/activation/gelu.yaml"),
+    include_str!("../../schemas/ops/activation/gelu.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ACTIVATION_GELU_MUL: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "674227ca83246f57634d77c77c3a3de74a25e81d5ee4068a943d443110e8952a",
     "schemas/ops/activation/gelu_mul.yaml",
-    include_str!("../../../schemas/ops/activation/gelu_mul.yaml"),
+    include_str!("../../schemas/ops/activation/gelu_mul.yaml"),
     &FIELDS,
 );
 

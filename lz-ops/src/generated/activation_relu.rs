@@ -7,7 +7,7 @@ pub static ACTIVATION_RELU: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "97c3381dfa6b9507f64766e4215bee1c9fc4840256dd2c6121cb97379c2e355b",
     "schemas/ops/activation/relu.yaml",
-    include_str!("../../../schemas/ops/activation/relu.yaml"),
+    include_str!("../../schemas/ops/activation/relu.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ACTIVATION_RELU_SQUARED: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "008ad243bbd1dead5e107844af332432276dc37560cb4ef2b66f8550da547701",
     "schemas/ops/activation/relu_squared.yaml",
-    include_str!("../../../schemas/ops/activation/relu_squared.yaml"),
+    include_str!("../../schemas/ops/activation/relu_squared.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ACTIVATION_SILU: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "8f964509eb9122532d2ee0824ae04115c190697112adeff5abbc57429c9db0ec",
     "schemas/ops/activation/silu.yaml",
-    include_str!("../../../schemas/ops/activation/silu.yaml"),
+    include_str!("../../schemas/ops/activation/silu.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ACTIVATION_SILU_MUL: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "6f9c5d0771c485589eadb68118afd749e136ec20eaa7c86cc80176ef3533ad07",
     "schemas/ops/activation/silu_mul.yaml",
-    include_str!("../../../schemas/ops/activation/silu_mul.yaml"),
+    include_str!("../../schemas/ops/activation/silu_mul.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ATTENTION_CROSS_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "7dbd0a5ba9ec7fc1147c9036b2cb290f865b3401695881327c5049e7ef91c2be",
     "schemas/ops/attention/cross/decode.yaml",
-    include_str!("../../../schemas/ops/attention/cross/decode.yaml"),
+    include_str!("../../schemas/ops/attention/cross/decode.yaml"),
     &FIELDS,
 );
 

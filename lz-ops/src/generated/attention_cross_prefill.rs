@@ -7,7 +7,7 @@ pub static ATTENTION_CROSS_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "ee593f0e08328a9559d994038f6d270e7b919e522bb34a503290e936bd9a0800",
     "schemas/ops/attention/cross/prefill.yaml",
-    include_str!("../../../schemas/ops/attention/cross/prefill.yaml"),
+    include_str!("../../schemas/ops/attention/cross/prefill.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ATTENTION_GQA_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "c6e787665747d97d1a1409e9f4ff38f067c67304bd5f1ddd2da99882ee3bdabf",
     "schemas/ops/attention/gqa/decode.yaml",
-    include_str!("../../../schemas/ops/attention/gqa/decode.yaml"),
+    include_str!("../../schemas/ops/attention/gqa/decode.yaml"),
     &FIELDS,
 );
 

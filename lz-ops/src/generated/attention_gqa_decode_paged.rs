@@ -7,7 +7,7 @@ pub static ATTENTION_GQA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::ne
     1,
     "dedeb498ead38c1ed8a7d571d39d80144503ca83ed562d78d92077484750d4cd",
     "schemas/ops/attention/gqa/decode.paged.yaml",
-    include_str!("../../../schemas/ops/attention/gqa/decode.paged.yaml"),
+    include_str!("../../schemas/ops/attention/gqa/decode.paged.yaml"),
     &FIELDS,
 );
 

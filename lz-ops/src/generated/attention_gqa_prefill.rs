@@ -7,7 +7,7 @@ pub static ATTENTION_GQA_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "eb818de2ba493b8f18edfde22ecc0e82a89a2b09df16fb909183adddd0aac27b",
     "schemas/ops/attention/gqa/prefill.yaml",
-    include_str!("../../../schemas/ops/attention/gqa/prefill.yaml"),
+    include_str!("../../schemas/ops/attention/gqa/prefill.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ATTENTION_GQA_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::n
     1,
     "b3e3bf4bc5ce44f2c440b3b9f705aba8b2bdca2a2309b6d9e86627a539cd35d9",
     "schemas/ops/attention/gqa/prefill.paged.yaml",
-    include_str!("../../../schemas/ops/attention/gqa/prefill.paged.yaml"),
+    include_str!("../../schemas/ops/attention/gqa/prefill.paged.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ATTENTION_GQA_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::
     1,
     "e61689dec5a20bdee250b833fc6b085c37c0ffcc43c463fe8d3c46343ed26c35",
     "schemas/ops/attention/gqa/prefill.ragged.yaml",
-    include_str!("../../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
+    include_str!("../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ATTENTION_LINEAR_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "9a1f65f88d5360cedc0a4fa5b30131a751442094f85f4a1d2e792fd65c630966",
     "schemas/ops/attention/linear/decode.yaml",
-    include_str!("../../../schemas/ops/attention/linear/decode.yaml"),
+    include_str!("../../schemas/ops/attention/linear/decode.yaml"),
     &FIELDS,
 );
 

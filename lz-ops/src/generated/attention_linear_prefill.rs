@@ -7,7 +7,7 @@ pub static ATTENTION_LINEAR_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "849e8277e3f02d12afafbb475ed2ee891d62c1013a1b66844d65c82ec7c65d05",
     "schemas/ops/attention/linear/prefill.yaml",
-    include_str!("../../../schemas/ops/attention/linear/prefill.yaml"),
+    include_str!("../../schemas/ops/attention/linear/prefill.yaml"),
     &FIELDS,
 );
 

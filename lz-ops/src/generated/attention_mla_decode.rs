@@ -7,7 +7,7 @@ pub static ATTENTION_MLA_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "b805b69595e5f22207ea309c91bce3af64d6afe111595392f61460baddc5db17",
     "schemas/ops/attention/mla/decode.yaml",
-    include_str!("../../../schemas/ops/attention/mla/decode.yaml"),
+    include_str!("../../schemas/ops/attention/mla/decode.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ATTENTION_MLA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::ne
     1,
     "6b1a2090824d3ba1a682df8d1c6b7160e8091d1d8ae19489e3cc2b17f72b6dbd",
     "schemas/ops/attention/mla/decode.paged.yaml",
-    include_str!("../../../schemas/ops/attention/mla/decode.paged.yaml"),
+    include_str!("../../schemas/ops/attention/mla/decode.paged.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ATTENTION_MLA_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "baba2cc05556665be9d26eb08a8eeb0f6e2480d171f0e89b18aaecfa0ec673ea",
     "schemas/ops/attention/mla/prefill.yaml",
-    include_str!("../../../schemas/ops/attention/mla/prefill.yaml"),
+    include_str!("../../schemas/ops/attention/mla/prefill.yaml"),
     &FIELDS,
 );
 

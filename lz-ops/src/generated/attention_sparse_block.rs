@@ -7,7 +7,7 @@ pub static ATTENTION_SPARSE_BLOCK: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "88ae3d2ad5651ae34163c197f09d79451fba3966f2a779d9b50d42c5e8cd042a",
     "schemas/ops/attention/sparse/block.yaml",
-    include_str!("../../../schemas/ops/attention/sparse/block.yaml"),
+    include_str!("../../schemas/ops/attention/sparse/block.yaml"),
     &FIELDS,
 );
 

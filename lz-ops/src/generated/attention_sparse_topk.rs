@@ -7,7 +7,7 @@ pub static ATTENTION_SPARSE_TOPK: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "56d56b54f6906fef8dcf17b5fba676690940cdfb411322652853a30b9187595f",
     "schemas/ops/attention/sparse/topk.yaml",
-    include_str!("../../../schemas/ops/attention/sparse/topk.yaml"),
+    include_str!("../../schemas/ops/attention/sparse/topk.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static ATTENTION_SPARSE_VARIABLE_BLOCK: lz::OperationInfo = lz::OperationInf
     1,
     "1f4f153426af69f9177645b4856feb9a2bd67d296a1bed4cf818e2def0ef2905",
     "schemas/ops/attention/sparse/variable_block.yaml",
-    include_str!("../../../schemas/ops/attention/sparse/variable_block.yaml"),
+    include_str!("../../schemas/ops/attention/sparse/variable_block.yaml"),
     &FIELDS,
 );
 

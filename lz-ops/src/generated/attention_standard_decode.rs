@@ -7,7 +7,7 @@ pub static ATTENTION_STANDARD_DECODE: lz::OperationInfo = lz::OperationInfo::new
         1,
         "3b8b33a46745d126f6f9ae31c256cf540fb4dcc0657f91ef6ea7ee2392f57ea7",
         "schemas/ops/attention/standard/decode.yaml",
-        include_str!("../../../schemas/ops/attention/standard/decode.yaml"),
+        include_str!("../../schemas/ops/attention/standard/decode.yaml"),
         &FIELDS,
     )
     .specializing(&ATTENTION_GQA_DECODE);

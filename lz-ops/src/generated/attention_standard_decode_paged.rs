@@ -7,7 +7,7 @@ pub static ATTENTION_STANDARD_DECODE_PAGED: lz::OperationInfo = lz::OperationInf
         1,
         "9c06401f87c72d474f1a938e38f89b91d7aae0a5cba980b5f54786ebaab14706",
         "schemas/ops/attention/standard/decode.paged.yaml",
-        include_str!("../../../schemas/ops/attention/standard/decode.paged.yaml"),
+        include_str!("../../schemas/ops/attention/standard/decode.paged.yaml"),
         &FIELDS,
     )
     .specializing(&ATTENTION_GQA_DECODE_PAGED);

@@ -7,7 +7,7 @@ pub static ATTENTION_STANDARD_PREFILL: lz::OperationInfo = lz::OperationInfo::ne
         1,
         "e3ddd252179d493aca89e82c925ac13d2bee937213144307d0206adc85d515cc",
         "schemas/ops/attention/standard/prefill.yaml",
-        include_str!("../../../schemas/ops/attention/standard/prefill.yaml"),
+        include_str!("../../schemas/ops/attention/standard/prefill.yaml"),
         &FIELDS,
     )
     .specializing(&ATTENTION_GQA_PREFILL);

@@ -7,7 +7,7 @@ pub static ATTENTION_STANDARD_PREFILL_PAGED: lz::OperationInfo = lz::OperationIn
         1,
         "303ca75cbd6f709144c74ae2e986ff68806185956b2bca2729df7b106fc245fe",
         "schemas/ops/attention/standard/prefill.paged.yaml",
-        include_str!("../../../schemas/ops/attention/standard/prefill.paged.yaml"),
+        include_str!("../../schemas/ops/attention/standard/prefill.paged.yaml"),
         &FIELDS,
     )
     .specializing(&ATTENTION_GQA_PREFILL_PAGED);

@@ -7,7 +7,7 @@ pub static ATTENTION_STANDARD_PREFILL_RAGGED: lz::OperationInfo = lz::OperationI
         1,
         "0f8164ced89f7341d002eace1428af39edd40e47364eca03c7653ccea121adbe",
         "schemas/ops/attention/standard/prefill.ragged.yaml",
-        include_str!("../../../schemas/ops/attention/standard/prefill.ragged.yaml"),
+        include_str!("../../schemas/ops/attention/standard/prefill.ragged.yaml"),
         &FIELDS,
     )
     .specializing(&ATTENTION_GQA_PREFILL_RAGGED);

@@ -7,7 +7,7 @@ pub static ATTENTION_STATE_MERGE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "30ebe28067252e74f6f7de7a194aacf1b49c6544362495dc6d3918347f892efa",
     "schemas/ops/attention/state/merge.yaml",
-    include_str!("../../../schemas/ops/attention/state/merge.yaml"),
+    include_str!("../../schemas/ops/attention/state/merge.yaml"),
     &FIELDS,
 );
 

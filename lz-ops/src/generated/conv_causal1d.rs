@@ -7,7 +7,7 @@ pub static CONV_CAUSAL1D: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "477a00566ed34253a5895ccce163adf61ab18495a61e9f9b1185596603427505",
     "schemas/ops/conv/causal1d.yaml",
-    include_str!("../../../schemas/ops/conv/causal1d.yaml"),
+    include_str!("../../schemas/ops/conv/causal1d.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static CONV_CAUSAL1D_STEP: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "81b18b5d97791ec0f738d25f90307799dd1eaeaae1ae822c6ad21cd5ba7318bb",
     "schemas/ops/conv/causal1d.step.yaml",
-    include_str!("../../../schemas/ops/conv/causal1d.step.yaml"),
+    include_str!("../../schemas/ops/conv/causal1d.step.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static DEQUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "58b4ed0dd996d5454e6df811d17092e3f0e635d01067e8070e2f8fe555a4d753",
     "schemas/ops/dequantize.yaml",
-    include_str!("../../../schemas/ops/dequantize.yaml"),
+    include_str!("../../schemas/ops/dequantize.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static EMBEDDING_LOOKUP: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "6a608e189ae692a1163e54a6eaaed0a69c275db72a1a0b1b7b98a043feb1377b",
     "schemas/ops/embedding/lookup.yaml",
-    include_str!("../../../schemas/ops/embedding/lookup.yaml"),
+    include_str!("../../schemas/ops/embedding/lookup.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static KV_APPEND: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "af150dd3d52802a9b4d5198e39e2c717eb3185868ffa20cf2c67902107063c7d",
     "schemas/ops/kv/append.yaml",
-    include_str!("../../../schemas/ops/kv/append.yaml"),
+    include_str!("../../schemas/ops/kv/append.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static KV_COMPACT: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "18ff2d78db82ae56133c561bed8147df60a312a6c6bdb7709989134dd0fc93f3",
     "schemas/ops/kv/compact.yaml",
-    include_str!("../../../schemas/ops/kv/compact.yaml"),
+    include_str!("../../schemas/ops/kv/compact.yaml"),
     &FIELDS,
 );
 

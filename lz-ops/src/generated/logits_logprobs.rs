@@ -7,7 +7,7 @@ pub static LOGITS_LOGPROBS: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "08d4bbbbaf4fb58f51597a968f365c9bebce8c245acf4b0cb66e116a18b062da",
     "schemas/ops/logits/logprobs.yaml",
-    include_str!("../../../schemas/ops/logits/logprobs.yaml"),
+    include_str!("../../schemas/ops/logits/logprobs.yaml"),
     &FIELDS,
 );
 

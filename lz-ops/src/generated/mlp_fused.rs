@@ -7,7 +7,7 @@ pub static MLP_FUSED: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "d4bee69b61e7618abb8e98a1ff0d29c45b455e642b377bb37ffc372d907f7900",
     "schemas/ops/mlp/fused.yaml",
-    include_str!("../../../schemas/ops/mlp/fused.yaml"),
+    include_str!("../../schemas/ops/mlp/fused.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static MLP_LINEAR: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "35b720d4f949824d508be3dc5de191840a7a1709c58430121688b6e52e88f719",
     "schemas/ops/mlp/linear.yaml",
-    include_str!("../../../schemas/ops/mlp/linear.yaml"),
+    include_str!("../../schemas/ops/mlp/linear.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static MLP_LINEAR_FP8: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "3812b806b854f709fb3c1df3a32fc412f32fc1675bbdb6a779ac8aaba3f17d96",
     "schemas/ops/mlp/linear.fp8.yaml",
-    include_str!("../../../schemas/ops/mlp/linear.fp8.yaml"),
+    include_str!("../../schemas/ops/mlp/linear.fp8.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static MLP_LINEAR_INT8: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "1b7ef275ef69628861804154ea292e4978ee6f9f4389bbbe180fc23f89722cad",
     "schemas/ops/mlp/linear.int8.yaml",
-    include_str!("../../../schemas/ops/mlp/linear.int8.yaml"),
+    include_str!("../../schemas/ops/mlp/linear.int8.yaml"),
     &FIELDS,
 );
 

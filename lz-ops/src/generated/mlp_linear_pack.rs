@@ -7,7 +7,7 @@ pub static MLP_LINEAR_PACK: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "d6657b4e20b2b8d5fe4cdb4cfffed1d836d8c690e6bf18153ca6776fcbe85786",
     "schemas/ops/mlp/linear.pack.yaml",
-    include_str!("../../../schemas/ops/mlp/linear.pack.yaml"),
+    include_str!("../../schemas/ops/mlp/linear.pack.yaml"),
     &FIELDS,
 );
 

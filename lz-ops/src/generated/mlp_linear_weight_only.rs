@@ -7,7 +7,7 @@ pub static MLP_LINEAR_WEIGHT_ONLY: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "6f86a6c74296e0c2f168f7a10aa15608546e037f4400489e753ebd4da114bc45",
     "schemas/ops/mlp/linear.weight_only.yaml",
-    include_str!("../../../schemas/ops/mlp/linear.weight_only.yaml"),
+    include_str!("../../schemas/ops/mlp/linear.weight_only.yaml"),
     &FIELDS,
 );
 

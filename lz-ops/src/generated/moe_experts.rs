@@ -7,7 +7,7 @@ pub static MOE_EXPERTS: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "fc6449db000bf6d2b3ab4e78de5574feb6b6ffdc223554068d2db90399b83117",
     "schemas/ops/moe/experts.yaml",
-    include_str!("../../../schemas/ops/moe/experts.yaml"),
+    include_str!("../../schemas/ops/moe/experts.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static MOE_ROUTE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "5b9b3af6e6782f76d84d7a9b6d3cbf16f1b75910e25ff43f84660d18a9baf8bb",
     "schemas/ops/moe/route.yaml",
-    include_str!("../../../schemas/ops/moe/route.yaml"),
+    include_str!("../../schemas/ops/moe/route.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static NORM_ADA: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "6bc5274a9cae6399c5484e0ea8fe412712fa546c5f4245a6a4a2eff2050a4fcc",
     "schemas/ops/norm/ada.yaml",
-    include_str!("../../../schemas/ops/norm/ada.yaml"),
+    include_str!("../../schemas/ops/norm/ada.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static NORM_GROUP: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "56b1f4d55657de559ff6c817233f17740cea5dd35b8ea05f5b5ca0f8e5c390c8",
     "schemas/ops/norm/group.yaml",
-    include_str!("../../../schemas/ops/norm/group.yaml"),
+    include_str!("../../schemas/ops/norm/group.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static NORM_LAYER: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "b653278c6240f397b1cf0da12f06dee3545dfb264de80bf1768a5055283e51b1",
     "schemas/ops/norm/layer.yaml",
-    include_str!("../../../schemas/ops/norm/layer.yaml"),
+    include_str!("../../schemas/ops/norm/layer.yaml"),
     &FIELDS,
 );
 

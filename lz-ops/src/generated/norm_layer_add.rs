@@ -7,7 +7,7 @@ pub static NORM_LAYER_ADD: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "8626efe97ce686a0429a08e01709e20780097ab138c0af92df40b27b313d67fd",
     "schemas/ops/norm/layer.add.yaml",
-    include_str!("../../../schemas/ops/norm/layer.add.yaml"),
+    include_str!("../../schemas/ops/norm/layer.add.yaml"),
     &FIELDS,
 );
 

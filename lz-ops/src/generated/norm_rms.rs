@@ -7,7 +7,7 @@ pub static NORM_RMS: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "8ab34734451ca8838e86f162ad1dc99e1333cb65acbc5ee14dc162ca77628876",
     "schemas/ops/norm/rms.yaml",
-    include_str!("../../../schemas/ops/norm/rms.yaml"),
+    include_str!("../../schemas/ops/norm/rms.yaml"),
     &FIELDS,
 );
 

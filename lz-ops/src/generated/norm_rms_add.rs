@@ -7,7 +7,7 @@ pub static NORM_RMS_ADD: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "df4c64a8443ffe3f07ab3ded4c1b8938eba149451d46add94ab303288a1a45dc",
     "schemas/ops/norm/rms.add.yaml",
-    include_str!("../../../schemas/ops/norm/rms.add.yaml"),
+    include_str!("../../schemas/ops/norm/rms.add.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static NORM_RMS_ADD_QUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "1615b044241e845a6d099b071b444a4b159832ef6826a8499e5b7c795641e684",
     "schemas/ops/norm/rms.add.quantize.yaml",
-    include_str!("../../../schemas/ops/norm/rms.add.quantize.yaml"),
+    include_str!("../../schemas/ops/norm/rms.add.quantize.yaml"),
     &FIELDS,
 );
 

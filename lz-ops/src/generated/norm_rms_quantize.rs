@@ -7,7 +7,7 @@ pub static NORM_RMS_QUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "e48e549c7765f815ad033a504ed62f7f92a60d9eb3b4b89aa8a68461f6bf0e47",
     "schemas/ops/norm/rms.quantize.yaml",
-    include_str!("../../../schemas/ops/norm/rms.quantize.yaml"),
+    include_str!("../../schemas/ops/norm/rms.quantize.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static POSENC_ALIBI: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "f72bb3972e668ecd6fa136002225999a772a4307a753c1f8c5d5dd8afca5b84f",
     "schemas/ops/posenc/alibi.yaml",
-    include_str!("../../../schemas/ops/posenc/alibi.yaml"),
+    include_str!("../../schemas/ops/posenc/alibi.yaml"),
     &FIELDS,
 );
 

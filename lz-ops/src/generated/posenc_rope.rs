@@ -7,7 +7,7 @@ pub static POSENC_ROPE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "12d7dc927a6d01070ff9716fff1325886db6b71bdd210b1000e8d7ee8e82c92c",
     "schemas/ops/posenc/rope.yaml",
-    include_str!("../../../schemas/ops/posenc/rope.yaml"),
+    include_str!("../../schemas/ops/posenc/rope.yaml"),
     &FIELDS,
 );
 

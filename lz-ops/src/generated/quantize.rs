@@ -7,7 +7,7 @@ pub static QUANTIZE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "dee274128476ef47457cd8e2ce2c41dba6e082ec309b0a7e0933f1ea694b47a2",
     "schemas/ops/quantize.yaml",
-    include_str!("../../../schemas/ops/quantize.yaml"),
+    include_str!("../../schemas/ops/quantize.yaml"),
     &FIELDS,
 );
 

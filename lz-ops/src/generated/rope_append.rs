@@ -7,7 +7,7 @@ pub static ROPE_APPEND: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "f7d734f57d2c30f400aec611f63f388321cc106eb4816a9c6ebabdb5dff8f154",
     "schemas/ops/rope/append.yaml",
-    include_str!("../../../schemas/ops/rope/append.yaml"),
+    include_str!("../../schemas/ops/rope/append.yaml"),
     &FIELDS,
 );
 

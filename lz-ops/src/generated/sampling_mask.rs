@@ -7,7 +7,7 @@ pub static SAMPLING_MASK: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "6ecd7d7bad1844ab7da182feee027c8a4b5774b055179530c8f5e8269485d9cd",
     "schemas/ops/sampling/mask.yaml",
-    include_str!("../../../schemas/ops/sampling/mask.yaml"),
+    include_str!("../../schemas/ops/sampling/mask.yaml"),
     &FIELDS,
 );
 

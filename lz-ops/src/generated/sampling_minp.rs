@@ -7,7 +7,7 @@ pub static SAMPLING_MINP: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "790de04d8f09295652cc2b2d533709cd769bcbc5dde818eb0da20e092e1e93c8",
     "schemas/ops/sampling/minp.yaml",
-    include_str!("../../../schemas/ops/sampling/minp.yaml"),
+    include_str!("../../schemas/ops/sampling/minp.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static SAMPLING_PENALTIES: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "eba72057a3afb7a7212940b2156e5d47d57d49fb955a8ac1b939070fd2d2d2ec",
     "schemas/ops/sampling/penalties.yaml",
-    include_str!("../../../schemas/ops/sampling/penalties.yaml"),
+    include_str!("../../schemas/ops/sampling/penalties.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static SAMPLING_SPECULATIVE: lz::OperationInfo = lz::OperationInfo::new(
     2,
     "8f7648c4d932a1b604f18ccdb48d14ea8db75ac068f72d019491fa78dd53307d",
     "schemas/ops/sampling/speculative.yaml",
-    include_str!("../../../schemas/ops/sampling/speculative.yaml"),
+    include_str!("../../schemas/ops/sampling/speculative.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static SAMPLING_TOPK: lz::OperationInfo = lz::OperationInfo::new(
     2,
     "c0f9e0e03da44d1de5f1cb2c4cd75c1cab249b0d411f8c6870414f3b043800fd",
     "schemas/ops/sampling/topk.yaml",
-    include_str!("../../../schemas/ops/sampling/topk.yaml"),
+    include_str!("../../schemas/ops/sampling/topk.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static SAMPLING_TOPP: lz::OperationInfo = lz::OperationInfo::new(
     2,
     "eab9edd4cd5766e1df6b28f74188a04e2f044e7f8075737c15831e0fbee5cfea",
     "schemas/ops/sampling/topp.yaml",
-    include_str!("../../../schemas/ops/sampling/topp.yaml"),
+    include_str!("../../schemas/ops/sampling/topp.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static SSM_SCAN: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "a835e1c3f9e471f540d0fdda2ae4b35b3856c0da9cc31bbc735ecf9f360af97e",
     "schemas/ops/ssm/scan.yaml",
-    include_str!("../../../schemas/ops/ssm/scan.yaml"),
+    include_str!("../../schemas/ops/ssm/scan.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static SSM_STEP: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "52fdb03a2952a338627f4a0495cd6afc8dcee0aea1963dd73730a02ef280d7c7",
     "schemas/ops/ssm/step.yaml",
-    include_str!("../../../schemas/ops/ssm/step.yaml"),
+    include_str!("../../schemas/ops/ssm/step.yaml"),
     &FIELDS,
 );
 

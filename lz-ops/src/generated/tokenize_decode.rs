@@ -7,7 +7,7 @@ pub static TOKENIZE_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "f31dbf83b513b55002bc3f97c6e191ebc2831c4c04ed30c574e699178669b595",
     "schemas/ops/tokenize/decode.yaml",
-    include_str!("../../../schemas/ops/tokenize/decode.yaml"),
+    include_str!("../../schemas/ops/tokenize/decode.yaml"),
     &FIELDS,
 );
 

@@ -7,7 +7,7 @@ pub static TOKENIZE_ENCODE: lz::OperationInfo = lz::OperationInfo::new(
     1,
     "ca225f34696721ea315912cb5294f0ec8bd906dfdce02cfc925e96fb2342347d",
     "schemas/ops/tokenize/encode.yaml",
-    include_str!("../../../schemas/ops/tokenize/encode.yaml"),
+    include_str!("../../schemas/ops/tokenize/encode.yaml"),
     &FIELDS,
 );
 

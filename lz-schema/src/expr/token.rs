@@ -192,7 +192,9 @@ fn sign(rest: &str) -> Result<(TokenKind, usize), ExprErrorKind> {
         ("]", TokenKind::CloseBracket),
         (",", TokenKind::Comma),
     ];
-    const FOREIGN: [(&str, &str); 4] = [("&&", "and"), ("||", "or"), ("!", "not"), ("=", "==")];
+    // The longer spelling comes first, because the first that matches is reported.
+    const FOREIGN: [(&str, &str); 6] =
+        [("&&", "and"), ("||", "or"), ("!", "not"), ("=>", ">="), ("=<", "<="), ("=", "==")];
     if let Some((spelling, kind)) = SIGNS.iter().find(|(spelling, _)| rest.starts_with(spelling)) {
         return Ok((kind.clone(), spelling.len()));
     }

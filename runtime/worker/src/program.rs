@@ -2,6 +2,7 @@
 //!
 //! `lz-worker PLUGIN --allow FOLDER... [--manifest FILE | --pins LINES] [--key HEXADECIMAL]...`
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,7 +12,7 @@ use lz_plugin::loader::{Plugin, Trust};
 
 /// The main function of `lz-worker`.
 pub fn main() -> ExitCode {
-    match serve(offer) {
+    match run(std::env::args_os().skip(1).collect()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lz-worker: {error}");
@@ -20,11 +21,17 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Serves the plugin of these arguments until the host ends, for programs that are their own worker
+/// (`settings::set_own_program`).
+pub fn run(arguments: Vec<OsString>) -> std::io::Result<()> {
+    serve(move || offer(arguments))
+}
+
 const USAGE: &str =
     "usage: lz-worker PLUGIN --allow FOLDER... [--manifest FILE | --pins LINES] [--key HEXADECIMAL]...";
 
-fn offer() -> Result<WorkerKernels, String> {
-    let mut arguments = std::env::args_os().skip(1);
+fn offer(arguments: Vec<OsString>) -> Result<WorkerKernels, String> {
+    let mut arguments = arguments.into_iter();
     let plugin = PathBuf::from(arguments.next().ok_or(USAGE)?);
     let mut trust = Trust::default();
     while let Some(flag) = arguments.next() {

@@ -1,6 +1,8 @@
 //! The policy settings of worker processes: `backend_isolation` and the section `worker`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use lz_core::built_in::reserved_name;
@@ -20,6 +22,40 @@ pub const ISOLATION: &str = "backend_isolation";
 
 /// How many files of a plugin directory are compared with a name.
 const MAX_PLUGIN_FILES: usize = 10_000;
+
+/// The default of `worker.program`.
+const DEFAULT_PROGRAM: &str = "lz-worker";
+
+/// The worker program of this host.
+static OWN_PROGRAM: OnceLock<OwnProgram> = OnceLock::new();
+
+#[derive(Debug)]
+struct OwnProgram {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl OwnProgram {
+    fn options(&self) -> WorkerOptions {
+        let mut options = WorkerOptions::new(self.program.clone());
+        options.arguments.clone_from(&self.arguments);
+        options.environment.clone_from(&self.environment);
+        options
+    }
+}
+
+/// Sets the program that runs isolated plugins unless `worker.program` names another one. With the arguments of `lz-worker`
+/// appended to these, it calls `program::run`. The first call counts.
+///
+/// A package that is installed without the program `lz-worker`, such as a Python wheel, is its own worker this way.
+pub fn set_own_program(
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+) -> bool {
+    OWN_PROGRAM.set(OwnProgram { program, arguments, environment }).is_ok()
+}
 
 /// Where a backend runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,11 +219,12 @@ pub fn options(engine: &Engine, program: Option<PathBuf>) -> Result<WorkerOption
         }
         _ => None,
     };
-    let program = match program {
-        Some(program) => program,
-        None => find_program(Path::new(&text("worker.program")))?,
+    let stated = text("worker.program");
+    let mut options = match (program, OWN_PROGRAM.get()) {
+        (Some(program), _) => WorkerOptions::new(program),
+        (None, Some(own)) if stated == DEFAULT_PROGRAM => own.options(),
+        (None, _) => WorkerOptions::new(find_program(Path::new(&stated))?),
     };
-    let mut options = WorkerOptions::new(program);
     if let Some(bytes) = mebibytes("worker.arena_mb").and_then(|bytes| usize::try_from(bytes).ok()) {
         options.arena_bytes = bytes;
     }

@@ -16,7 +16,7 @@ fn read(path: &Path) -> String {
 /// Markdown files of the root, `docs` and `results`. Generated pages (`docs/ops`, `docs/cpp`) are not checked.
 fn pages() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for folder in ["", "docs", "docs/adr", "results"] {
+    for folder in ["", "docs", "docs/adr", "docs/how-to", "results"] {
         let entries = fs::read_dir(root().join(folder)).unwrap();
         found.extend(entries.map(|entry| entry.unwrap().path()));
     }

@@ -17,7 +17,7 @@ fn macro_expansion_equals_checked_in_files() {
         let mut file = syn::parse_file(&fs::read_to_string(root.join(&path)).unwrap()).unwrap();
         // The files allow some lints. A macro expansion needs no such attributes, because lints skip it.
         file.attrs.clear();
-        let include = format!("../../../{schema}");
+        let include = format!("../../{schema}");
         let tokens = lz_codegen::tokens(
             operation,
             &catalog.set.operations,

@@ -476,6 +476,11 @@ class Engine {
     void unregister_backend(std::string_view name) const {
         bridge::engine_unregister(*engine_, detail::to_str(name));
     }
+    /// Unregisters the kernels with this id, of one operation if it is given. Throws `UnknownOperation` or `ConfigurationError`
+    /// for unknown names.
+    void unregister_kernel(std::string_view id, std::string_view operation = {}) const {
+        detail::check(bridge::engine_unregister_kernel(*engine_, detail::to_str(id), detail::to_str(operation)));
+    }
 
     /// Measures all kernels that are valid for this call, interleaved, until their order is settled, and stores the measurements,
     /// which later selections use. Takes `lz::Options` as a call does. Every run writes the in-place arguments: pass copies.

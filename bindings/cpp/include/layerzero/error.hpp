@@ -78,4 +78,9 @@ class ConfigurationError : public Error {
     using Error::Error;
 };
 
+/// No operation or alias has this name; `what()` suggests a similar one.
+class UnknownOperation : public ConfigurationError {
+    using ConfigurationError::ConfigurationError;
+};
+
 } // namespace lz

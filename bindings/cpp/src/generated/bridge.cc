@@ -1289,6 +1289,8 @@ void lz$bridge$cxxbridge1$205$watch_stop(::lz::bridge::WatchHandle &watch) noexc
 
 void lz$bridge$cxxbridge1$205$engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_unregister_kernel(::lz::bridge::Engine const &engine, ::rust::Str kernel, ::rust::Str operation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_open_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 void lz$bridge$cxxbridge1$205$engine_perfdb(::lz::bridge::Engine const &engine, ::lz::bridge::PerfDbInfo *return$) noexcept;
@@ -1894,6 +1896,10 @@ void watch_stop(::lz::bridge::WatchHandle &watch) noexcept {
 
 void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept {
   lz$bridge$cxxbridge1$205$engine_unregister(engine, backend);
+}
+
+::lz::bridge::Failure *engine_unregister_kernel(::lz::bridge::Engine const &engine, ::rust::Str kernel, ::rust::Str operation) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_unregister_kernel(engine, kernel, operation);
 }
 
 ::lz::bridge::Failure *engine_open_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {

@@ -159,6 +159,7 @@ pub mod ffi {
             release: usize,
         ) -> *mut Failure;
         fn engine_unregister(engine: &Engine, backend: &str);
+        fn engine_unregister_kernel(engine: &Engine, kernel: &str, operation: &str) -> *mut Failure;
         fn engine_open_perfdb(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_perfdb(engine: &Engine) -> PerfDbInfo;
         fn engine_export_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure;

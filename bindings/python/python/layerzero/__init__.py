@@ -17,6 +17,7 @@ from layerzero._blocks import (
 from layerzero._compile import Accuracy, CompiledModel, QuantizedLayer, Session, compile, load
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
+from layerzero._definitions import import_definition
 from layerzero._functions import (
     attention,
     dequantize,
@@ -57,12 +58,20 @@ from layerzero._native import (
     PlanHandle,
     Reason,
     Tokenizer,
+    UnknownOperationError,
     ValidationError,
     __version__,
 )
 from layerzero._override import Overridden, override_torch
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
-from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
+from layerzero._register import (
+    load_backends,
+    register_kernel,
+    register_operation,
+    unregister_backend,
+    unregister_kernel,
+    unregister_operation,
+)
 from layerzero._reload import (
     ConfigWatch,
     PluginReload,
@@ -108,6 +117,7 @@ __all__ = [
     "Session",
     "SpeculativePair",
     "Tokenizer",
+    "UnknownOperationError",
     "ValidationError",
     "Worker",
     "__version__",
@@ -126,6 +136,7 @@ __all__ = [
     "flush_logs",
     "freeze",
     "generate",
+    "import_definition",
     "kv_cache",
     "layer_norm",
     "list_circuits",
@@ -173,6 +184,8 @@ __all__ = [
     "tune",
     "unlock",
     "unregister_backend",
+    "unregister_kernel",
+    "unregister_operation",
     "validate",
     "verify_capture",
     "verify_lockfile",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -30,7 +31,7 @@ def register_kernel(
     writes_into_output: bool | None = None,
     capabilities: Mapping[str, Any] | None = None,
     compile: Callable[[str, str, dict[str, str]], list[str]] | None = None,
-    replace: bool = False,
+    replace: bool | None = None,
     alongside: bool = False,
 ) -> Callable[[_F], _F]:
     """Registers a Python function as a kernel of an operation, or of every operation of an alias.
@@ -52,7 +53,8 @@ def register_kernel(
     call, and returns the names of what it built. The kernel runs such calls from then on.
 
     With `replace`, the function takes the place of the registered kernel with the same id, in one step: running calls
-    finish with the old function. With `alongside`, it is registered as another version next to it, with the id
+    finish with the old function. This is the default in an interactive session, so that a cell can run twice; elsewhere an
+    id that is registered is an error. With `alongside`, it is registered as another version next to it, with the id
     ``<id>@<version>``; ``rollout.shares``, ``rollout.canaries``, rules and locks give it calls.
 
     A function with an attribute ``plan`` takes part in ``lz.ops.<operation>.plan(...)``: the attribute is
@@ -80,6 +82,12 @@ def register_kernel(
         }
         if given := [name for name, value in keywords.items() if value]:
             raise ValueError(f"capabilities state everything about a kernel: remove {', '.join(given)}")
+
+    def installed_as(operation: str) -> str:
+        if alongside:
+            return "alongside"
+        replaces = is_interactive() and _native.is_registered_kernel(operation, id) if replace is None else replace
+        return "replace" if replaces else "new"
 
     def decorate(function: _F) -> _F:
         if capabilities is not None:
@@ -134,7 +142,7 @@ def register_kernel(
                 "cuda_graph_safe": cuda_graph_safe,
                 "reduced_precision": reduced_precision,
                 "writes_into_output": takes_out if writes_into_output is None else writes_into_output,
-                "install": install,
+                "install": installed_as(operation),
             },
         )
 
@@ -170,22 +178,49 @@ def _check(operation: str, function: Callable[..., Any]) -> bool:
     return named is not None
 
 
-def register_operation(schema: str | os.PathLike[str]) -> _native.Operation:
+def is_interactive() -> bool:
+    """Whether a person types the program: in the prompt of Python, in IPython or in a notebook."""
+    if hasattr(sys, "ps1"):
+        return True
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def register_operation(schema: str | os.PathLike[str], *, replace: bool | None = None) -> _native.Operation:
     """Loads an operation from a schema file and makes it callable as ``lz.ops.<name>``.
 
-    `schema` is a path, or the YAML text itself. Errors in it are reported with their location.
+    `schema` is a path, or the YAML text itself. Errors in it are reported with their location. Loading the same text again
+    changes nothing. With `replace`, another schema takes the place of a registered operation of the same name, whose kernels
+    are unregistered, because they were written for the old schema; this is the default in an interactive session. Operations
+    of the catalogue cannot be replaced.
     """
     text = os.fspath(schema)
     path = "<text>"
     if "\n" not in text:
         path = text
         text = _native.read_text_file(path)
-    operation = _native.read_operation(path, text)
+    operation = _native.read_operation(path, text, is_interactive() if replace is None else replace)
     setattr(ops, operation.__name__, operation)
     if operation.__name__ not in ops.__all__:
         ops.__all__.append(operation.__name__)
         ops.__all__.sort()
     return operation
+
+
+def unregister_operation(name: str) -> None:
+    """Unregisters an operation that was loaded with `register_operation`, and its kernels. Running calls finish.
+
+    Operations of the catalogue cannot be unregistered.
+    """
+    _native.unregister_operation(name)
+    function = name.replace(".", "_")
+    delattr(ops, function)
+    ops.__all__.remove(function)
+
+
+def unregister_kernel(id: str, *, operation: str | None = None) -> None:
+    """Unregisters the kernels with this id, of one operation if it is given. Running calls finish."""
+    _native.unregister_kernel(id, operation)
 
 
 def load_backends(*names: str, probe: bool = False) -> list[str]:

@@ -1,8 +1,8 @@
 """The worker process that runs isolated kernels.
 
 A host starts ``python -m layerzero._worker SOURCE...`` for backends that ``backend_isolation`` isolates. A
-source is a module that registers kernels when it is imported, as in the host, or ``backend:NAME`` for an
-installed backend. Tensors are in memory shared by both processes, so none is copied on the way to a kernel.
+source is a module that registers kernels when it is imported, as in the host, ``backend:NAME`` for an
+installed backend, or ``definition:SHA256:FILE`` for an imported definition. Tensors are in memory shared by both processes, so none is copied on the way to a kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from layerzero import _native
+from layerzero import _definitions, _native
 
 
 _Description = tuple[memoryview, str, tuple[int, ...], tuple[int, ...], int]
@@ -84,6 +84,9 @@ def _invoke(
 
 def _load(source: str) -> None:
     """Registers the kernels of a module or of an installed backend."""
+    if _definitions.is_definition(source):
+        _definitions.load_reference(source)
+        return
     name = source.removeprefix("backend:")
     if name == source:
         importlib.import_module(source)

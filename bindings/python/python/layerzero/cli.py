@@ -161,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--operation", help="show, prune: only this operation")
     one.add_argument("--kernel", help="show, prune: only this kernel")
+    one.add_argument("--plot", metavar="FILE", help="show: draw the median times into this file, such as times.svg")
     one.add_argument("--threshold", type=float, default=5.0, help="diff: percentage by which a time must differ (default: 5)")
     one.add_argument(
         "--fail-on", choices=("regression", "change"), default="regression", help="diff: which differences give the exit code 1"
@@ -193,9 +194,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("action", choices=("show", "build", "remove"))
     one.add_argument("--compiler", help="C++ compiler (default: $CXX, then c++)")
-    one = add("new-op", _new_op, "create a schema for a new operation, to be loaded with lz.register_operation")
+    one = add("new-op", _new_op, "create a schema for a new operation, and a module with a kernel that runs it")
     one.add_argument("name", help="dotted name, such as activation.square")
-    one.add_argument("--folder", default=".", help="folder of the new file")
+    one.add_argument("--folder", default=".", help="folder of the new files")
+    one = add("import-definition", _import_definition, "convert a FlashInfer-Bench definition to a schema for lz.register_operation")
+    one.add_argument("file", help="the definition, a JSON file")
+    one.add_argument("--output", "-o", metavar="FILE", help="write the schema to this file instead of printing it")
+    one = add("docs", _docs, "list the documentation pages of the package, or print one")
+    one.add_argument("page", nargs="?", help="a page, such as schema-language")
     one = add("completion", lambda options: _completion(parser, options.shell), "print a shell completion script")
     one.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
@@ -515,9 +521,13 @@ def _perfdb(options: argparse.Namespace) -> Report | str:
     if options.action == "pull":
         return lz.perfdb.pull(options.file[0], keys=options.key, to=options.database)
     if options.action == "show":
-        columns = ("kernel", "operation", "dtypes", "median_ns", "p95_ns", "samples", "valid")
+        columns = ("kernel", "operation", "shape", "dtypes", "median_ns", "p95_ns", "samples", "valid")
         found = _native.perfdb_show(options.operation, options.kernel)
-        data = {"measurements": [dict(zip(columns, row, strict=True)) for row in found]}
+        data: dict[str, Any] = {"measurements": [dict(zip(columns, row, strict=True)) for row in found]}
+        if options.plot:
+            from layerzero import _plots
+
+            data["left_out"] = _plots.measurements(data["measurements"], options.plot)
         return Report((table("measurements", columns, found),), data)
     if options.action == "export":
         count = _native.perfdb_export(options.file[0])
@@ -571,19 +581,47 @@ def _check_transformers(options: argparse.Namespace) -> Report:
 
 
 def _new_op(options: argparse.Namespace) -> Report:
-    path = Path(options.folder) / (options.name.replace(".", "_") + ".yaml")
-    if path.exists():
-        raise FileExistsError(f"{path} already exists")
+    from layerzero import _new_op
+
+    function = options.name.replace(".", "_")
+    schema, module = (Path(options.folder) / f"{function}{ending}" for ending in (".yaml", ".py"))
+    for path in (schema, module):
+        if path.exists():
+            raise FileExistsError(f"{path} already exists")
     text = _native.operation_template(options.name)
-    lz.register_operation(text)
-    path.write_text(text, encoding="utf-8")
+    # Errors in the name are reported before anything is written.
+    lz.register_operation(text, replace=False)
+    schema.write_text(text, encoding="utf-8")
+    module.write_text(_new_op.module(options.name), encoding="utf-8")
     steps = [
-        ("edit", str(path)),
-        ("read", f'lz.register_operation("{path}")'),
-        ("run", f'@lz.register_kernel(operation="{options.name}", id="mine.{options.name}")'),
-        ("call", f"lz.ops.{options.name.replace('.', '_')}(x)"),
+        ("run", f"python {module}"),
+        ("edit", f"{schema}: the sections marked ●; `lz docs schema-language` explains every key"),
+        ("edit", f"{module}: the kernel, and the call that tries it"),
+        ("use", f"import {function}, then lz.ops.{function}(x)"),
     ]
-    return Report((table("next", ("step", "what"), steps),), {"path": str(path), "operation": options.name})
+    data = {"path": str(schema), "module": str(module), "operation": options.name}
+    return Report((table("next", ("step", "what"), steps),), data)
+
+
+def _import_definition(options: argparse.Namespace) -> Report | str:
+    text = _native.read_text_file(options.file)
+    name, schema, notes, _, _ = _native.import_definition(text, options.file)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    if not options.output:
+        return schema.rstrip()
+    Path(options.output).write_text(schema, encoding="utf-8")
+    data = {"operation": name, "path": options.output, "notes": notes}
+    return Report((table("imported", ("operation", "schema"), [(name, options.output)]),), data)
+
+
+def _docs(options: argparse.Namespace) -> Report | str:
+    from layerzero import _pages
+
+    if options.page:
+        return _pages.text(options.page).rstrip()
+    rows = [(name, _pages.summary(name)) for name in _pages.names()]
+    return Report((table("pages", ("page", "title"), rows),), {"pages": [name for name, _ in rows]})
 
 
 def _completion(parser: argparse.ArgumentParser, shell: str) -> str:

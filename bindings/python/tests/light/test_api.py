@@ -259,7 +259,7 @@ def test_completion_lists_every_command(capsys):
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("lz do", {"doctor"}),
+        ("lz doc", {"docs", "doctor"}),
         ("lz tune norm.", {"norm.ada", "norm.group", "norm.layer", "norm.rms", "norm.rms.add"}),
         ("lz freeze -", {"-h", "--help", "--json", "--output", "-o", "--device", "--as"}),
         ("lz perfdb ex", {"export"}),

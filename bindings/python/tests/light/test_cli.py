@@ -17,7 +17,7 @@ def lz(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bench", "nope"), 'unknown operation "nope"'),
+        (("bench", "nope"), "unknown operation `nope`"),
         (("bench", "norm.rmss", "x=f32[4,64]"), "norm.rms"),
         (("explain", "norm.rms", "x=f33[4,64]"), "unknown dtype 'f33' in 'x=f33[4,64]'; expected one of f64, f32"),
         (("explain", "norm.rms", "x"), "expected NAME=VALUE"),

@@ -113,7 +113,7 @@ def test_which_and_explain_name_the_kernel():
     assert ours and all(one["reasons"] for one in ours)
     assert "STRIDE_LAST_DIM" in str(explanation)
     assert not explanation.to_dict()["plan"]["kernel"].startswith("cpu.")
-    with pytest.raises(KeyError, match='did you mean "norm.rms"'):
+    with pytest.raises(KeyError, match='did you mean `norm.rms`'):
         lz.which("norm.rm", x)
     with pytest.raises(lz.ValidationError, match="UNKNOWN_ARGUMENT"):
         lz.which("norm.rms", x, epsilon=1.0)

@@ -90,7 +90,7 @@ def test_aliases_stand_for_their_operations():
     assert lz.which("attention.full", q, q, q).kernel_id
     operations = {one["operation"] for one in lz.list_kernels("attention.causal")}
     assert operations == {"attention.gqa.prefill", "attention.standard.prefill"}
-    with pytest.raises(KeyError, match='did you mean "attention.causal"'):
+    with pytest.raises(KeyError, match='did you mean `attention.causal`'):
         lz.explain("attention.causl", q, q, q)  # typos:ignore
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 import layerzero as lz
 from layerzero.cli import main
 
-ROOT = Path(__file__).parents[4]
 ROWS = numpy.arange(24, dtype=numpy.float32).reshape(3, 8) - 7.5
 KERNEL = "versioned.norm.rms"
 SECOND = "versioned.norm.rms@2.0"
@@ -22,24 +20,6 @@ SECOND = "versioned.norm.rms@2.0"
 def expected():
     with lz.disabled():
         return lz.ops.norm_rms(ROWS, eps=1e-5)
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory):
-    """Compiles a version of the test plugin once."""
-    folder = tmp_path_factory.mktemp("plugins")
-    found = {}
-
-    def build(fault):
-        if fault not in found:
-            found[fault] = folder / f"{fault}.so"
-            source = ROOT / "tests" / "plugins" / "native" / "versioned.c"
-            include = ["-I", str(ROOT / "runtime" / "plugin" / "include")]
-            command = ["gcc", "-std=gnu11", "-shared", "-fPIC", "-O1", f"-DFAULT_{fault}", *include, str(source), "-o", str(found[fault]), "-lm"]
-            subprocess.run(command, check=True)
-        return found[fault]
-
-    return build
 
 
 @pytest.fixture

@@ -102,6 +102,17 @@ def override() -> None:
     print(counted.calls["linear"], counted.fallbacks)
 
 
+def names(x: Array) -> None:
+    operation: lz.Operation = lz.register_operation("mine.yaml", replace=True)
+    lz.import_definition("definition.json", trust_reference=True)
+    try:
+        lz.which("norm.rm", x)
+    except lz.UnknownOperationError as error:
+        print(error.reasons, operation)
+    lz.unregister_kernel("mine.norm.rms", operation="norm.rms")
+    lz.unregister_operation("mine.operation")
+
+
 def reload() -> None:
     done: lz.PluginReload = lz.reload_plugin("new.so", drain_seconds=1)
     other: lz.Plugin = lz.load_plugin("new.so", alongside=True)

@@ -76,12 +76,7 @@ pub struct ExplainRequest {
 pub fn explain(source: &Source, request: &ExplainRequest) -> Result<Value, String> {
     let registry = source.engine.registry();
     let name = request.operation.as_str();
-    let operation = registry.operation(name).ok_or_else(|| {
-        let names = registry.operations().map(|operation| operation.name.as_ref());
-        let near = lz_schema::diagnostics::nearest(name, names);
-        let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-        format!("unknown operation `{name}`{hint}")
-    })?;
+    let operation = registry.find_operation(name).map_err(|error| error.to_string())?;
     let context = call::context(operation, &request.call)?;
     let explanation = if request.device.is_empty() {
         source.engine.explain(operation, &context)

@@ -1171,6 +1171,8 @@ void watch_stop(::lz::bridge::WatchHandle &watch) noexcept;
 
 void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
 
+::lz::bridge::Failure *engine_unregister_kernel(::lz::bridge::Engine const &engine, ::rust::Str kernel, ::rust::Str operation) noexcept;
+
 ::lz::bridge::Failure *engine_open_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 ::lz::bridge::PerfDbInfo engine_perfdb(::lz::bridge::Engine const &engine) noexcept;

@@ -35,6 +35,7 @@ inline std::vector<Reason> to_reasons(const rust::Vec<bridge::Reason> &given) {
     case 3: throw LockedError(message, std::move(operation), std::move(kernel), std::move(reasons));
     case 4: throw CudaGraphUnsafe(message, std::move(operation), std::move(kernel), std::move(reasons));
     case 5: throw KernelExecutionError(message, std::move(operation), std::move(kernel), std::move(reasons));
+    case 7: throw UnknownOperation(message, std::move(operation), std::move(kernel), std::move(reasons));
     default: throw ConfigurationError(message, std::move(operation), std::move(kernel), std::move(reasons));
     }
 }

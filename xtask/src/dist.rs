@@ -1,0 +1,113 @@
+//! `cargo xtask dist`: builds what a release consists of into `dist/`: the source distribution, the wheel that is built from it, the
+//! C++ libraries, the crates, a bill of materials and checksums. Each is installed and used before the command succeeds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{command, cpp, files, metadata, notices, packages, python, sbom};
+
+/// The release wheel must stay below this size.
+const MAX_WHEEL_BYTES: u64 = 64 << 20;
+
+/// Builds and checks everything.
+pub fn run(root: &Path) -> Result<()> {
+    notices::run(root, true)?;
+    let dist = root.join("dist");
+    if dist.exists() {
+        fs::remove_dir_all(&dist)?;
+    }
+    fs::create_dir_all(&dist)?;
+    let python = python::ensure_venv(root)?;
+    let sdist = packages::sdist(root, &python, &dist)?;
+    let wheel = wheel_of(root, &python, &sdist, &dist)?;
+    packages::audit(root, &python, &wheel)?;
+    packages::inspect(root, &python, &wheel, &sdist)?;
+    python::try_wheel(root, &python, &wheel)?;
+    cpp_tarball(root, &dist)?;
+    crates(root, &dist)?;
+    let description = metadata::read(root)?;
+    let document = sbom::document(&version(&description)?, &metadata::third_party(root)?);
+    fs::write(dist.join("layerzero.cdx.json"), serde_json::to_string_pretty(&document)? + "\n")?;
+    checksums(&dist)
+}
+
+/// Builds the wheel from the source distribution, in a folder outside of the checkout's packages, and checks its size.
+fn wheel_of(root: &Path, python: &Path, sdist: &Path, dist: &Path) -> Result<PathBuf> {
+    let folder = root.join("target/dist/sdist");
+    let source = packages::unpack(root, python, sdist, &folder)?;
+    let out = dist.to_string_lossy();
+    // The target folder of the checkout, so that third-party packages are not built again.
+    let target = root.join("target");
+    let arguments = ["-m", "maturin", "build", "--release", "--out", &*out];
+    command::build(&source, &python.to_string_lossy(), &arguments, &[("CARGO_TARGET_DIR", &target)])
+        .context("building the wheel from the source distribution")?;
+    let wheel = files::only(dist, "whl")?;
+    let bytes = fs::metadata(&wheel)?.len();
+    println!("{}: {:.1} MB", wheel.display(), bytes as f64 / 1e6);
+    ensure!(
+        bytes <= MAX_WHEEL_BYTES,
+        "the wheel has {bytes} bytes, more than the limit of {MAX_WHEEL_BYTES}"
+    );
+    Ok(wheel)
+}
+
+/// Installs the C++ libraries in the release profile into a folder, builds the examples against it and packs it.
+fn cpp_tarball(root: &Path, dist: &Path) -> Result<()> {
+    let folder = root.join("target/dist/cpp");
+    fs::create_dir_all(&folder)?;
+    let prefix = cpp::install_release(root, &folder)?;
+    for file in ["LICENSE", "THIRD_PARTY_NOTICES.md"] {
+        fs::copy(root.join(file), prefix.join(file)).with_context(|| format!("copying {file}"))?;
+    }
+    let name = prefix.file_name().context("the prefix has no name")?.to_string_lossy().into_owned();
+    let archive = dist.join(format!("{name}.tar.gz")).to_string_lossy().into_owned();
+    let parent = prefix.parent().context("the prefix has no parent")?;
+    command::run(parent, "tar", &["--owner=0", "--group=0", "--sort=name", "-czf", &archive, &name])
+}
+
+/// Packs the crates that others may depend on.
+fn crates(root: &Path, dist: &Path) -> Result<()> {
+    let description = metadata::read(root)?;
+    let mut arguments = vec!["package", "--no-verify", "--allow-dirty", "--locked"];
+    let names: Vec<String> = metadata::libraries(&description).into_iter().map(|(name, _)| name).collect();
+    arguments.extend(names.iter().flat_map(|name| ["--package", name]));
+    command::run(root, "cargo", &arguments)?;
+    let folder = dist.join("crates");
+    fs::create_dir_all(&folder)?;
+    let version = version(&description)?;
+    for name in &names {
+        let file = format!("{name}-{version}.crate");
+        fs::copy(root.join("target/package").join(&file), folder.join(&file))
+            .with_context(|| format!("cargo package wrote no {file}"))?;
+    }
+    println!("{} crates in {}", names.len(), folder.display());
+    Ok(())
+}
+
+fn version(description: &Value) -> Result<String> {
+    let packages = description["packages"].as_array().into_iter().flatten();
+    for package in packages {
+        if package["name"] == "layerzero" && package["source"].is_null() {
+            return Ok(package["version"].as_str().unwrap_or_default().to_owned());
+        }
+    }
+    bail!("the workspace has no package `layerzero`")
+}
+
+/// Writes `SHA256SUMS`, which `sha256sum --check` reads.
+fn checksums(dist: &Path) -> Result<()> {
+    let mut lines = String::new();
+    for path in files::walk(dist)? {
+        let relative = files::relative(dist, &path)?;
+        let digest = Sha256::digest(fs::read(&path)?);
+        let hexadecimal: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        lines += &format!("{hexadecimal}  {relative}\n");
+    }
+    print!("{lines}");
+    fs::write(dist.join("SHA256SUMS"), lines)?;
+    Ok(())
+}
