@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -98,6 +97,9 @@ def register_kernel(
         return function
 
     def describe(function: _F) -> None:
+        # Takes longer to import than this package.
+        import json
+
         takes_out = [_check(target, function) for target, _ in _native.operation_targets(operation)]
         stated = {"kernel_id": id, "writes_into_output": all(takes_out), **(capabilities or {})}
         descriptor = {
