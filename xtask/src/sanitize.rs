@@ -13,7 +13,7 @@ use crate::{command, python};
 
 /// Checks reads and writes of memory. Memory that is never freed is not reported: the interpreter and the engine keep some until the
 /// process ends. The tests raise signals on purpose, which must reach their handlers.
-const OPTIONS: &str = "detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigill=0:handle_sigfpe=0:handle_abort=0:\
+const OPTIONS: &str = "detect_leaks=0:allocator_may_return_null=1:handle_segv=0:handle_sigbus=0:handle_sigill=0:handle_sigfpe=0:handle_abort=0:\
                        allow_user_segv_handler=1:detect_stack_use_after_return=0:symbolize=1";
 
 /// Tests that cannot run under the sanitizer, with the reason.
