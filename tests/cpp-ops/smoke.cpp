@@ -700,7 +700,7 @@ void reload() {
     }
     const lz::Canary canary = engine.canaries().at(0);
     CHECK(canary.kernel == second && canary.state == "rolled_back" && canary.mismatches == 1);
-    CHECK(canary.why.find("output: ") != std::string::npos);
+    CHECK(canary.why.find("output[0, 0] is") != std::string::npos);
     CHECK(engine.explain(args).text.find("rolled back") != std::string::npos);
     engine.promote_version(second);
     CHECK(engine.canaries().at(0).percent == 100 && !is_right());

@@ -103,7 +103,9 @@ fn change_versions(checkout: &Path) -> Result<()> {
     for package in ["lz-ops", "lz-macros", "bindings/cpp"] {
         let path = checkout.join(package).join("Cargo.toml");
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let changed = text.replacen("version.workspace = true", "version = \"0.0.0-new-op\"", 1);
+        // Build metadata makes another version of the crate, which the other crates still accept.
+        let version = concat!("version = \"", env!("CARGO_PKG_VERSION"), "+new-op\"");
+        let changed = text.replacen("version.workspace = true", version, 1);
         ensure!(changed != text, "{} does not contain `version.workspace = true`", path.display());
         fs::write(&path, changed).with_context(|| format!("writing {}", path.display()))?;
     }

@@ -1,6 +1,7 @@
 //! Tensors as rows (dense in the last dimension, any strides in the others), and the partition of rows into
 //! tasks.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use lz_core::tensor::Layout;
 use lz_core::{DType, KernelError, TensorMut, TensorView};
 
 use crate::pool;
-use crate::simd::{FloatKind, Simd, not_a_float};
+use crate::simd::{Float, FloatKind, Simd, not_a_float};
 
 /// Calls that move fewer bytes run on the caller's thread: waking another thread costs more than it saves.
 const MIN_PARALLEL_BYTES: usize = 1 << 19;
@@ -19,6 +20,25 @@ pub(crate) const TASK_BYTES: usize = 1 << 18;
 
 /// Outputs of at least this size use non-temporal stores, because they would evict useful cache lines.
 const MIN_STREAM_BYTES: usize = 8 << 20;
+
+thread_local! {
+    /// Memory for one row of a task. Kept, so that calls do not allocate.
+    static ROW: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `body` with memory for one row, which stays in L1. Its content is unspecified.
+#[inline(always)]
+pub(crate) fn with_row<T: Float, R>(width: usize, body: impl FnOnce(&mut [T]) -> R) -> R {
+    const { assert!(size_of::<T>() <= size_of::<f32>() && align_of::<T>() <= align_of::<f32>()) };
+    let mut memory = ROW.take();
+    if memory.len() < width {
+        memory.resize(width, 0.0);
+    }
+    // SAFETY: room for `width` elements of at most 4 bytes, of which any bits are valid.
+    let result = body(unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), width) });
+    ROW.set(memory);
+    result
+}
 
 /// Runs `body` over `0..rows`, in ranges distributed over the thread pool. `bytes` is the traffic of one row,
 /// input and output.

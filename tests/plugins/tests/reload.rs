@@ -300,7 +300,7 @@ fn a_canary_with_wrong_results_is_rolled_back() {
     let engine = canary("SLIGHTLY_WRONG", "wrong");
     let report = engine.canaries().pop().unwrap();
     assert_eq!((report.state, report.percent, report.totals.mismatches), ("rolled_back", 0, 1), "{report:?}");
-    assert!(report.why.contains("output: [0, 0] is"), "{report:?}");
+    assert!(report.why.contains("output[0, 0] is"), "{report:?}");
     assert_eq!(outcomes(&engine), BTreeMap::from([("mismatched", 1)]));
 }
 

@@ -10,7 +10,7 @@ use super::append::write;
 use crate::isa::require;
 use crate::pool;
 use crate::posenc::{Angles, Positions, rotate};
-use crate::rows::{AnyRows, AnyRowsMut, Rows, RowsMut, Shape, for_each_range, should_parallelize};
+use crate::rows::{AnyRows, AnyRowsMut, Rows, RowsMut, Shape, for_each_range, should_parallelize, with_row};
 use crate::simd::{Float, Simd, with_float};
 
 /// Dense heads, tables and caches of any dtype.
@@ -71,8 +71,7 @@ fn run<S: Simd, T: Float>(
         });
     });
     let (kind, dtype) = (v.kind()?, caches[0].dtype());
-    let append_heads = |values: bool, heads_of: std::ops::Range<usize>| {
-        let mut key = vec![T::from_f32(0.0); k.width()];
+    let append_heads = |values: bool, heads_of: std::ops::Range<usize>, key: &mut [T]| {
         simd.vectorize(|| {
             for token in 0..slots.count() {
                 let slot = slots.row(token).first().copied().unwrap_or(-1);
@@ -88,7 +87,7 @@ fn run<S: Simd, T: Float>(
                         v.start(token * kv_heads + head)
                     } else {
                         let from = k.row(token * kv_heads + head);
-                        rotate(simd, from, &mut key, angles(token), call.interleaved);
+                        rotate(simd, from, key, angles(token), call.interleaved);
                         key.as_ptr().cast()
                     };
                     // SAFETY: all rows have the same length (validated); only this task writes this head of
@@ -99,6 +98,9 @@ fn run<S: Simd, T: Float>(
                 }
             }
         });
+    };
+    let append_heads = |values: bool, heads_of: std::ops::Range<usize>| {
+        with_row(k.width(), |key| append_heads(values, heads_of, key));
     };
     let bytes = slots.count() * kv_heads * v.width() * (kind.size() + dtype.size());
     if should_parallelize(2 * bytes) {

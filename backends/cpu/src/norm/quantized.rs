@@ -2,6 +2,7 @@
 //! and scales are those of `norm.rms` (or `norm.rms.add`) followed by `quantize`.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::QuantizeFormat as Format;
@@ -9,7 +10,7 @@ use lz_ops::QuantizeFormat as Format;
 use super::rms::normalize;
 use super::rms_add::add;
 use crate::quant::{Code, EncodeRow, Encoder, Integer, Rule, ScaleLayout, ScaleSource, Scales, ScalesMut};
-use crate::rows::{AnyRow, AnyRowsMut, Rows, RowsMut, Shape, for_each_range, read_scalar};
+use crate::rows::{AnyRow, AnyRowsMut, Rows, RowsMut, Shape, for_each_range, read_scalar, with_row};
 use crate::simd::{E2M1, E4M3, E5M2, Float, FloatKind, Simd, with_float};
 
 /// Which elements share a scale.
@@ -122,14 +123,12 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
     fn rows<C: Code>(&self, encoder: &Encoder<'_>, source: &ScaleSource<'_>, codes: &AnyRowsMut<'_>) {
         let (s, count, width) = (self.s, self.x.count(), self.x.width());
         let weight = (self.norm.weight, self.norm.weight_offset);
-        for_each_range(count, 4 * width * size_of::<T>(), |range| {
-            // One row, which is encoded while it is in L1.
-            let mut normalized = vec![T::from_f32(0.0); width];
+        let encode_rows = |range: Range<usize>, normalized: &mut [T]| {
             for row in range {
                 let x = self.x.row(row);
                 // Prefetch target while this row is normalized.
                 let next_row = self.x.row((row + 1).min(count - 1)).as_ptr();
-                let y = &mut normalized;
+                let y = &mut *normalized;
                 s.vectorize(|| match &self.residual {
                     None => normalize(s, x, next_row, weight, self.norm.eps, y, false),
                     Some(residual) => {
@@ -151,6 +150,10 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
                     code: PhantomData::<C>,
                 });
             }
+        };
+        // The normalized row is encoded while it is in L1.
+        for_each_range(count, 4 * width * size_of::<T>(), |range| {
+            with_row(width, |normalized| encode_rows(range, normalized));
         });
     }
 }

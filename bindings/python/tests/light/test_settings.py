@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 MODULE = """
@@ -194,7 +196,8 @@ def test_worker_program_writable_by_others_is_refused(folder: Path) -> None:
     program.chmod(0o777)
     plugins = folder / "plugins"
     plugins.mkdir()
-    (plugins / "p.so").write_bytes(b"no library")
+    # A library that is no plugin: only the worker would find out.
+    shutil.copy(np.linalg._umath_linalg.__file__, plugins / "p.so")
     (folder / "layerzero.yaml").write_text(
         f"worker: {{program: {program}}}\nplugins: {{directories: [{plugins}]}}\nbackend_isolation: subprocess\n"
     )

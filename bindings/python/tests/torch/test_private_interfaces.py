@@ -91,6 +91,10 @@ OPERATORS = {
         "Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0., "
         "bool is_causal=False, bool return_debug_mask=False, *, float? scale=None"
     ),
+    "aten::_scaled_mm": (
+        "Tensor self, Tensor mat2, Tensor scale_a, Tensor scale_b, Tensor? bias=None, Tensor? scale_result=None, "
+        "ScalarType? out_dtype=None"
+    ),
     "aten::_weight_int8pack_mm": "Tensor self, Tensor mat2, Tensor scales",
     "mkldnn::_linear_pointwise": "Tensor X, Tensor W, Tensor? B, str attr, Scalar?[] scalars, str? algorithm",
 }

@@ -20,7 +20,9 @@ pub fn run(input: &[u8]) -> bool {
             return false;
         }
     };
-    let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("accepted, but: {error}"));
+    // Files of some editors begin with a byte order mark, which readers of files skip.
+    let text = text.trim_start_matches('\u{feff}');
+    let json: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("accepted, but: {error}"));
     let again = DispatchTable::read("pretty.json", &format!("{json:#}"), &lz_ops::OPERATIONS);
     let again = again.unwrap_or_else(|error| panic!("{error}"));
     let hash = table.capabilities_hash.clone().unwrap_or_default();
