@@ -63,7 +63,6 @@ def register_kernel(
 
     if replace and alongside:
         raise ValueError("a kernel either replaces another one or is registered alongside it")
-    install = "replace" if replace else "alongside" if alongside else "new"
     if capabilities is None:
         if compile is not None:
             raise ValueError('`compile` needs capabilities={"jit": True, ...}')
@@ -100,8 +99,9 @@ def register_kernel(
         # Takes longer to import than this package.
         import json
 
-        takes_out = [_check(target, function) for target, _ in _native.operation_targets(operation)]
-        stated = {"kernel_id": id, "writes_into_output": all(takes_out), **(capabilities or {})}
+        targets = [target for target, _ in _native.operation_targets(operation)]
+        takes_out = all([_check(target, function) for target in targets])
+        stated = {"kernel_id": id, "writes_into_output": takes_out, **(capabilities or {})}
         descriptor = {
             "schema_version": "1.0",
             "backend": backend or id.split(".")[0],
@@ -113,7 +113,8 @@ def register_kernel(
             text = json.dumps(descriptor, indent=2)
         except TypeError as error:
             raise ValueError(f"capabilities of {id}: {error}") from None
-        _native.register_described_kernel(function, id, text, compile, install)
+        # The operations of an alias are registered together.
+        _native.register_described_kernel(function, id, text, compile, installed_as(targets[0]))
 
     def register(function: _F, operation: str, fixed: list[str]) -> None:
         takes_out = _check(operation, function)

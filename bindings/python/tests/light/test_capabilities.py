@@ -98,3 +98,14 @@ def test_mistakes_are_refused(register):
     with pytest.raises(ValueError, match="serializable"):
         register({"min_sm": object()})
     assert not any(one["backend"] == "able" for one in lz.list_kernels("norm.rms"))
+
+
+def test_a_cell_with_capabilities_runs_twice(register, monkeypatch):
+    from layerzero import _register
+
+    register({})
+    with pytest.raises(lz.ConfigurationError, match="able.norm.rms"):
+        register({})
+    monkeypatch.setattr(_register, "is_interactive", lambda: True)
+    register({}, function=lambda x, weight, eps, **_: x * 0 + 8)
+    assert lz.ops.norm_rms(np.ones((2, 8), np.float32))[0, 0] == 8
