@@ -1,6 +1,7 @@
 //! The database handle: one connection behind a lock. Failures below are reported as values and never stop the caller.
 
 mod open;
+mod raw;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -3,19 +3,17 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::{Backing, PerfDb, forked};
+use super::{Backing, PerfDb, forked, raw};
 use crate::fork::InUse;
 use crate::migrations::{APPLICATION_ID, SCHEMA_VERSION, migrate, version};
 use lz_core::reason::{Reason, ReasonCode};
 use lz_files as files;
-use lz_files::RegularFile;
 
 /// Options for opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,7 +242,7 @@ pub(super) fn open_backing(path: &Path, options: Options) -> (Backing, OpenStatu
         Err(reason) => return closed(reason),
     };
     let existed = fs::metadata(path).is_ok_and(|file| file.len() > 0);
-    match writable(path, options) {
+    match undamaged(path, options) {
         Ok((connection, _)) if !existed => (Backing::Writable(connection), OpenStatus::Created),
         Ok((connection, found)) => {
             let migrated_from = (found < SCHEMA_VERSION).then_some(found);
@@ -259,6 +257,9 @@ pub(super) fn open_backing(path: &Path, options: Options) -> (Backing, OpenStatu
 /// The magic bytes of a SQLite file.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
+/// The length of the header.
+const HEAD_BYTES: usize = 100;
+
 /// Offset of the big-endian application id in the header.
 const APPLICATION_ID_OFFSET: usize = 68;
 
@@ -272,17 +273,9 @@ fn check_recognizable(path: &Path) -> Result<(), ClosedReason> {
         files::check_regular_or_absent(&with_suffix(path, suffix))
             .map_err(|error| ClosedReason::Unavailable { message: error.to_string() })?;
     }
-    let mut file = match RegularFile::open(path) {
-        Ok(file) => file.into_file(),
-        // Opening reports why it cannot be read, or creates it.
-        Err(_) => return Ok(()),
-    };
-    let length = file.metadata().map_or(0, |metadata| metadata.len());
-    let mut head = Vec::new();
-    let read = file.by_ref().take(100).read_to_end(&mut head);
-    if read.is_err() || head.is_empty() {
-        return Ok(());
-    }
+    let mut head = [0; HEAD_BYTES];
+    // Opening reports why it cannot be read, or creates it.
+    let Ok(length @ 1..) = raw::read_head(path, &mut head) else { return Ok(()) };
     if !head.starts_with(MAGIC) {
         let message = "it does not have the header of a SQLite file".to_owned();
         return Err(ClosedReason::NotADatabase { message });
@@ -295,9 +288,9 @@ fn check_recognizable(path: &Path) -> Result<(), ClosedReason> {
 
 /// The application id in the header; `None` if the file is too short.
 fn header_application_id(path: &Path) -> Option<i32> {
-    let file = RegularFile::open(path).ok()?.into_file();
-    let mut head = Vec::new();
-    file.take(100).read_to_end(&mut head).ok()?;
+    let mut head = [0; HEAD_BYTES];
+    let length = raw::read_head(path, &mut head).ok()?;
+    let head = head.get(..usize::try_from(length).map_or(HEAD_BYTES, |length| length.min(HEAD_BYTES)))?;
     let bytes = head.get(APPLICATION_ID_OFFSET..APPLICATION_ID_OFFSET + 4)?;
     Some(i32::from_be_bytes(bytes.try_into().ok()?))
 }
@@ -326,6 +319,24 @@ fn quarantine_and_restart(path: &Path, options: Options, why: String) -> (Backin
             closed(ClosedReason::Unavailable { message })
         }
     }
+}
+
+/// As [`writable`]. A read that fails also looks like damage to SQLite, so it counts only if all of the file can be read before and after
+/// a second attempt.
+fn undamaged(path: &Path, options: Options) -> Result<(Connection, u32), Failure> {
+    let result = writable(path, options);
+    let Err(Failure::Damaged(why)) = result else { return result };
+    let read_all = || {
+        let unreadable =
+            |error| Failure::Closed(ClosedReason::Unavailable { message: format!("{why}; {error}") });
+        raw::read_all(path, &with_suffix(path, "-wal")).map_err(unreadable)
+    };
+    read_all()?;
+    let again = writable(path, options);
+    if matches!(again, Err(Failure::Damaged(_))) {
+        read_all()?;
+    }
+    again
 }
 
 /// The smallest SQLite page, and so the smallest non-empty database file.

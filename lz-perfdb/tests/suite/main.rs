@@ -3,5 +3,6 @@
 mod faults;
 mod fleet;
 mod fork;
+mod reads;
 mod store;
 mod support;

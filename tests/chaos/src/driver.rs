@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use lz_perfdb::{Filter, PerfDb};
+use lz_perfdb::{Filter, OpenStatus, PerfDb};
 use serde_json::Value;
 
 use crate::Options;
@@ -254,8 +254,8 @@ fn check_measurements(folder: &Path, totals: &mut Totals) {
     if kernels.is_empty() {
         return;
     }
-    let db = PerfDb::open(&path).db;
-    let rows = db.show(&Filter::default(), usize::MAX);
+    let opened = PerfDb::open(&path);
+    let rows = opened.db.show(&Filter::default(), usize::MAX);
     for acknowledged in kernels.keys() {
         let is_there = |row: &lz_perfdb::Evidence| {
             *acknowledged == format!("{} {:?}", row.key.kernel, row.key.bucket.words())
@@ -263,6 +263,13 @@ fn check_measurements(folder: &Path, totals: &mut Totals) {
         if !rows.iter().any(is_there) {
             totals.violations.push(format!("the acknowledged measurement of {acknowledged} is lost"));
         }
+    }
+    if !matches!(opened.status, OpenStatus::Ready { migrated_from: None }) {
+        totals.violations.push(format!("the shared database: {:?}", opened.status));
+    }
+    let renamed = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    for name in renamed.filter(|name| name.to_string_lossy().starts_with("shared.sqlite.corrupt")) {
+        totals.violations.push(format!("the shared database was never damaged, but renamed: {name:?}"));
     }
 }
 
