@@ -63,6 +63,7 @@ const KEYS: &[(&str, Form)] = &[
     ("adapts", Form::Texts),
     ("alignment", Form::Number),
     ("backend", Form::Text),
+    ("batch_invariant", Form::Flag),
     ("block", Form::Text),
     ("cuda_graph_safe", Form::Flag),
     ("deterministic", Form::Flag),

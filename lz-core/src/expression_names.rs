@@ -28,7 +28,7 @@ pub const DEVICE_NAMES: [&str; DEVICE.len()] = {
 };
 
 /// Their values: properties of the device (-1 or the first case if there is none), and mode flags.
-const DEVICE: [(&str, Read); 10] = [
+const DEVICE: [(&str, Read); 11] = [
     ("sm", |call| int(call.device.and_then(DeviceSpec::sm))),
     ("platform", |call| Value::Enum(call.device.map_or(0, |device| device.platform() as u32))),
     ("vendor", |call| {
@@ -45,6 +45,7 @@ const DEVICE: [(&str, Read); 10] = [
     ("deterministic", |call| Value::Bool(call.mode.has(ModeFlag::Deterministic))),
     ("capturing", |call| Value::Bool(call.mode.has(ModeFlag::Capturing))),
     ("tp_invariant", |call| Value::Bool(call.mode.has(ModeFlag::TensorParallelInvariant))),
+    ("batch_invariant", |call| Value::Bool(call.mode.has(ModeFlag::BatchInvariant))),
 ];
 
 type Read = fn(&Values<'_>) -> Value;
@@ -54,10 +55,11 @@ fn int(fact: Option<impl Into<i64>>) -> Value {
 }
 
 /// Names that a kernel filter may use, in order.
-pub const KERNEL_NAMES: [&str; 8] = [
+pub const KERNEL_NAMES: [&str; 9] = [
     "deterministic",
     "cuda_graph_safe",
     "tp_invariant",
+    "batch_invariant",
     "reduced_precision",
     "jit",
     "prepacked_weights",
@@ -127,7 +129,9 @@ impl Names {
             let ty = match name {
                 "platform" => Type::enumeration(Platform::ALL.map(Platform::name)),
                 "vendor" => Type::enumeration(VENDORS.map(Vendor::name)),
-                "has_tensor_cores" | "deterministic" | "capturing" | "tp_invariant" => Type::Bool,
+                "has_tensor_cores" | "deterministic" | "capturing" | "tp_invariant" | "batch_invariant" => {
+                    Type::Bool
+                }
                 _ => Type::Int,
             };
             let Ok(index) = u16::try_from(first + offset) else { continue };
@@ -221,6 +225,7 @@ pub fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
         Value::Bool(spec.deterministic),
         Value::Bool(spec.cuda_graph_safe),
         Value::Bool(spec.tp_invariant),
+        Value::Bool(spec.batch_invariant),
         Value::Bool(spec.reduced_precision),
         Value::Bool(spec.jit),
         Value::Bool(spec.prepacked_weights),

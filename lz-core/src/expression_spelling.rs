@@ -5,7 +5,7 @@ use lz_schema::diagnostics::Code;
 use lz_schema::expr::ExprErrorKind;
 
 /// Synonyms.
-const NAMES: [(&str, &str); 12] = [
+const NAMES: [(&str, &str); 13] = [
     ("target.sm_version", "sm"),
     ("target.sm", "sm"),
     ("sm_version", "sm"),
@@ -18,6 +18,7 @@ const NAMES: [(&str, &str); 12] = [
     ("context.deterministic", "deterministic"),
     ("context.capturing", "capturing"),
     ("context.tp_invariant", "tp_invariant"),
+    ("context.batch_invariant", "batch_invariant"),
 ];
 
 /// A normalized expression with a mapping to the original text.

@@ -25,6 +25,8 @@ pub enum ModeFlag {
     Disabled = 6,
     /// Adapters may not convert; like `Strict`, but from the setting `allow_adaptation`.
     NotAdapting = 7,
+    /// Bitwise equal results of an item in every batch. Bits 8 to 10 are the KV-cache strategy.
+    BatchInvariant = 11,
 }
 
 impl ModeFlag {
@@ -189,6 +191,7 @@ impl fmt::Display for Mode {
             (ModeFlag::Deterministic, "deterministic"),
             (ModeFlag::Capturing, "capturing"),
             (ModeFlag::TensorParallelInvariant, "tp-invariant"),
+            (ModeFlag::BatchInvariant, "batch-invariant"),
             (ModeFlag::Strict, "strict"),
             (ModeFlag::PackedWeights, "packed weights"),
             (ModeFlag::ReducedPrecision, "reduced precision"),

@@ -59,6 +59,8 @@ pub struct KernelSpec {
     pub max_tp_size: Option<u32>,
     /// The reduction order for which that holds; `None` means any.
     pub reduction_order: Option<ReductionOrder>,
+    /// Bitwise equal results of an item in a batch of any size and at any position.
+    pub batch_invariant: bool,
     /// Uses TF32 or another reduced precision; only selected if policy allows it.
     pub reduced_precision: bool,
     /// Compiles on first use of a shape.
@@ -151,6 +153,7 @@ impl KernelSpec {
             cuda_graph_unsafe: false,
             deterministic: false,
             tp_invariant: false,
+            batch_invariant: false,
             max_tp_size: None,
             reduction_order: None,
             reduced_precision: false,

@@ -4,7 +4,7 @@
 
 use lz_schema::DType;
 use lz_schema::expr::{self, Program, Type, Typed};
-use lz_schema::model::{Cases, DTypeRef};
+use lz_schema::model::{Cases, DTypeRef, Role};
 
 use crate::condition_parts::{Part, parts, reads};
 use lz_core::context::{FieldKind, Store};
@@ -28,6 +28,8 @@ pub(crate) struct CompiledKernel {
     pub quant_format: Option<CaseNeed>,
     pub kv_strategies: Option<Vec<KvStrategy>>,
     pub limits: Vec<CompiledLimit>,
+    /// A limit that depends on the size of the batch.
+    pub batch_limit: Option<String>,
     pub workspace: Option<Formula>,
     pub grid: Option<[Formula; 3]>,
     pub block: Option<Formula>,
@@ -136,6 +138,7 @@ pub(crate) fn compile(
         compiler.cases("format", &compiler.spec.quant_formats, ReasonCode::QuantFormatUnsupported);
     let kv_strategies = compiler.kv_strategies();
     let limits = compiler.limits();
+    let batch_limit = batch_limit(info, &limits);
     let workspace = compiler.spec.workspace.as_deref().and_then(|text| compiler.formula("workspace", text));
     let grid = match &compiler.spec.grid {
         None => None,
@@ -163,6 +166,7 @@ pub(crate) fn compile(
         quant_format,
         kv_strategies,
         limits,
+        batch_limit,
         workspace,
         grid,
         block,
@@ -170,6 +174,16 @@ pub(crate) fn compile(
         generations,
         instruction_set,
     })
+}
+
+/// The first limit that reads the size of a batch.
+fn batch_limit(info: &OperationInfo, limits: &[CompiledLimit]) -> Option<String> {
+    let schema = info.schema();
+    let is_batch = |name: &str| schema.axes.iter().any(|axis| axis.role == Role::Batch && axis.name == name);
+    let fields = info.fields.iter().enumerate().filter(|(_, field)| is_batch(&field.name));
+    let batch: FieldSet = fields.fold(0, |set, (index, _)| set | 1 << index);
+    let mut parts = limits.iter().flat_map(|limit| &limit.parts);
+    parts.find(|part| part.reads & batch != 0).map(|part| part.text.to_string())
 }
 
 /// A layout param that only orders KV caches refers to the cache.

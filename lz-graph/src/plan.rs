@@ -47,6 +47,13 @@ pub struct Location {
     pub view: Strided,
 }
 
+impl Location {
+    /// The number of elements.
+    fn elements(&self) -> u64 {
+        self.view.layout.elements().unwrap_or(0).max(0) as u64
+    }
+}
+
 /// An argument of a step.
 #[derive(Debug, Clone, Copy)]
 pub enum StepArg {
@@ -119,6 +126,22 @@ pub struct Step<K = Pinned> {
     pub rejected: Option<Rejected>,
     /// Per input the constant in the layout of the kernel, where it reads it faster.
     pub prepared: Vec<Option<PreparedInput>>,
+}
+
+impl<K> Step<K> {
+    /// Every tensor that it reads or writes.
+    pub fn tensors(&self) -> impl Iterator<Item = &Location> {
+        let args = self.args.iter().filter_map(|arg| match arg {
+            StepArg::Read(location) | StepArg::Write(location) => Some(location),
+            StepArg::Param(_) => None,
+        });
+        args.chain(self.outputs.iter().flatten())
+    }
+
+    /// Bytes that it reads and writes.
+    pub fn bytes(&self) -> u64 {
+        self.tensors().map(|one| one.elements() * one.view.layout.dtype.size() as u64).sum()
+    }
 }
 
 /// A graph for given sizes.
@@ -215,11 +238,7 @@ fn lifetimes<K>(steps: &[Step<K>], buffers: &[usize], time: impl Fn(usize) -> us
     let mut lifetimes: Vec<Option<Lifetime>> = vec![None; buffers.len()];
     for (index, step) in steps.iter().enumerate() {
         let time = time(index);
-        let read = step.args.iter().filter_map(|arg| match arg {
-            StepArg::Read(location) | StepArg::Write(location) => Some(location),
-            StepArg::Param(_) => None,
-        });
-        for location in read.chain(step.outputs.iter().flatten()) {
+        for location in step.tensors() {
             if let Source::Arena(buffer) = location.source {
                 let bytes = buffers[buffer];
                 let lifetime = lifetimes[buffer].get_or_insert(Lifetime { bytes, first: time, last: time });

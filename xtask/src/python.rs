@@ -158,11 +158,18 @@ fn stamp(group: &Group) -> String {
     format!("layerzero-{}.txt", group.name)
 }
 
+/// Set for processes that xtask starts after the package is installed: installing it again would remove it for a moment, while other
+/// tests import it.
+pub const IS_INSTALLED: &str = "XTASK_PACKAGE_IS_INSTALLED";
+
 /// Builds the package in the dev profile and installs it into the virtual environment, once per run of xtask.
 pub fn install(root: &Path) -> Result<PathBuf> {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     if let Some(python) = INSTALLED.get() {
         return Ok(python.clone());
+    }
+    if std::env::var_os(IS_INSTALLED).is_some() {
+        return ensure_venv(root);
     }
     let python = install_with(root, &[])?;
     Ok(INSTALLED.get_or_init(|| python).clone())

@@ -51,11 +51,18 @@ struct Lane {
     to: Option<&'static str>,
 }
 
-/// Downloads wait for the network. The tests of Rust and C++ run beside those of Python, which use a single process each and
-/// would leave a core idle; the steps are divided so that both lanes take equally long.
-const LANES: [Lane; 2] = [
+impl Lane {
+    /// Whether its steps use the installed Python package.
+    fn needs_package(&self) -> bool {
+        self.steps.iter().any(|step| step.starts_with("python"))
+    }
+}
+
+/// Downloads wait for the network. Most tests of Python use a single process, so three lanes keep two cores busy until the end.
+const LANES: [Lane; 3] = [
     Lane { steps: &["downloads", "onnx-data", "tokenizer-data"], from: "clippy", to: Some("build") },
     Lane { steps: &["rust", "cpp", "new-op", "python-oracles"], from: "python", to: None },
+    Lane { steps: &["python-torch", "python-models"], from: "python", to: None },
 ];
 
 /// Runs the named steps, or all of them, and stops at the first failure.
@@ -79,6 +86,9 @@ pub fn run(root: &Path, names: &[&str]) -> Result<()> {
                 times.push(lane.finish()?);
             }
             for lane in LANES.iter().filter(|lane| lane.from == step.name) {
+                if lane.needs_package() {
+                    python::install(root)?;
+                }
                 lanes.push((lane, BackgroundSteps::start(root, lane)?));
             }
         }
@@ -110,6 +120,7 @@ impl BackgroundSteps {
         let child = Command::new(std::env::current_exe()?)
             .arg("test")
             .args(lane.steps)
+            .envs(lane.needs_package().then_some((python::IS_INSTALLED, "1")))
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()

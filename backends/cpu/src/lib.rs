@@ -72,6 +72,7 @@ pub fn kernels() -> Vec<KernelEntry> {
         kv::AppendRows,
         kv::CompactPages,
         kv::RopeAppendRows,
+        mlp::BatchInvariantLinear,
         mlp::Fused as packing,
         mlp::Linear as packing,
         mlp::LinearFp8,

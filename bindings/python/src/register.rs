@@ -252,6 +252,8 @@ fn kernels<'py>(
         one.set_item("limits", spec.limits.iter().map(|limit| limit.check.as_str()).collect::<Vec<_>>())?;
         one.set_item("reference", spec.reference)?;
         one.set_item("deterministic", spec.deterministic)?;
+        one.set_item("tp_invariant", spec.tp_invariant)?;
+        one.set_item("batch_invariant", spec.batch_invariant)?;
         one.set_item("cuda_graph_safe", spec.cuda_graph_safe)?;
         one.set_item("jit", spec.jit)?;
         one.set_item("hosted", PythonKernel::of(entry).is_some())?;

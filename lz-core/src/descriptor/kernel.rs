@@ -146,6 +146,7 @@ impl Reader<'_, '_> {
         spec.cuda_graph_unsafe = !kernel.is_cuda_graph_safe && get(self.node, "is_cuda_graph_safe").is_some();
         spec.deterministic = kernel.deterministic;
         spec.tp_invariant = kernel.is_tp_invariant;
+        spec.batch_invariant = kernel.is_batch_invariant;
         spec.max_tp_size = kernel.max_tp_size;
         spec.reduction_order =
             kernel.reduction_order.and_then(|word| ReductionOrder::from_name(&word.to_string()));

@@ -473,6 +473,9 @@ pub mod capabilities_v1 {
         ///The matrix instruction set that it uses.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub instruction_set: ::std::option::Option<KernelCapabilitiesInstructionSet>,
+        ///The results of an item are bitwise equal in a batch of any size and at any position. Default: false.
+        #[serde(default)]
+        pub is_batch_invariant: bool,
         ///Safe for CUDA graph capture. Default: false.
         #[serde(default)]
         pub is_cuda_graph_safe: bool,

@@ -309,6 +309,8 @@ crate::reason_codes::reason_codes!(
         "Allow requantization, or pass the tensor in the format of the kernel.";
     TpInvarianceRequired = "TP_INVARIANCE_REQUIRED" in Distributed: "Results must not depend on the tensor-parallel size, and the kernel does not guarantee this.",
         "";
+    BatchInvarianceRequired = "BATCH_INVARIANCE_REQUIRED" in Distributed: "Results must not depend on the batch, and the kernel does not guarantee this.",
+        "Use a kernel that declares `is_batch_invariant`, or turn `batch_invariance.require_batch_invariant` off.";
     TpSizeExceeded = "TP_SIZE_EXCEEDED" in Distributed: "The tensor-parallel size exceeds the maximum for which the kernel guarantees invariance.",
         "";
     ReductionOrderMismatch = "REDUCTION_ORDER_MISMATCH" in Distributed: "The kernel does not use the required reduction order.",

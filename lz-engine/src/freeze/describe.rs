@@ -91,6 +91,7 @@ pub(super) fn condition(call: &Call<'_>) -> String {
         ("deterministic", ModeFlag::Deterministic),
         ("capturing", ModeFlag::Capturing),
         ("tp_invariant", ModeFlag::TensorParallelInvariant),
+        ("batch_invariant", ModeFlag::BatchInvariant),
     ];
     parts.extend(modes.map(|(name, mode)| flag(name, call.mode.has(mode))));
     parts.join(" and ")

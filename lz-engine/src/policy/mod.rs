@@ -208,6 +208,8 @@ pub struct Policy {
     pub deterministic: WithSource<bool>,
     /// Whether results must not depend on the tensor-parallel size.
     pub require_tp_invariant: WithSource<bool>,
+    /// Whether the results of an item must not depend on the rest of its batch.
+    pub require_batch_invariant: WithSource<bool>,
     /// The tensor-parallel size, unless the caller sets it.
     pub tp_size: WithSource<u32>,
     /// The order in which ranks reduce.
@@ -273,6 +275,7 @@ impl Default for Policy {
             fallback_enabled: WithSource::default_value(true),
             deterministic: WithSource::default_value(false),
             require_tp_invariant: WithSource::default_value(false),
+            require_batch_invariant: WithSource::default_value(false),
             tp_size: WithSource::default_value(1),
             reduction_order: WithSource::default_value(ReductionOrder::Tree),
             tp_fallback: WithSource::default_value(TpFallback::Reference),
@@ -312,6 +315,7 @@ impl Policy {
             .set(ModeFlag::Disabled, !self.enabled.value)
             .set(ModeFlag::Deterministic, self.deterministic.value)
             .set(ModeFlag::TensorParallelInvariant, self.require_tp_invariant.value)
+            .set(ModeFlag::BatchInvariant, self.require_batch_invariant.value)
             .set(ModeFlag::Strict, self.strict_mode.value)
             .set(ModeFlag::NotAdapting, !self.allow_adaptation.value)
             .set(ModeFlag::ReducedPrecision, self.allow_reduced_precision.value)

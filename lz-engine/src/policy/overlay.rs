@@ -8,13 +8,14 @@ use super::layer::{Layer, NotASetting, SettingInput};
 use lz_core::mode::{KvStrategy, ModeFlag, ModeOverride};
 
 /// Settings that are mode flags, and whether `true` sets the flag.
-const MODE_FLAGS: [(&str, ModeFlag, bool); 6] = [
+const MODE_FLAGS: [(&str, ModeFlag, bool); 7] = [
     ("enabled", ModeFlag::Disabled, false),
     ("deterministic", ModeFlag::Deterministic, true),
     ("strict_mode", ModeFlag::Strict, true),
     ("allow_adaptation", ModeFlag::NotAdapting, false),
     ("allow_reduced_precision", ModeFlag::ReducedPrecision, true),
     ("tp_invariance.require_tp_invariant", ModeFlag::TensorParallelInvariant, true),
+    ("batch_invariance.require_batch_invariant", ModeFlag::BatchInvariant, true),
 ];
 
 /// Settings that are read from the policy on the slow path.

@@ -34,6 +34,7 @@ impl Policy {
         set_bool(&mut policy.fallback_enabled, layer, "fallback_enabled");
         set_bool(&mut policy.deterministic, layer, "deterministic");
         set_bool(&mut policy.require_tp_invariant, layer, "tp_invariance.require_tp_invariant");
+        set_bool(&mut policy.require_batch_invariant, layer, "batch_invariance.require_batch_invariant");
         tp_size(&mut policy.tp_size, layer);
         reduction_order(&mut policy.reduction_order, layer);
         tp_fallback(&mut policy.tp_fallback, layer);

@@ -89,7 +89,12 @@ impl<'a> Call<'a> {
         let passing = table.prefilter.evaluate(&values);
         let rules = ActiveRules::of(table, passing.rules, &values);
         let lock = active_lock(table, &rules, context, &values);
-        let hint = hint(snapshot, table, context, device, lock.is_some(), &rules);
+        // A table decides for each size of a batch.
+        let hint = if mode.has(ModeFlag::BatchInvariant) {
+            Hint::None
+        } else {
+            hint(snapshot, table, context, device, lock.is_some(), &rules)
+        };
         Call {
             snapshot,
             table,

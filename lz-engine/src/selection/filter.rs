@@ -400,6 +400,21 @@ fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl Fi
     })
 }
 
+/// Checks calls that require batch invariance: the kernel promises it, and does not give way to another one at some size of the batch.
+fn batch_invariance(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisitor) -> Stop {
+    if !call.mode.has(ModeFlag::BatchInvariant) {
+        return false;
+    }
+    if !kernel.spec().batch_invariant {
+        return visitor.excluded(|| Reason::new(ReasonCode::BatchInvarianceRequired));
+    }
+    kernel.batch_limit.as_ref().is_some_and(|limit| {
+        visitor.excluded(|| {
+            Reason::new(ReasonCode::BatchInvarianceRequired).required("batches of every size").found(limit)
+        })
+    })
+}
+
 fn has_defined_randomness(call: &Call<'_>) -> bool {
     call.table.info.schema().semantics.iter().any(|(key, _)| key == "random")
 }
@@ -428,7 +443,7 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl FilterVisit
             return true;
         }
     }
-    if tp_invariance(call, kernel, visitor) {
+    if tp_invariance(call, kernel, visitor) || batch_invariance(call, kernel, visitor) {
         return true;
     }
     let strict = &call.snapshot.policy.graph_strict_mode;

@@ -79,7 +79,8 @@ impl<'a> PerfTerms<'a> {
         let (Some(evidence), Some(device)) = (&call.snapshot.evidence, call.device) else {
             return PerfTerms::None;
         };
-        if !call.snapshot.level.allows_scoring() {
+        // Measurements differ between the sizes of a batch, and so would the kernel.
+        if !call.snapshot.level.allows_scoring() || call.mode.has(ModeFlag::BatchInvariant) {
             return PerfTerms::None;
         }
         if let Some(stored) = evidence.stored() {

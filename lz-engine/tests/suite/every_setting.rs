@@ -355,6 +355,16 @@ fn probes() -> Vec<Probe> {
         ("circuit_breaker.success_threshold", Int(1), recovery),
         ("circuit_breaker.timeout_ms", Int(5), recovery),
         ("circuit_breaker.half_open_max_calls", Int(1), recovery),
+        ("batch_invariance.require_batch_invariant", Bool(true), |engine| {
+            with(
+                engine,
+                [
+                    changed("varying.x", |_| {}),
+                    changed("invariant.x", |spec| (spec.batch_invariant, spec.priority) = (true, 1)),
+                ],
+            );
+            outcome(run(engine, &Shape::default()))
+        }),
         ("tp_invariance.require_tp_invariant", Bool(true), |engine| {
             with(
                 engine,

@@ -9,13 +9,13 @@ use lz_core::device::{DeviceSpec, Platform};
 use lz_core::{KernelError, Reason, ReasonCode};
 use lz_device::FreeMemory;
 use lz_engine::Engine;
-use lz_engine::evidence::{MemoryProbe, SystemMemory};
+use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe, SystemMemory};
 use lz_engine::mode::{self, KvStrategy, ModeOverride, ReductionOrder};
 use lz_engine::policy::layer::SettingInput;
 use lz_engine::policy::overlay::Overlay;
 use lz_engine::policy::{Policy, TpFallback, WithSource};
 use lz_engine::tune::TuneOptions;
-use lz_perfdb::PerfDb;
+use lz_perfdb::{Bucket, PerfDb};
 use lz_test_support::Folder;
 
 #[test]
@@ -104,6 +104,62 @@ fn tp_invariance_requires_matching_ranks_and_reduction_order() {
     let lenient = Policy { tp_fallback: WithSource::new(TpFallback::BestEffort, "test"), ..invariant };
     assert_eq!(ask(&lenient, 16).0, "reference.x", "who keeps the promise comes first");
     assert_eq!(ask(&lenient, 8).0, "paired.x");
+}
+
+/// Measurements by the size of the batch: small batches are faster in `small.x`, large ones in `large.x`.
+struct BySize;
+
+impl Evidence for BySize {
+    fn findings(&self, query: &EvidenceQuery<'_>, tell: &mut dyn FnMut(&KernelEvidence<'_>)) {
+        let is_small = query.bucket == Bucket::of(attend(), &Shape::default().context()).words();
+        for (kernel, is_faster) in [("small.x", is_small), ("large.x", !is_small)] {
+            let median_ns = if is_faster { 1_000.0 } else { 9_000.0 };
+            let measured = Measured { median_ns, samples: 40, age_seconds: 1, confidence: 0.95 };
+            tell(&KernelEvidence { kernel, version: "1", capabilities_hash: "", measured });
+        }
+    }
+}
+
+#[test]
+fn batch_invariance_selects_one_kernel_for_all_batches() {
+    let invariant = |id: &str, priority, limit: Option<&str>| {
+        let spec = spec(id).priority(priority);
+        let mut spec = match limit {
+            Some(limit) => spec.limit(limit, ReasonCode::AxisLimit),
+            None => spec,
+        };
+        spec.batch_invariant = true;
+        spec
+    };
+    let kernels = [invariant("small.x", 80, Some("seq >= 0")), invariant("large.x", 70, None)];
+    let (small, large) = (Shape::default(), Shape { batch: 64, ..Shape::default() });
+    let both = |engine: &Engine| [run(engine, &small).unwrap(), run(engine, &large).unwrap()];
+    let require = ("batch_invariance.require_batch_invariant".to_owned(), SettingInput::Bool(true));
+    let measured = engine(kernels.clone());
+    measured.set_evidence(Some(Arc::new(BySize)));
+    assert_eq!(both(&measured), ["small.x", "large.x"], "the fastest for each size");
+    measured.configure([require.clone()]).unwrap();
+    assert_eq!(both(&measured), ["small.x", "small.x"], "one kernel for all sizes");
+    let others = [spec("varying.x").priority(99), invariant("limited.x", 90, Some("batch <= 8"))];
+    let engine = engine(others.into_iter().chain(kernels));
+    assert_eq!(both(&engine), ["varying.x", "varying.x"]);
+    engine.configure([require]).unwrap();
+    assert_eq!(both(&engine), ["small.x", "small.x"]);
+    let explanation = engine.explain(attend(), &small.context());
+    let reasons = explanation.candidates.iter().flat_map(|one| &one.reasons);
+    let reasons: Vec<String> = reasons.map(|one| format!("{}: {}", one.code, one.sentence)).collect();
+    assert!(
+        reasons.iter().any(|one| one.starts_with("BATCH_INVARIANCE_REQUIRED: Results must not depend")),
+        "{reasons:?}"
+    );
+    let limited = "BATCH_INVARIANCE_REQUIRED: requires batches of every size, found batch <= 8";
+    assert!(reasons.iter().any(|one| one == limited), "{reasons:?}");
+    let anything =
+        Overlay::new().set("batch_invariance.require_batch_invariant", SettingInput::Bool(false)).unwrap();
+    let scope = engine.scope(anything);
+    assert_eq!(both(&engine), ["varying.x", "varying.x"], "a scope can allow more");
+    drop(scope);
+    assert_eq!(both(&engine), ["small.x", "small.x"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::CompiledModel;
 use crate::error::GraphError;
 use crate::graph::NodeKind;
 use crate::memory;
-use crate::plan::{Rejected, Step, StepArg};
+use crate::plan::{Rejected, Step};
 use crate::sizes::InputShape;
 
 /// Explains a model for inputs of these shapes.
@@ -60,7 +60,7 @@ pub fn explain(model: &CompiledModel, shapes: &[InputShape]) -> Result<String, G
             step.pinned.entry().spec.id,
             why(model, step),
             step.rejected.as_ref().map_or_else(String::new, rejected),
-            bytes(step),
+            step.bytes(),
             node.origin
         );
     }
@@ -95,18 +95,4 @@ fn rejected(rejected: &Rejected) -> String {
     let how = if *measured { "measured" } else { "estimated" };
     let (cost, chosen) = (cost_ns / 1e3, chosen_ns / 1e3);
     format!("; rejected: {what} ({kernel}), {cost:.1} µs instead of {chosen:.1} µs ({how})")
-}
-
-/// Bytes that a step reads and writes.
-fn bytes(step: &Step) -> usize {
-    let read = step.args.iter().filter_map(|arg| match arg {
-        StepArg::Read(location) | StepArg::Write(location) => Some(location),
-        StepArg::Param(_) => None,
-    });
-    read.chain(step.outputs.iter().flatten())
-        .map(|location| {
-            let layout = location.view.layout;
-            layout.elements().unwrap_or(0).max(0) as usize * layout.dtype.size()
-        })
-        .sum()
 }

@@ -93,20 +93,9 @@ impl<S: Selector> Planner<'_, S> {
     }
 
     fn cost(&self, step: &Step<S::Kernel>) -> Cost {
-        let tensors = step.args.iter().filter_map(|arg| match arg {
-            StepArg::Read(location) | StepArg::Write(location) => Some(location),
-            StepArg::Param(_) => None,
-        });
-        let bytes: f64 = tensors
-            .chain(step.outputs.iter().flatten())
-            .map(|location| {
-                let layout = &location.view.layout;
-                layout.elements().unwrap_or(0).max(0) as f64 * layout.dtype.size() as f64
-            })
-            .sum();
         let factor = if self.selector.is_reference(&step.pinned) { REFERENCE_FACTOR } else { 1.0 };
         Cost {
-            estimated: bytes * NS_PER_BYTE * factor,
+            estimated: step.bytes() as f64 * NS_PER_BYTE * factor,
             measured: self.selector.measured(step.operation, &step.context, &step.pinned),
         }
     }

@@ -121,15 +121,9 @@ fn writes<K>(step: &Step<K>) -> impl Iterator<Item = Source> {
 
 /// Whether a step is large enough for a thread of its own, and too small for all threads.
 fn pays_off<K>(step: &Step<K>) -> bool {
-    let tensors = || {
-        let args = step.args.iter().filter_map(|arg| match arg {
-            StepArg::Read(location) | StepArg::Write(location) => Some(location),
-            StepArg::Param(_) => None,
-        });
-        args.chain(step.outputs.iter().flatten())
-    };
-    let bytes: u64 = tensors().map(|one| elements(one) * one.view.layout.dtype.size() as u64).sum();
-    let macs = if is_product(step.operation) { multiply_adds(tensors().map(elements)) } else { 0 };
+    let bytes = step.bytes();
+    let macs =
+        if is_product(step.operation) { multiply_adds(step.tensors().map(Location::elements)) } else { 0 };
     (macs >= MIN_MACS || bytes >= MIN_BYTES) && macs < MAX_MACS && bytes < MAX_BYTES
 }
 
@@ -146,10 +140,6 @@ fn multiply_adds(sizes: impl Iterator<Item = u64>) -> u64 {
     sizes.sort_unstable_by_key(|size| std::cmp::Reverse(*size));
     let product: f64 = sizes.iter().take(3).map(|size| *size as f64).product();
     product.sqrt() as u64
-}
-
-fn elements(location: &Location) -> u64 {
-    location.view.layout.elements().unwrap_or(0).max(0) as u64
 }
 
 #[cfg(test)]

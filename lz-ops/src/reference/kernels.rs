@@ -9,6 +9,7 @@ pub(crate) fn spec(id: &str, operation: &str) -> KernelSpec {
     spec.reference = true;
     spec.deterministic = true;
     spec.tp_invariant = true;
+    spec.batch_invariant = true;
     spec
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn entry(operation: &'static OperationInfo, reference: Reference) -> 
     spec.reference = true;
     spec.deterministic = true;
     spec.tp_invariant = true;
+    spec.batch_invariant = true;
     KernelEntry::new(spec, ReferenceKernel(reference)).of(operation)
 }
 

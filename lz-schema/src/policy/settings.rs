@@ -588,6 +588,10 @@ pub const SETTINGS: &[Setting] = &[
         doc: "Accuracy ranks of formats for this model, which override the general ones: `nvfp4: 10`.",
     },
     off_by_default(
+        "batch_invariance.require_batch_invariant",
+        "Whether the results of an item must not depend on the rest of its batch.",
+    ),
+    off_by_default(
         "tp_invariance.require_tp_invariant",
         "Whether results must not depend on the tensor-parallel size.",
     ),

@@ -1,16 +1,16 @@
 //! Parts of a call: the same rows, heads or other items of every tensor, as a smaller call of its own.
 //!
-//! A tensor-parallel rank computes such a part, and so does a caller with a smaller batch. Parts are dense copies, whatever the layout of
+//! A tensor-parallel rank computes such a part, and so does a caller with another batch. Parts are dense copies, whatever the layout of
 //! the whole call.
 
 use lz_core::tensor::{Indices, TensorView};
-use lz_schema::model::{Cases, Dim, Operation};
+use lz_schema::model::{Cases, Dim, Operation, Role};
 
 use crate::call::{OwnedArg, OwnedCall, OwnedOut};
 use crate::memory::OwnedTensor;
 use crate::valid::Drawn;
 
-/// The items of an axis that belong to a part.
+/// The items of an axis that belong to a part. Items after the last one are the first ones again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// The axis, by index.
@@ -21,8 +21,19 @@ pub struct Cut {
     pub count: i64,
 }
 
-/// The items of one dimension.
-type Range = (i64, i64);
+/// The items of one dimension: the first one, their number, and the size of the dimension.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    start: i64,
+    count: i64,
+    size: i64,
+}
+
+/// The position in the whole tensor of an element of the part.
+fn position(index: &[i64], ranges: &[Range]) -> Vec<i64> {
+    let pairs = index.iter().zip(ranges);
+    pairs.map(|(position, range)| (position + range.start) % range.size.max(1)).collect()
+}
 
 /// The part of a drawn call; `None` if a shape depends on a cut axis other than by being it.
 pub fn part(operation: &Operation, drawn: &Drawn, cuts: &[Cut]) -> Option<OwnedCall> {
@@ -56,6 +67,16 @@ pub fn part(operation: &Operation, drawn: &Drawn, cuts: &[Cut]) -> Option<OwnedC
     Some(OwnedCall { args, outputs })
 }
 
+/// The call with all axes of a role repeated; `None` if its shapes do not allow it, or the result is not valid.
+pub fn repeated(operation: &Operation, drawn: &Drawn, role: Role, times: i64) -> Option<Drawn> {
+    let axes = operation.axes.iter().enumerate().filter(|(_, axis)| axis.role == role);
+    let cuts: Vec<Cut> =
+        axes.filter_map(|(axis, _)| Some(Cut { axis, start: 0, count: drawn.size(axis)? * times })).collect();
+    let mut call = part(operation, drawn, &cuts)?;
+    let bound = call.interpret(operation, false).ok()?;
+    Some(Drawn { call, bound, ..drawn.clone() })
+}
+
 /// The first difference in bits between the results of a part and the same items of the results of the whole call.
 pub fn difference(
     operation: &Operation,
@@ -78,8 +99,7 @@ pub fn difference(
         let (whole, part) = (whole.view(), part.view());
         let ranges = ranges(operation, drawn, cuts, shape, &whole)?;
         for index in Indices::new(part.shape()) {
-            let at: Vec<i64> =
-                index.iter().zip(&ranges).map(|(position, (start, _))| position + start).collect();
+            let at = position(&index, &ranges);
             if element(&whole, &at) != element(&part, &index) {
                 let (found, expected) = (part.at(&index), whole.at(&at));
                 return Some(format!(
@@ -126,19 +146,18 @@ fn ranges(
     let sizes = tensor.shape();
     let axes = axes.get(axes.len().checked_sub(sizes.len())?..)?;
     let range = |(axis, size): (&Option<usize>, &i64)| {
-        let cut = cuts.iter().find(|cut| Some(cut.axis) == *axis && cut.start + cut.count <= *size);
-        cut.map_or((0, *size), |cut| (cut.start, cut.count))
+        let is_whole = |cut: &&Cut| Some(cut.axis) == *axis && drawn.size(cut.axis) == Some(*size);
+        let (start, count) = cuts.iter().find(is_whole).map_or((0, *size), |cut| (cut.start, cut.count));
+        Range { start, count, size: *size }
     };
     Some(axes.iter().zip(sizes).map(range).collect())
 }
 
 fn gather(tensor: &TensorView<'_>, ranges: &[Range]) -> OwnedTensor {
-    let shape: Vec<i64> = ranges.iter().map(|(_, count)| *count).collect();
+    let shape: Vec<i64> = ranges.iter().map(|range| range.count).collect();
     let mut part = OwnedTensor::dense(&shape, tensor.dtype());
     for index in Indices::new(&shape) {
-        let from: Vec<i64> =
-            index.iter().zip(ranges).map(|(position, (start, _))| position + start).collect();
-        let bytes = element(tensor, &from).to_vec();
+        let bytes = element(tensor, &position(&index, ranges)).to_vec();
         let mut view = part.view_mut();
         let offset = view.layout().offset(&index).unwrap_or(0) * bytes.len() as isize;
         // SAFETY: an element of the tensor, which is borrowed exclusively.

@@ -19,6 +19,8 @@ pub enum Promise {
     Deterministic,
     /// The same bits for every tensor-parallel size: a rank computes its heads as one rank computes all.
     TensorParallelInvariant,
+    /// The same bits in every batch: an item is computed alone, in a part and among copies as in its batch.
+    BatchInvariant,
     /// A captured graph can repeat the call: it neither allocates nor waits.
     GraphSafe,
     /// Results within the schema's tolerance, unless the kernel declares reduced precision.
@@ -27,14 +29,20 @@ pub enum Promise {
 
 impl Promise {
     /// All promises.
-    pub const ALL: [Promise; 4] =
-        [Promise::Deterministic, Promise::TensorParallelInvariant, Promise::GraphSafe, Promise::Tolerance];
+    pub const ALL: [Promise; 5] = [
+        Promise::Deterministic,
+        Promise::TensorParallelInvariant,
+        Promise::BatchInvariant,
+        Promise::GraphSafe,
+        Promise::Tolerance,
+    ];
 
     /// Whether a spec declares it.
     pub fn is_declared(self, spec: &KernelSpec) -> bool {
         match self {
             Promise::Deterministic => spec.deterministic,
             Promise::TensorParallelInvariant => spec.tp_invariant,
+            Promise::BatchInvariant => spec.batch_invariant,
             Promise::GraphSafe => spec.cuda_graph_safe,
             Promise::Tolerance => !spec.reduced_precision,
         }
@@ -58,6 +66,18 @@ const RANKS: [i64; 2] = [2, 4];
 
 /// Operations whose heads depend on how many there are, so that a rank passes another param or tensor than a part has.
 const NUMBERED_HEADS: [&str; 1] = ["posenc.alibi"];
+
+/// Operations that are defined over the whole batch: caches that all items write, a quantization scale per tensor, random numbers by
+/// row.
+const BATCH_BY_DEFINITION: [&str; 7] = [
+    "kv.append",
+    "quantize",
+    "rope.append",
+    "sampling.minp",
+    "sampling.speculative",
+    "sampling.topk",
+    "sampling.topp",
+];
 
 /// Checks one promise of a kernel with `count` drawn calls. Returns how many calls could show whether it is kept; an error is the first
 /// call that breaks it. `effects` are those of the calling thread.
@@ -85,6 +105,7 @@ pub fn check(
         shown += match promise {
             Promise::Deterministic => deterministic(entry, &drawn)?,
             Promise::TensorParallelInvariant => tensor_parallel(subject, entry, supports, &drawn)?,
+            Promise::BatchInvariant => batch(subject, entry, supports, &drawn)?,
             Promise::GraphSafe => graph_safe(entry, &drawn, effects)?,
             Promise::Tolerance => 0,
         };
@@ -185,6 +206,73 @@ fn tensor_parallel(
             let Some(part) = run(entry, &part, 1)? else { continue };
             if let Some(differs) = parts::difference(operation, drawn, &cuts, &whole, &part) {
                 return Err(format!("rank {number} of {ranks}: {differs}\n{:?}", drawn.call));
+            }
+            shown += 1;
+        }
+    }
+    Ok(shown)
+}
+
+/// The batches in which the items of a call of `size` items must have the same results: alone, in parts, at other positions, and in
+/// batches so large that kernels divide the work in other ways.
+fn batches(size: i64) -> Vec<(i64, i64)> {
+    let half = size / 2;
+    vec![(0, 1), (size - 1, 1), (0, half), (half, size - half), (half, size), (1, LARGE_BATCH)]
+}
+
+/// More items than any kernel treats as few.
+const LARGE_BATCH: i64 = 33;
+
+/// How many times the features of a call are repeated, so that sums are long enough to depend on their order.
+const FEATURES: i64 = 7;
+
+fn batch(
+    subject: &dyn Subject,
+    entry: &KernelEntry,
+    supports: &Supports,
+    drawn: &Drawn,
+) -> Result<u64, String> {
+    let operation = subject.info().schema();
+    if BATCH_BY_DEFINITION.contains(&operation.name.as_str()) {
+        return Ok(0);
+    }
+    // References add in one order and are slow.
+    let wide = parts::repeated(operation, drawn, Role::Feature, FEATURES).filter(|_| !entry.spec.reference);
+    let wide = wide.map_or(Ok(0), |wide| {
+        batch_of(subject, entry, supports, &wide, &|_| vec![(0, 1), (1, LARGE_BATCH)])
+    })?;
+    Ok(wide + batch_of(subject, entry, supports, drawn, &batches)?)
+}
+
+fn batch_of(
+    subject: &dyn Subject,
+    entry: &KernelEntry,
+    supports: &Supports,
+    drawn: &Drawn,
+    batches: &dyn Fn(i64) -> Vec<(i64, i64)>,
+) -> Result<u64, String> {
+    let operation = subject.info().schema();
+    if !is_claimed(subject, entry, supports, &mut drawn.call.clone()) {
+        return Ok(0);
+    }
+    let Some(whole) = run(entry, &drawn.call, 1)? else { return Ok(0) };
+    let mut shown = 0;
+    for (axis, about) in operation.axes.iter().enumerate().filter(|(_, axis)| axis.role == Role::Batch) {
+        let Some(size) = drawn.size(axis).filter(|size| *size > 0) else { continue };
+        for (start, count) in batches(size).into_iter().filter(|(_, count)| *count > 0) {
+            let cuts = [Cut { axis, start, count }];
+            let Some(mut other) = parts::part(operation, drawn, &cuts) else { continue };
+            if !is_claimed(subject, entry, supports, &mut other) {
+                continue;
+            }
+            let Some(other) = run(entry, &other, 1)? else { continue };
+            if let Some(differs) = parts::difference(operation, drawn, &cuts, &whole, &other) {
+                return Err(format!(
+                    "{} {start} to {} of {size}: {differs}\n{:?}",
+                    about.name,
+                    start + count,
+                    drawn.call
+                ));
             }
             shown += 1;
         }

@@ -38,6 +38,16 @@ pub struct Drawn {
     pub bound: Bound,
 }
 
+impl Drawn {
+    /// The size of an axis, or of the first dimension of a pack.
+    pub fn size(&self, axis: usize) -> Option<i64> {
+        match self.bound.packs.get(axis) {
+            Some(Some(pack)) => pack.first().copied(),
+            _ => self.bound.axes.get(axis).copied().flatten(),
+        }
+    }
+}
+
 /// Draws a valid call. The error says why it failed: no assignment was found in many attempts, or validation
 /// rejects the drawn call, in which case one of the two is wrong.
 pub fn draw_valid(prepared: &Prepared, random: &mut Random, drawing: &Drawing<'_>) -> Result<Drawn, String> {

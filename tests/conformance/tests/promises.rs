@@ -85,6 +85,12 @@ fn tensor_parallel_invariant_kernels_return_the_same_bits_for_every_number_of_ra
     assert!(kernels >= 20, "only {kernels} kernels");
 }
 
+#[test]
+fn batch_invariant_kernels_return_the_same_bits_in_every_batch() {
+    let kernels = kept(Promise::BatchInvariant);
+    assert!(kernels >= 40, "only {kernels} kernels");
+}
+
 /// A kernel with a wrong declaration: the reference, and then something that breaks the promise.
 struct Wrong {
     correct: KernelEntry,
@@ -116,7 +122,7 @@ fn wrong(
 ) -> KernelEntry {
     let correct = reference(subject.info().schema()).expect("every operation has a reference").clone();
     let mut spec = KernelSpec { id: "wrong".to_owned(), ..(*correct.spec).clone() };
-    (spec.deterministic, spec.tp_invariant) = (false, false);
+    (spec.deterministic, spec.tp_invariant, spec.batch_invariant) = (false, false, false);
     declare(&mut spec);
     KernelEntry::new(spec, Wrong { correct, runs: AtomicU64::new(0), fault }).of(subject.info())
 }
@@ -191,6 +197,26 @@ fn a_kernel_whose_bits_depend_on_the_number_of_heads_is_caught() {
         subject,
         &wrong(subject, |spec| spec.tp_invariant = true, fault),
     );
+}
+
+#[test]
+fn a_kernel_whose_bits_depend_on_the_size_of_the_batch_is_caught() {
+    let fault: fn(&mut [OutArg<'_>], u64) = |outputs, _| {
+        let Some(OutArg::Tensor(tensor)) = outputs.first() else { return };
+        if tensor.as_view().shape().first().is_some_and(|rows| *rows > 30) {
+            change_last_bit(outputs);
+        }
+    };
+    let declare: fn(&mut KernelSpec) = |spec| spec.batch_invariant = true;
+    is_caught(Promise::BatchInvariant, &norm_rms::Operation, &wrong(&norm_rms::Operation, declare, fault));
+}
+
+#[test]
+fn a_kernel_whose_bits_depend_on_the_position_in_the_batch_is_caught() {
+    // Always the first item, so that it differs from the same item at another position.
+    let fault: fn(&mut [OutArg<'_>], u64) = |outputs, _| change_last_bit(outputs);
+    let declare: fn(&mut KernelSpec) = |spec| spec.batch_invariant = true;
+    is_caught(Promise::BatchInvariant, &norm_rms::Operation, &wrong(&norm_rms::Operation, declare, fault));
 }
 
 #[test]

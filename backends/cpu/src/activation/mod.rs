@@ -31,7 +31,8 @@ pub(crate) struct ReluElements<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> ActivationReluKernel for ReluElements<S> {
     fn run(
@@ -58,7 +59,8 @@ pub(crate) struct ReluSquaredElements<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> ActivationReluSquaredKernel for ReluSquaredElements<S> {
     fn run(
@@ -85,7 +87,8 @@ pub(crate) struct SiluElements<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> ActivationSiluKernel for SiluElements<S> {
     fn run(
@@ -112,7 +115,8 @@ pub(crate) struct SiluMulElements<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> ActivationSiluMulKernel for SiluMulElements<S> {
     fn run(
@@ -139,7 +143,8 @@ pub(crate) struct GeluElements<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> ActivationGeluKernel for GeluElements<S> {
     fn run(
@@ -169,7 +174,8 @@ pub(crate) struct GeluMulElements<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> ActivationGeluMulKernel for GeluMulElements<S> {
     fn run(

@@ -89,6 +89,7 @@ impl Decode<'_> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "min(ceil_div(seq_k, 256) - 1, 1) * ceil_div(seq_k, 256) * batch * heads * (head_dim_v + 2) * 4"
 )]
 impl<S: Attend> AttentionGqaDecodeKernel for GqaDecode<S> {
@@ -128,6 +129,7 @@ impl<S: Attend> AttentionGqaDecodeKernel for GqaDecode<S> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "min(ceil_div(seq_k, 256) - 1, 1) * ceil_div(seq_k, 256) * batch * heads * (head_dim_v + 2) * 4"
 )]
 impl<S: Attend> AttentionCrossDecodeKernel for CrossDecode<S> {

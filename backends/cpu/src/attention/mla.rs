@@ -131,6 +131,7 @@ impl<S: Attend> AttentionMlaPrefillKernel for MlaPrefill<S> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "min(ceil_div(kv_len, 1024) - 1, 1) * ceil_div(kv_len, 1024) * tokens * heads * (dim_ckv + 2) * 4"
 )]
 impl<S: Attend> AttentionMlaDecodeKernel for MlaDecode<S> {

@@ -79,7 +79,8 @@ impl<T: Float> CallTensors<T> {
     limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Attend> AttentionGqaPrefillKernel for GqaPrefill<S> {
     fn run(

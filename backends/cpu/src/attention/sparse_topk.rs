@@ -25,7 +25,8 @@ pub(crate) struct SparseTopk<S>(pub PhantomData<S>);
     limits("head_dim <= 576" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 512" => HEAD_DIM_TOO_LARGE),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Attend> AttentionSparseTopkKernel for SparseTopk<S> {
     fn run(

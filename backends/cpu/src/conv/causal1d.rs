@@ -25,6 +25,7 @@ pub(crate) struct Causal1d<S>(pub PhantomData<S>);
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "(width * channels + batch * (width - 1) * channels) * 4"
 )]
 impl<S: Simd> ConvCausal1dKernel for Causal1d<S> {

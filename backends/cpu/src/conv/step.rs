@@ -26,7 +26,8 @@ const CHANNELS: usize = 256;
     dtypes(T = [f32, f16, bf16], W = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> ConvCausal1dStepKernel for Causal1dStep<S> {
     fn run(

@@ -22,7 +22,8 @@ pub(crate) struct LookupRows<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16], I = [i32, i64]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> EmbeddingLookupKernel for LookupRows<S> {
     fn run(

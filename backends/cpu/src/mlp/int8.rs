@@ -34,7 +34,8 @@ pub(crate) struct LinearInt8<S>(pub PhantomData<S>);
     priority = 60,
     strides = last_dense,
     limits("in_features <= 65536" => AXIS_LIMIT),
-    deterministic
+    deterministic,
+    batch_invariant = true
 )]
 impl<S: Simd> MlpLinearInt8Kernel for LinearInt8<S> {
     fn run(

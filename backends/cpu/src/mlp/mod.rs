@@ -2,6 +2,7 @@
 //! GEMM. `weights` packs f32 weights ahead of calls, `packed_words` is the layout of integer weights.
 
 mod activation;
+mod batch_invariant;
 mod fp8;
 mod fused;
 #[cfg(target_arch = "x86_64")]
@@ -15,6 +16,7 @@ mod weight_only;
 mod weights;
 
 pub(crate) use activation::{Identity, WithActivation};
+pub(crate) use batch_invariant::BatchInvariantLinear;
 pub(crate) use fp8::LinearFp8;
 pub(crate) use fused::Fused;
 #[cfg(target_arch = "x86_64")]

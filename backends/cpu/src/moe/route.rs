@@ -24,6 +24,7 @@ pub(crate) struct Route<S>(pub PhantomData<S>);
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "min(rows, 16) * (experts * 40)"
 )]
 impl<S: Simd> MoeRouteKernel for Route<S> {

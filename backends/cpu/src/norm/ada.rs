@@ -23,6 +23,7 @@ pub(crate) struct AdaRows<S>(pub PhantomData<S>);
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "2 * batch * hidden * 4"
 )]
 impl<S: Simd> NormAdaKernel for AdaRows<S> {

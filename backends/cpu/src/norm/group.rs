@@ -27,7 +27,8 @@ const BLOCK: usize = 1024;
     dtypes(T = [f32, f16, bf16], W = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> NormGroupKernel for GroupRows<S> {
     fn run(

@@ -23,7 +23,8 @@ pub(crate) struct LayerRows<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16], W = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> NormLayerKernel for LayerRows<S> {
     fn run(

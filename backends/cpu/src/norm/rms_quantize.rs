@@ -29,7 +29,8 @@ pub(crate) struct RmsQuantizeRows<S>(pub PhantomData<S>);
     quant_formats("int8", "fp8_e4m3", "fp8_e5m2"),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> NormRmsQuantizeKernel for RmsQuantizeRows<S> {
     fn run(
@@ -76,7 +77,8 @@ pub(crate) struct RmsAddQuantizeRows<S>(pub PhantomData<S>);
     quant_formats("int8", "fp8_e4m3", "fp8_e5m2"),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> NormRmsAddQuantizeKernel for RmsAddQuantizeRows<S> {
     fn run(

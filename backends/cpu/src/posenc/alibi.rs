@@ -24,7 +24,8 @@ pub(crate) struct AlibiRows<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> PosencAlibiKernel for AlibiRows<S> {
     fn run(

@@ -25,7 +25,8 @@ pub(crate) struct RopeRows<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16], C = [f32, f16, bf16], P = [i32, i64]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> PosencRopeKernel for RopeRows<S> {
     fn run(

@@ -28,7 +28,8 @@ pub(crate) struct DequantizeRows<S>(pub PhantomData<S>);
     quant_formats("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> DequantizeKernel for DequantizeRows<S> {
     fn run(

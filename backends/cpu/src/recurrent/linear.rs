@@ -35,6 +35,7 @@ const L2_EPS: f64 = 1e-6;
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "(batch * seq * key_heads * (2 * key_dim + 2) + min(batch * heads * value_dim, 64) * (69 * key_dim + 256)) * 4"
 )]
 impl<S: Simd> AttentionLinearPrefillKernel for LinearPrefill<S> {
@@ -70,6 +71,7 @@ impl<S: Simd> AttentionLinearPrefillKernel for LinearPrefill<S> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "(batch * key_heads * (2 * key_dim + 2) + min(batch * heads * value_dim, 64) * (69 * key_dim + 256)) * 4"
 )]
 impl<S: Simd> AttentionLinearDecodeKernel for LinearDecode<S> {

@@ -25,6 +25,7 @@ pub(crate) struct Scan<S>(pub PhantomData<S>);
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "(batch * seq * groups * (2 * state_dim + 2) + batch * seq * heads + min(batch * heads * head_dim, 64) * (69 * state_dim + 256)) * 4"
 )]
 impl<S: Simd> SsmScanKernel for Scan<S> {

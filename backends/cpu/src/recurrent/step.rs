@@ -22,7 +22,8 @@ pub(crate) struct Step<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> SsmStepKernel for Step<S> {
     fn run(

@@ -25,6 +25,7 @@ pub(crate) struct Logprobs<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
+    batch_invariant = true,
     workspace = "min(rows, 16) * (vocab * 16 + ceil_div(vocab, 256) * 8)"
 )]
 impl<S: Simd> LogitsLogprobsKernel for Logprobs<S> {

@@ -24,7 +24,8 @@ const WORD: usize = 32;
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> SamplingMaskKernel for Mask<S> {
     fn run(

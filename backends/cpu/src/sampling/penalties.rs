@@ -23,6 +23,7 @@ pub(crate) struct Penalties<S>(pub PhantomData<S>);
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "min(rows, 16) * (generated + prompt) * 4"
 )]
 impl<S: Simd> SamplingPenaltiesKernel for Penalties<S> {

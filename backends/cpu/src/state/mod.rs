@@ -26,7 +26,8 @@ pub(crate) struct MergeRows<S>(pub PhantomData<S>);
     strides = last_dense,
     workspace = "4 * rows * states * heads",
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Simd> AttentionStateMergeKernel for MergeRows<S> {
     fn run(

@@ -160,6 +160,22 @@ def test_configuration_reports_sources():
         lz.configure(deterministics=True)
 
 
+def test_batch_invariance_gives_the_same_bits_in_every_batch():
+    x, weight = random(33, 64), random(48, 64)
+    lz.configure({"batch_invariance.require_batch_invariant": True})
+    try:
+        assert lz.which("mlp.linear", x[:1], weight).kernel_id == lz.which("mlp.linear", x, weight).kernel_id
+        whole = lz.ops.mlp_linear(x, weight)
+        for count in (1, 2, 8, 9):
+            for start in (0, 17, 33 - count):
+                part = lz.ops.mlp_linear(x[start : start + count], weight)
+                assert part.tobytes() == whole[start : start + count].tobytes()
+        assert "BATCH_INVARIANCE_REQUIRED" in str(lz.explain("mlp.linear", x, weight))
+    finally:
+        lz.configure({"batch_invariance.require_batch_invariant": False})
+    assert "batch_invariant" not in lz.which("mlp.linear", x[:1], weight).kernel_id
+
+
 def test_lock_and_unlock():
     x = random(2, 4)
     free = lz.which("norm.rms", x).kernel_id
