@@ -9,13 +9,14 @@ use lz_core::device::{DeviceSpec, Platform};
 use lz_core::{KernelError, Reason, ReasonCode};
 use lz_device::FreeMemory;
 use lz_engine::Engine;
+use lz_engine::bucket::Bucket;
 use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe, SystemMemory};
 use lz_engine::mode::{self, KvStrategy, ModeOverride, ReductionOrder};
 use lz_engine::policy::layer::SettingInput;
 use lz_engine::policy::overlay::Overlay;
 use lz_engine::policy::{Policy, TpFallback, WithSource};
 use lz_engine::tune::TuneOptions;
-use lz_perfdb::{Bucket, PerfDb};
+use lz_perfdb::PerfDb;
 use lz_test_support::Folder;
 
 #[test]
