@@ -37,8 +37,10 @@ const LIGHT: Group = Group {
 const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16", "expecttest"] };
 
 /// Model libraries, for the integration tests. Require torch.
-const MODELS: Group =
-    Group { name: "models", packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43"] };
+const MODELS: Group = Group {
+    name: "models",
+    packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43", "kernels>=0.17.2,<0.18"],
+};
 
 /// Tokenizer libraries, used as kernels and as references.
 const TOKENIZERS: Group = Group {

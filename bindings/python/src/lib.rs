@@ -23,6 +23,7 @@ mod inspect;
 mod interrupt;
 mod jit;
 mod logs;
+mod onnxruntime;
 mod operation;
 mod output;
 mod plan;
@@ -98,6 +99,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     telemetry::add(module)?;
     cuda::add(module)?;
     graph::add(module)?;
+    onnxruntime::add(module)?;
     serve::add(module)?;
     verification::add(module)?;
     simulate::add(module)?;
