@@ -42,6 +42,8 @@ mod split;
 mod telemetry;
 mod tensor;
 mod text;
+mod text_stream;
+mod token_rows;
 mod tokenizers;
 mod torch_attention;
 mod torch_dispatch;
@@ -104,6 +106,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     verification::add(module)?;
     simulate::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
+    module.add_class::<text_stream::PyTextStream>()?;
+    token_rows::add(module)?;
     tokenizers::add(module)?;
     let ops = PyModule::new(module.py(), "ops")?;
     function::add(&ops, generated::ENTRIES)?;
