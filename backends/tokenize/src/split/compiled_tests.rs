@@ -1,5 +1,7 @@
 //! Compares compiled splitters with the engine of the definition.
 
+use std::sync::OnceLock;
+
 use proptest::prelude::*;
 
 use super::{CL100K, GPT2, O200K, QWEN, Splitter, Stage, Stages};
@@ -28,6 +30,37 @@ const EXPRESSIONS: [(&str, bool); 13] = [
 
 fn compiled(expression: &str) -> Stage {
     Stage::of_expression(expression, true, true).unwrap_or_else(|| panic!("{expression}"))
+}
+
+/// An expression in the definition's engine and compiled: all parts, and only matches.
+struct Compared {
+    expression: &'static str,
+    engine: fancy_regex::Regex,
+    isolated: Splitter,
+    matches: Splitter,
+}
+
+fn compared() -> &'static [Compared] {
+    static COMPARED: OnceLock<Vec<Compared>> = OnceLock::new();
+    COMPARED.get_or_init(|| {
+        let one = |(expression, _): (&'static str, bool)| Compared {
+            expression,
+            engine: fancy_regex::Regex::new(expression).unwrap(),
+            isolated: splitter(vec![compiled(expression)]),
+            matches: splitter(vec![Stage::of_expression(expression, true, false).unwrap()]),
+        };
+        EXPRESSIONS.into_iter().map(one).collect()
+    })
+}
+
+/// The stages of DeepSeek.
+fn stages() -> &'static ([fancy_regex::Regex; 3], Splitter) {
+    static STAGES: OnceLock<([fancy_regex::Regex; 3], Splitter)> = OnceLock::new();
+    STAGES.get_or_init(|| {
+        let expressions = [r"\p{N}{1,3}", HAN, DEEPSEEK];
+        let engines = expressions.map(|expression| fancy_regex::Regex::new(expression).unwrap());
+        (engines, splitter(expressions.map(compiled).into()))
+    })
 }
 
 fn splitter(stages: Vec<Stage>) -> Splitter {
@@ -140,29 +173,30 @@ proptest! {
 
     #[test]
     fn expressions_of_tokenizers_split_like_the_definition(text in texts()) {
-        for (expression, _) in EXPRESSIONS {
-            let engine = fancy_regex::Regex::new(expression).unwrap();
-            let isolated = splitter(vec![compiled(expression)]);
-            let found = pieces(&isolated, &text);
-            prop_assert_eq!(&found, &expected(&engine, &text, 0, true), "{} of {:?}", expression, text);
-            check_positions(&isolated, &text, &found, expression);
-            let matches = splitter(vec![Stage::of_expression(expression, true, false).unwrap()]);
-            prop_assert_eq!(pieces(&matches, &text), expected(&engine, &text, 0, false), "{} of {:?}", expression, text);
+        for Compared { expression, engine, isolated, matches } in compared() {
+            let found = pieces(isolated, &text);
+            prop_assert_eq!(&found, &expected(engine, &text, 0, true), "{} of {:?}", expression, text);
+            check_positions(isolated, &text, &found, expression);
+            prop_assert_eq!(pieces(matches, &text), expected(engine, &text, 0, false), "{} of {:?}", expression, text);
         }
     }
 
     #[test]
     fn stages_split_the_pieces_before_them(text in texts()) {
-        let engines = [r"\p{N}{1,3}", HAN, DEEPSEEK].map(|expression| fancy_regex::Regex::new(expression).unwrap());
-        let stages = splitter(vec![compiled(r"\p{N}{1,3}"), compiled(HAN), compiled(DEEPSEEK)]);
+        let (engines, stages) = stages();
         let mut wanted = vec![(0, text.len())];
-        for engine in &engines {
-            wanted = wanted.into_iter().flat_map(|(start, end)| expected(engine, &text[start..end], start, true)).collect();
+        for engine in engines {
+            let split = |(start, end): (usize, usize)| expected(engine, &text[start..end], start, true);
+            wanted = wanted.into_iter().flat_map(split).collect();
         }
-        let found = pieces(&stages, &text);
+        let found = pieces(stages, &text);
         prop_assert_eq!(&found, &wanted);
-        check_positions(&stages, &text, &found, "stages");
+        check_positions(stages, &text, &found, "stages");
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn random_expressions_split_like_the_definition(expression in expressions(), texts in prop::collection::vec(texts(), 4)) {
