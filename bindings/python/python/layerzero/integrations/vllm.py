@@ -1,11 +1,12 @@
-"""vLLM: LayerZero's operations as implementations of vLLM's IR operations, provider ``layerzero``.
+"""vLLM: LayerZero's operations as implementations of vLLM's IR operations, provider ``layerzero``, and an attention backend.
 
 vLLM loads the plugin by its entry point (``vllm.general_plugins``); nothing needs to be called. An implementation runs if it is in
 the priority list of its operation: ``vllm serve ... --ir-op-priority '{"rms_norm": ["layerzero", "native"]}'``, or
 ``kernel_config={"ir_op_priority": {...}}`` in Python. Calls that an implementation does not support go to the next one of the list.
 
 Every implementation is compared with vLLM's own formula, ``native``, before it is registered. One that differs, or whose operation
-has other arguments in the installed vLLM, is not registered, with one warning.
+has other arguments in the installed vLLM, is not registered, with one warning. The attention backend ``LAYERZERO`` runs if it is
+selected: ``--attention-backend LAYERZERO``.
 """
 
 # Annotations are not postponed: vLLM compares the schemas of functions.
@@ -82,6 +83,7 @@ def register() -> dict[str, str]:
 
     May be called any number of times, and never raises: a plugin must not stop vLLM.
     """
+    _register_attention()
     try:
         import vllm.ir.ops  # noqa: F401
         from vllm.ir.op import IrOp
@@ -100,6 +102,16 @@ def register() -> dict[str, str]:
             if results[name] != "registered":
                 _logger.warning("layerzero does not implement vLLM's %s: %s", name, results[name])
     return results
+
+
+def _register_attention() -> None:
+    """Registers the attention backend by name. vLLM imports it when it is selected."""
+    try:
+        from vllm.v1.attention.backends.registry import register_backend
+
+        register_backend("LAYERZERO", "layerzero.integrations.vllm_attention.LayerZeroBackend")
+    except Exception as error:
+        _logger.warning("layerzero has no attention backend: the installed vLLM registers none by name (%s)", error)
 
 
 def _register(operation: Any, implementation: _Implementation) -> str:

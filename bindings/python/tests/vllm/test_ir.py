@@ -1,7 +1,6 @@
-"""The plugin registers LayerZero's operations with the IR operations of the installed vLLM.
+"""The plugin registers LayerZero's operations with the IR operations of vLLM.
 
-vLLM requires its own release of torch and gigabytes of packages, so that it is not installed here by default:
-``pip install --no-deps vllm`` and what ``import vllm.ir`` asks for are enough for this file.
+vLLM requires its own release of torch and a GPU, so that it is not installed: its Python files are enough for its registries.
 """
 
 import importlib.metadata
@@ -12,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from layerzero.integrations import vllm as integration  # noqa: E402
 
-ENABLE = "vLLM is not installed; enable these tests with `pip install --no-deps vllm cbor2 msgspec cloudpickle`"
+ENABLE = "vLLM is not installed; `cargo xtask test python-models` downloads its Python files"
 
 
 @pytest.fixture(scope="module")
