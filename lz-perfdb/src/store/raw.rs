@@ -53,7 +53,8 @@ fn read_at(connection: &Connection, to: &mut [u8], at: u64) -> io::Result<()> {
         )
     };
     // SAFETY: a file that SQLite has opened has methods, and they live as long as it.
-    let read = unsafe { file.as_ref().and_then(|file| file.pMethods.as_ref()).and_then(|methods| methods.xRead) };
+    let read =
+        unsafe { file.as_ref().and_then(|file| file.pMethods.as_ref()).and_then(|methods| methods.xRead) };
     let Some(read) = read.filter(|_| found == ffi::SQLITE_OK) else {
         return Err(io::Error::other("SQLite has not opened the file"));
     };

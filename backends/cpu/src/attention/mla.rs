@@ -69,6 +69,7 @@ impl<T: Float> CallTensors<T> {
             kv_layout: KvLayout::Dense,
             mask: None,
             slopes: None,
+            sinks: None,
             output: self.output,
             lse: self.lse,
         }
