@@ -103,7 +103,9 @@ impl Engine {
             Runners { device, bucket: call.bucket.words().to_vec(), able: Vec::new(), unable: Vec::new() };
         for ranked in decide::rank(&call, &PerfTerms::default()) {
             let candidate = table.candidates.get(usize::from(ranked.position));
-            let Some(kernel) = candidate.and_then(|one| snapshot.registry.shared(one.kernel)) else {
+            let registry = &snapshot.registry;
+            let form = candidate.map(|one| registry.adapted(one.kernel, ranked.transforms));
+            let Some(kernel) = form.and_then(|form| registry.shared(form)) else {
                 continue;
             };
             let mut reasons: Vec<Reason> = Vec::new();
