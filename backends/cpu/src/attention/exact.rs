@@ -83,7 +83,7 @@ fn for_each_score<T: Float>(
                         dot += f64::from(q.to_f32()) * f64::from(k.to_f32());
                     }
                 }
-                let mut score = dot * f64::from(shape.scale);
+                let mut score = dot * shape.exact_scale;
                 if shape.soft_cap > 0.0 {
                     let soft_cap = f64::from(shape.soft_cap);
                     score = soft_cap * (score / soft_cap).tanh();

@@ -162,7 +162,11 @@ impl PagedFp8<'_> {
             }
         });
         let [k_scale, v_scale] = self.scales.map(|scale| scale_of(scale, head));
-        let shape = Shape { scale: self.shape.scale * k_scale, ..self.shape };
+        let shape = Shape {
+            scale: self.shape.scale * k_scale,
+            exact_scale: f64::from(self.shape.scale) * f64::from(k_scale),
+            ..self.shape
+        };
         let dense = |data: &[f32], heads: usize| Rows {
             data: data.as_ptr(),
             outer: 0,

@@ -84,6 +84,7 @@ fn shape(heads: i64, dim_ckv: i64, dim_kpe: i64, scale: f32, causal: bool) -> Sh
         dim_v: dim_ckv as usize,
         shared: true,
         scale,
+        exact_scale: f64::from(scale),
         soft_cap: 0.0,
         causal,
         window_left: -1,

@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     /// Whether a value is the first part of its key (MLA).
     pub shared: bool,
     pub scale: f32,
+    /// The factor of the scores of rows that are computed in f64.
+    pub exact_scale: f64,
     pub soft_cap: f32,
     pub causal: bool,
     /// -1: no limit.
@@ -40,6 +42,7 @@ impl Shape {
             dim_v: dim_v as usize,
             shared: false,
             scale,
+            exact_scale: f64::from(scale),
             soft_cap: 0.0,
             causal: false,
             window_left: -1,
