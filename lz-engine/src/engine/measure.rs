@@ -55,8 +55,10 @@ impl Runner {
 }
 
 impl Runner {
-    /// A kernel without limits on its workspace, for calls that are known to be within its capabilities.
+    /// A kernel without limits on its workspace, for calls that are known to be within its capabilities. Strides that it does not
+    /// take are copied, as in the call.
     pub(crate) fn unlimited(kernel: Arc<CompiledKernel>) -> Runner {
+        let kernel = kernel.copying().map_or_else(|| Arc::clone(&kernel), Arc::clone);
         Runner { kernel, transforms: Transforms::NONE, workspace: u64::MAX, cold: false }
     }
 }
