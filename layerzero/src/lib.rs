@@ -53,6 +53,8 @@ pub use lz_engine as engine;
 pub use lz_graph as graph;
 pub use lz_ops as ops;
 pub use lz_primitives as primitives;
+#[cfg(feature = "tokenize")]
+pub use lz_tokenize as tokenize;
 
 use lz_core::args::{Arg, OutArg};
 use lz_core::{Context, Dispatch, Error, KernelEntry, KernelError, OperationInfo, Run};

@@ -49,6 +49,7 @@ cargo xtask <command>
   import-definition FILE      convert a FlashInfer-Bench definition to a schema
   export-definition OP        convert an operation to a FlashInfer-Bench definition: --axes head_dim=128,...
   chaos [--seed N] [--seconds S]  inject faults into serving processes and check that they go on
+  candle                      test the example crate that runs operations on tensors of candle
   mutants [FLAGS]             change selection, cache, health and checks, and expect tests to fail; flags of cargo mutants
   sanitize [rust|python]      run the Python extension and Rust tests under AddressSanitizer
   fmt                         format all hand-written Rust
@@ -97,6 +98,7 @@ fn run() -> Result<()> {
         ["chaos", flags @ ..] => {
             command::cargo(root, &[&["run", "--package", "lz-chaos", "--"], flags].concat())?;
         }
+        ["candle"] => command::cargo(root, &["test", "--manifest-path", "examples/candle/Cargo.toml"])?,
         ["mutants", flags @ ..] => mutants::run(root, flags)?,
         ["sanitize", flags @ ..] => sanitize::run(root, flags)?,
         ["fuzz", rest @ ..] => fuzz::run(root, rest)?,

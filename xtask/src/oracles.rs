@@ -15,6 +15,8 @@ pub struct Oracle {
     requirement: &'static str,
     /// The folder of the wheel to extract.
     prefix: &'static str,
+    /// Only files whose names end so are extracted.
+    suffix: &'static str,
     /// The folder to extract to, relative to the folder `name`.
     destination: &'static str,
     /// SHA-256 over the names, sizes and contents of all files in name order; equal for the wheels of all platforms.
@@ -26,6 +28,7 @@ pub const ONNX_NODES: Oracle = Oracle {
     name: "onnx-1.22.0",
     requirement: "onnx==1.22.0",
     prefix: "onnx/backend/test/data/node/",
+    suffix: "",
     destination: "node",
     digest: "7fad23bdf95526f6f51a0778571e9bc3b1f0588edf45f87c4d69f80f6fe573b0",
 };
@@ -35,20 +38,31 @@ pub const FLASHINFER_REFERENCES: Oracle = Oracle {
     name: "flashinfer-0.7.2",
     requirement: "flashinfer-python==0.7.2.post1",
     prefix: "flashinfer/trace/",
+    suffix: "",
     destination: "flashinfer/trace",
     digest: "f24d7a0b83e6f6e5dae8a386202e3a2fbaa7a9504691ec62ca6cbb425da65fe7",
+};
+
+/// The Python files of vLLM, for its registries of operations and attention backends. Its binaries need a GPU.
+pub const VLLM: Oracle = Oracle {
+    name: "vllm-0.33.0",
+    requirement: "vllm==0.33.0",
+    prefix: "vllm/",
+    suffix: ".py",
+    destination: "vllm",
+    digest: "f17db6f7d79ce3190659aebc0e8afec403c986bd80d8127f6c3c4d8ce9d61679",
 };
 
 /// Extracts a folder of a wheel and verifies its digest. Written in Python, which pip requires anyway, to avoid a dependency on
 /// a zip crate.
 const UNPACK: &str = r#"
 import hashlib, pathlib, sys, zipfile
-wheel, destination, prefix, expected = sys.argv[1:]
+wheel, destination, prefix, suffix, expected = sys.argv[1:]
 digest = hashlib.sha256()
 with zipfile.ZipFile(wheel) as archive:
     for name in sorted(archive.namelist()):
         inner = name.removeprefix(prefix)
-        if inner == name or inner == "" or inner.endswith("/"):
+        if inner == name or inner == "" or inner.endswith("/") or not inner.endswith(suffix):
             continue
         parts = inner.split("/")
         if ".." in parts or "" in parts:
@@ -102,6 +116,7 @@ impl Oracle {
             wheel.as_os_str(),
             destination.as_os_str(),
             OsStr::new(self.prefix),
+            OsStr::new(self.suffix),
             OsStr::new(self.digest),
         ])?;
         Ok(extracted)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::command;
 use crate::files;
-use crate::oracles::FLASHINFER_REFERENCES;
+use crate::oracles::{FLASHINFER_REFERENCES, VLLM};
 use crate::tokenizers::ensure_tokenizer_data;
 
 /// Packages that are installed with one pip command.
@@ -37,8 +37,16 @@ const LIGHT: Group = Group {
 const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16", "expecttest"] };
 
 /// Model libraries, for the integration tests. Require torch.
-const MODELS: Group =
-    Group { name: "models", packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43"] };
+const MODELS: Group = Group {
+    name: "models",
+    packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43", "kernels>=0.17.2,<0.18"],
+};
+
+/// What vLLM imports for its attention backends, besides the packages above. vLLM itself needs its own release of torch.
+const VLLM_IMPORTS: Group = Group {
+    name: "vllm-imports",
+    packages: &["cbor2>=6,<7", "aiohttp>=3.14,<4", "openai>=3,<4", "openai-harmony>=0.0.8,<0.1"],
+};
 
 /// Tokenizer libraries, used as kernels and as references.
 const TOKENIZERS: Group = Group {
@@ -125,6 +133,7 @@ pub fn install_packages(root: &Path) -> Result<()> {
     for group in [
         &TORCH,
         &MODELS,
+        &VLLM_IMPORTS,
         &TOKENIZERS,
         &ORACLES,
         &REAL_WEIGHTS,
@@ -220,10 +229,14 @@ pub fn test_models(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
     ensure(root, &MODELS)?;
+    ensure(root, &VLLM_IMPORTS)?;
     ensure(root, &TOKENIZERS)?;
     ensure(root, &REAL_WEIGHTS)?;
     ensure_tokenizer_data(root)?;
-    pytest(root, &python, "tests/models", &[])
+    pytest(root, &python, "tests/models", &[])?;
+    // In a process of its own: importing vLLM changes torch.
+    let vllm = VLLM.ensure(root)?;
+    pytest(root, &python, "tests/vllm", &[("PYTHONPATH", &vllm)])
 }
 
 /// Builds the wheel and tests it in an otherwise empty virtual environment.

@@ -179,6 +179,7 @@ pub fn doc(root: &Path) -> Result<()> {
 fn downloads(root: &Path) -> Result<()> {
     python::install_packages(root)?;
     oracles::FLASHINFER_REFERENCES.ensure(root)?;
+    oracles::VLLM.ensure(root)?;
     browser::ensure();
     Ok(())
 }

@@ -5,7 +5,8 @@ use lz_core::{Reason, ReasonCode};
 use serde_json::Value;
 
 use crate::byte_alphabet;
-use crate::split::Pattern;
+use crate::nfc::Form;
+use crate::split::{GPT2, Pattern, Splitter, Stage, Stages};
 
 /// A complete byte-level BPE definition.
 pub struct ByteLevelBpe {
@@ -15,10 +16,10 @@ pub struct ByteLevelBpe {
     pub merges: Vec<(String, String)>,
     /// Whether a piece that is in the vocabulary becomes that token without merging (`ignore_merges`).
     pub ignores_merges: bool,
-    /// The split pattern.
-    pub pattern: Pattern,
-    /// Whether the normalizer is NFC.
-    pub nfc: bool,
+    /// The pretokenizer.
+    pub splitter: Splitter,
+    /// The Unicode normalization form, if there is a normalizer.
+    pub form: Option<Form>,
     /// Whether a space is prepended to texts that do not begin with one (`add_prefix_space`).
     pub prefix_space: bool,
     /// Whether offsets exclude the spaces of a token (`trim_offsets`).
@@ -124,12 +125,8 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
         let required = "`byte_fallback` false (byte-level tokens)";
         return Err(declined(ReasonCode::TokenizerModelUnsupported, required, "`byte_fallback` true"));
     }
-    let (pattern, prefix_space) = pre_tokenizer(&definition["pre_tokenizer"])?;
-    let nfc = match &definition["normalizer"] {
-        Value::Null => false,
-        normalizer if kind(normalizer) == "NFC" => true,
-        other => return Err(declined(ReasonCode::NormalizerMismatch, "no normalizer or NFC", shown(other))),
-    };
+    let (splitter, prefix_space) = pre_tokenizer(&definition["pre_tokenizer"])?;
+    let form = normalization_form(&definition["normalizer"])?;
     if kind(&definition["decoder"]) != "ByteLevel" {
         let found = shown(&definition["decoder"]);
         return Err(declined(ReasonCode::TokenizerModelUnsupported, "a byte-level decoder", found));
@@ -140,8 +137,8 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
         vocabulary,
         merges,
         ignores_merges: flag(model, "ignore_merges", false),
-        pattern,
-        nfc,
+        splitter,
+        form,
         prefix_space,
         trim_offsets: post.trim_offsets,
         added: added_tokens(definition)?,
@@ -230,28 +227,91 @@ pub fn bpe_model(model: &Value) -> Result<Model, Reason> {
     }
 }
 
-fn pre_tokenizer(value: &Value) -> Result<(Pattern, bool), Reason> {
-    let wrong = || {
-        let required = "byte-level with the split pattern of GPT-2, cl100k, Llama 3, Qwen or o200k";
-        declined(ReasonCode::PretokenizerMismatch, required, shown(value))
+/// The normalization form of a normalizer; `None` if it does nothing.
+fn normalization_form(normalizer: &Value) -> Result<Option<Form>, Reason> {
+    match kind(normalizer) {
+        "none" if normalizer.is_null() => Ok(None),
+        "NFC" => Ok(Some(Form::Nfc)),
+        "NFKC" => Ok(Some(Form::Nfkc)),
+        "Sequence" => match normalizer["normalizers"].as_array().map(Vec::as_slice) {
+            Some([]) => Ok(None),
+            Some([only]) => normalization_form(only),
+            _ => Err(unsupported_normalizer(normalizer)),
+        },
+        _ => Err(unsupported_normalizer(normalizer)),
+    }
+}
+
+fn unsupported_normalizer(found: &Value) -> Reason {
+    declined(ReasonCode::NormalizerMismatch, "no normalizer, NFC or NFKC", shown(found))
+}
+
+/// Maximum number of stages of a splitter; each has tables of some hundred kilobytes.
+const MAX_STAGES: usize = 8;
+
+fn pre_tokenizer(value: &Value) -> Result<(Splitter, bool), Reason> {
+    let wrong = |part: &Value| {
+        let required = "byte-level, after splits by digits, punctuation or supported regular expressions";
+        declined(ReasonCode::PretokenizerMismatch, required, shown(part))
     };
-    match kind(value) {
-        "ByteLevel" if flag(value, "use_regex", true) => {
-            Ok((Pattern::Gpt2, flag(value, "add_prefix_space", true)))
+    let single = std::slice::from_ref(value);
+    let parts = match kind(value) {
+        "Sequence" => value["pretokenizers"].as_array().map(Vec::as_slice).unwrap_or_default(),
+        _ => single,
+    };
+    let Some((bytes, splits)) = parts.split_last() else { return Err(wrong(value)) };
+    let (splits_itself, prefix_space) =
+        (flag(bytes, "use_regex", true), flag(bytes, "add_prefix_space", true));
+    // A prefix space after a split would be added to every piece.
+    if kind(bytes) != "ByteLevel" || prefix_space && !splits.is_empty() || splits.len() >= MAX_STAGES {
+        return Err(wrong(value));
+    }
+    match (splits, splits_itself) {
+        ([], true) => return Ok((Splitter::Known(Pattern::Gpt2), prefix_space)),
+        ([], false) => return Err(wrong(value)),
+        ([split], false) => {
+            if let Some(pattern) = known_pattern(split) {
+                return Ok((Splitter::Known(pattern), false));
+            }
         }
-        "Sequence" => {
-            let parts = value["pretokenizers"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let [split, bytes] = parts else { return Err(wrong()) };
-            let plain = kind(split) == "Split"
-                && split["behavior"] == "Isolated"
-                && !flag(split, "invert", false)
-                && kind(bytes) == "ByteLevel"
-                && !flag(bytes, "use_regex", true)
-                && !flag(bytes, "add_prefix_space", true);
-            let expression = split["pattern"]["Regex"].as_str().filter(|_| plain);
-            expression.and_then(Pattern::of_expression).map(|pattern| (pattern, false)).ok_or_else(wrong)
+        _ => {}
+    }
+    let own = splits_itself.then(|| Stage::of_expression(GPT2, true, true).ok_or_else(|| wrong(bytes)));
+    let stages = splits.iter().map(|split| stage(split).ok_or_else(|| wrong(split))).chain(own);
+    let stages = stages.collect::<Result<Vec<Stage>, Reason>>()?;
+    Ok((Splitter::Compiled(Stages::from(stages)), false))
+}
+
+/// Whether a `Split` keeps matches and the text between them, if its behavior is supported.
+fn kept_parts(split: &Value) -> Option<(bool, bool)> {
+    match (split["behavior"].as_str()?, flag(split, "invert", false)) {
+        ("Isolated", _) => Some((true, true)),
+        ("Removed", false) => Some((false, true)),
+        ("Removed", true) => Some((true, false)),
+        _ => None,
+    }
+}
+
+/// The hand-written splitter of a `Split`. The well-known expressions leave no text between matches.
+fn known_pattern(split: &Value) -> Option<Pattern> {
+    let (keeps_matches, _) = kept_parts(split).filter(|_| kind(split) == "Split")?;
+    split["pattern"]["Regex"].as_str().and_then(Pattern::of_expression).filter(|_| keeps_matches)
+}
+
+/// One stage of a splitter; `None` if it is not supported.
+fn stage(split: &Value) -> Option<Stage> {
+    match kind(split) {
+        "Split" => {
+            let (keeps_matches, keeps_gaps) = kept_parts(split)?;
+            Stage::of_expression(split["pattern"]["Regex"].as_str()?, keeps_matches, keeps_gaps)
         }
-        _ => Err(wrong()),
+        "Digits" => Stage::digits(flag(split, "individual_digits", false)),
+        "Punctuation" => match split["behavior"].as_str().unwrap_or("Isolated") {
+            "Isolated" => Stage::punctuation(true),
+            "Contiguous" => Stage::punctuation(false),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

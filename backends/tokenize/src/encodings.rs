@@ -30,9 +30,53 @@ pub fn encoding(name: &str) -> Option<Result<Tokenizer, TokenizerError>> {
     let failed = |message: String| TokenizerError::Definition { message };
     let tokenizer = core.map_err(|error| failed(error.to_string())).and_then(|core| {
         let (tokens, special) = ranks(&core);
-        Tokenizer::from_json(definition(&tokens, &special, expression).to_string().as_bytes())
+        EncodingDefinition { tokens, special, expression, special_is_text: false }.build()
     });
     Some(tokenizer)
+}
+
+/// The named encoding with exactly these sorted ranks; `None` if there is none.
+pub fn of_ranks_alone(tokens: &[(u32, Vec<u8>)]) -> Option<Result<Tokenizer, TokenizerError>> {
+    // The number of ranks tells the encodings apart. The special tokens of p50k_edit and o200k_harmony are not implied by their ranks.
+    let (name, core) = match tokens.len() {
+        100_256 => ("cl100k_base", tiktoken_rs::cl100k_base()),
+        199_998 => ("o200k_base", tiktoken_rs::o200k_base()),
+        50_280 => ("p50k_base", tiktoken_rs::p50k_base()),
+        50_256 => ("r50k_base", tiktoken_rs::r50k_base()),
+        _ => return None,
+    };
+    let (known, _) = ranks(&core.ok()?);
+    (known == tokens).then(|| encoding(name)).flatten()
+}
+
+/// The tokens, special tokens and split expression of an encoding.
+pub struct EncodingDefinition<'a> {
+    /// Tokens by id; merges of lower ids are applied first.
+    pub tokens: Vec<(u32, Vec<u8>)>,
+    /// Special tokens by id.
+    pub special: Vec<(u32, String)>,
+    /// The split expression.
+    pub expression: &'a str,
+    /// Whether special tokens in a text are plain text.
+    pub special_is_text: bool,
+}
+
+impl EncodingDefinition<'_> {
+    /// The tokenizer; an error if the tokens are not those of an encoding.
+    pub fn tokenizer(mut self) -> Result<Tokenizer, TokenizerError> {
+        self.tokens.sort_unstable();
+        self.special.sort_unstable();
+        check(&self.tokens, &self.special).map_err(|message| TokenizerError::Definition { message })?;
+        self.build()
+    }
+
+    fn build(&self) -> Result<Tokenizer, TokenizerError> {
+        let mut definition = definition(&self.tokens, &self.special, self.expression);
+        if self.special_is_text && !self.special.is_empty() {
+            definition["split_special_tokens"] = true.into();
+        }
+        Tokenizer::from_json(definition.to_string().as_bytes())
+    }
 }
 
 /// GPT-2's expression as tiktoken writes it since release 0.8. It splits every text in the same way.
@@ -45,29 +89,26 @@ const CL100K_POSSESSIVE: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}
 /// The tokenizer of any tiktoken encoding, given its tokens by rank, special tokens and split expression. Equal to that of a
 /// [named encoding](encoding) with the same ranks.
 pub fn encoding_of_ranks(
-    mut tokens: Vec<(u32, Vec<u8>)>,
-    mut special: Vec<(u32, String)>,
+    tokens: Vec<(u32, Vec<u8>)>,
+    special: Vec<(u32, String)>,
     expression: &str,
 ) -> Result<Tokenizer, TokenizerError> {
-    tokens.sort_unstable();
-    special.sort_unstable();
-    check(&tokens, &special).map_err(|message| TokenizerError::Definition { message })?;
-    let build = |expression: &str| {
-        Tokenizer::from_json(definition(&tokens, &special, expression).to_string().as_bytes())
-    };
+    let mut definition = EncodingDefinition { tokens, special, expression, special_is_text: false };
     match expression {
-        GPT2_POSSESSIVE => build(GPT2),
+        GPT2_POSSESSIVE => definition.expression = GPT2,
         CL100K_POSSESSIVE => {
             let known = encoding("cl100k_base").transpose()?;
-            let same = build(CL100K)?;
+            definition.expression = CL100K;
+            let (tokens, special) = (definition.tokens.clone(), definition.special.clone());
+            let same = definition.tokenizer()?;
             if known.is_some_and(|known| known.digest() == same.digest()) {
-                Ok(same)
-            } else {
-                build(expression)
+                return Ok(same);
             }
+            definition = EncodingDefinition { tokens, special, expression, special_is_text: false };
         }
-        _ => build(expression),
+        _ => {}
     }
+    definition.tokenizer()
 }
 
 /// Checks what tiktoken assumes: a token for every byte, and unique ids.

@@ -119,7 +119,9 @@ fn encode<C: Coder>(
     offsets: bool,
 ) -> Result<Encoded, KernelError> {
     let bytes: usize = texts.iter().map(|text| text.len()).sum();
-    if bytes < 2 * TASK_BYTES || texts.len() < 2 || lz_pool::threads() < 2 {
+    let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+    // A text that is most of the batch is split itself.
+    if bytes < 2 * TASK_BYTES || 2 * longest > bytes || lz_pool::threads() < 2 {
         let mut whole = Encoded::for_bytes(bytes, offsets);
         coder.encode(tokenizer, texts, special, &mut whole)?;
         return Ok(whole);

@@ -7,9 +7,11 @@
 //!   `sentencepiece` runs SentencePiece models; `external` wraps other libraries.
 //! - `verification` compares every candidate with the definition on `probe_texts` and `code_points` before its first use, and
 //!   on samples of real texts afterwards.
-//! - `kernels` registers the candidates as kernels; `phrase_cache` caches the ids of text prefixes.
+//! - `files` loads every supported format; `batch` truncates, combines and pads rows of ids; `stream` decodes id by id.
+//! - `kernels` registers the candidates as kernels; `long_text` splits one text over threads; `phrase_cache` caches the ids of text prefixes.
 
 mod added_tokens;
+mod batch;
 mod byte_alphabet;
 mod byte_bpe;
 mod code_points;
@@ -17,13 +19,17 @@ mod coder;
 mod definition;
 mod encodings;
 mod external;
+mod files;
 mod kernels;
+mod long_text;
 mod nfc;
 mod phrase_cache;
 mod pipeline;
 mod probe_texts;
 mod sentencepiece;
 mod split;
+mod stream;
+mod template;
 mod unicode;
 mod verification;
 mod verification_cache;
@@ -33,8 +39,11 @@ mod words;
 use lz_core::{KernelEntry, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
+pub use batch::{Batch, BatchError, BatchOptions, Padding, Rows, Side, Truncation, batch};
 pub use encodings::{ENCODINGS, encoding, encoding_of_ranks};
+pub use files::{VocabularyOptions, from_file, from_tiktoken, from_vocabulary};
 pub use kernels::BACKEND;
+pub use stream::TextStream;
 pub use verification::{Rates, set_rates};
 
 /// All kernels of this backend. Priorities follow the benchmarks (`results/benchmarks.md`). The list is explicit because registries that the

@@ -7,11 +7,11 @@ use lz_core::{Reason, ReasonCode};
 
 use crate::added_tokens::{AddedTokenSplitter, Segment};
 use crate::definition::ByteLevelBpe;
-use crate::nfc;
+use crate::nfc::Form;
 
 /// The pipeline of one tokenizer.
 pub struct Pipeline {
-    nfc: bool,
+    form: Option<Form>,
     prefix_space: bool,
     /// Added tokens that are matched in the raw text.
     raw: Option<AddedTokenSplitter>,
@@ -47,16 +47,17 @@ pub enum Part<'a> {
 impl Pipeline {
     /// Builds the pipeline of a definition, or returns why its added tokens are not supported.
     pub fn new(definition: &ByteLevelBpe) -> Result<Pipeline, Reason> {
-        let unsupported = |text: &str| text.is_empty() || definition.nfc && !nfc::is_nfc(text);
+        let unsupported =
+            |text: &str| text.is_empty() || definition.form.is_some_and(|form| !form.holds(text));
         if let Some(added) = definition.added.iter().find(|added| unsupported(&added.content)) {
             return Err(Reason::new(ReasonCode::AddedTokensMismatch)
                 .argument("tokenizer")
-                .required("added tokens that are not empty and, with an NFC normalizer, in NFC")
+                .required("added tokens that are not empty and that the normalizer does not change")
                 .found(format!("{:?}", added.content)));
         }
         let (normalized, raw) = definition.added.iter().cloned().partition(|added| added.normalized);
         Ok(Pipeline {
-            nfc: definition.nfc,
+            form: definition.form,
             prefix_space: definition.prefix_space,
             raw: AddedTokenSplitter::new(raw)?,
             normalized: AddedTokenSplitter::new(normalized)?,
@@ -67,7 +68,7 @@ impl Pipeline {
 
     /// Whether the pipeline leaves this text unchanged, so that offsets of parts are offsets in the caller's text.
     pub fn preserves_offsets(&self, text: &str) -> bool {
-        !self.prefix_space && (!self.nfc || nfc::is_nfc(text))
+        !self.prefix_space && self.form.is_none_or(|form| form.holds(text))
     }
 
     /// Appends the ids of a text; `plain` appends those of a part without added tokens.
@@ -105,7 +106,7 @@ impl Pipeline {
     }
 
     fn normalize(&self, text: &str, base: usize, each: &mut impl FnMut(Part<'_>)) {
-        let text = if self.nfc { nfc::to_nfc(text) } else { Cow::Borrowed(text) };
+        let text = self.form.map_or(Cow::Borrowed(text), |form| form.apply(text));
         match &self.normalized {
             None => self.plain(&text, base, each),
             Some(splitter) => splitter.for_each(&text, |segment| match segment {

@@ -76,16 +76,22 @@ impl Classes {
         match text.get(position) {
             None => (0, 0),
             Some(&byte) if byte < 0x80 => (self.of(u32::from(byte)), 1),
-            Some(&byte) => {
-                let rest =
-                    |distance: usize| u32::from(text.get(position + distance).copied().unwrap_or(0) & 0x3f);
-                let (character, length) = match byte {
-                    0..0xe0 => (u32::from(byte & 0x1f) << 6 | rest(1), 2),
-                    0xe0..0xf0 => (u32::from(byte & 0x0f) << 12 | rest(1) << 6 | rest(2), 3),
-                    _ => (u32::from(byte & 0x07) << 18 | rest(1) << 12 | rest(2) << 6 | rest(3), 4),
-                };
+            Some(_) => {
+                let (character, length) = decode(text, position);
                 (self.of(character), length)
             }
         }
+    }
+}
+
+/// The code point and the length in bytes of the character that is not ASCII at a position of valid UTF-8.
+#[inline]
+pub fn decode(text: &[u8], position: usize) -> (u32, usize) {
+    let byte = text[position];
+    let rest = |distance: usize| u32::from(text.get(position + distance).copied().unwrap_or(0) & 0x3f);
+    match byte {
+        0..0xe0 => (u32::from(byte & 0x1f) << 6 | rest(1), 2),
+        0xe0..0xf0 => (u32::from(byte & 0x0f) << 12 | rest(1) << 6 | rest(2), 3),
+        _ => (u32::from(byte & 0x07) << 18 | rest(1) << 12 | rest(2) << 6 | rest(3), 4),
     }
 }

@@ -16,6 +16,7 @@ use crate::definition::{check_ids, model_kind, other_model};
 use crate::external::{GithubBpe, HfTokenizers, HfTokenizers1, Tiktoken};
 use crate::probe_texts;
 use crate::sentencepiece::SentencePiece;
+use crate::template::{self, Template};
 use crate::verification_cache;
 use crate::words::{CharBpe, Unigram, WordPiece, WordTokenizer};
 
@@ -60,6 +61,8 @@ pub struct Prepared {
     ready: OnceLock<()>,
     /// The model kind, set when the definition is first parsed.
     model: OnceLock<&'static str>,
+    /// The template of the post-processor, for batches.
+    template: OnceLock<Result<Template, String>>,
 }
 
 impl Prepared {
@@ -90,6 +93,15 @@ pub fn with_parsed_definition<T>(tokenizer: &Tokenizer, work: impl FnOnce() -> T
 /// Whether the preferred kernel of a tokenizer is built.
 pub fn is_prepared(tokenizer: &Tokenizer) -> bool {
     tokenizer.prepared(Prepared::default).is_none_or(|prepared| prepared.ready.get().is_some())
+}
+
+/// The template of a tokenizer's post-processor; a message if it is not supported.
+pub fn template_of(tokenizer: &Tokenizer) -> Result<Template, String> {
+    let read = || template::of_definition(tokenizer.json());
+    match tokenizer.prepared(Prepared::default) {
+        Some(prepared) => prepared.template.get_or_init(read).clone(),
+        None => read(),
+    }
 }
 
 /// A coder with a slot in [`Prepared`].

@@ -284,6 +284,22 @@ fn every_accepted_kernel_is_equal_on_all_categories_of_code_points() {
     assert!(declined.contains(&"gpt4o") && declined.contains(&"claude"), "{declined:?}");
 }
 
+/// Definitions whose splitters are compiled from their expressions: several stages (DeepSeek), an expression of its own (Mistral Nemo).
+#[test]
+fn compiled_splitters() {
+    for name in ["deepseek_v3", "mistral_nemo"] {
+        all_equal(&check(name, &file(name)), &native("bpe"));
+    }
+}
+
+/// A `Split` that removes what its expression does not match, and NFKC.
+#[test]
+fn inverted_splits_and_nfkc() {
+    for name in ["gpt4o", "claude"] {
+        all_equal(&check(name, &file(name)), &native("bpe"));
+    }
+}
+
 #[test]
 fn qwen3() {
     all_equal(&check("qwen3", &file("qwen3")), &native("bpe"));

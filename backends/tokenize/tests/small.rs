@@ -75,6 +75,124 @@ fn unsupported_definitions_are_rejected_with_a_reason() {
     assert_eq!(of(&doubled, "tokenize.bpe.encode"), [ReasonCode::SpecialTokensMismatch]);
 }
 
+/// Texts of every category, with and without spaces.
+const TEXTS: [&str; 8] = [
+    "hello world 12345 hello",
+    "  two  spaces\n\n and\r\nlines \t",
+    "don't!!! (x) ... \u{201c}quoted\u{201d} 3.14",
+    "Straße 東京タワー ½ ² Ⅷ ① ١٢٣ १२३",
+    "ﬁ １２ e\u{301} \u{a0}\u{3000} ㎏",
+    "",
+    "👩‍🚀 \u{0} \u{200b}",
+    "a1b2 hello<tool>hello 1,234,567",
+];
+
+/// Checks that the native kernel accepts a tokenizer and returns the definition's tokens and offsets.
+#[track_caller]
+fn check_native(tokenizer: &Tokenizer) {
+    let kernels = lz_tokenize::kernels().into_iter().filter(|entry| entry.spec.id == "tokenize.bpe.encode");
+    let engine = Engine::new();
+    engine.register(kernels).unwrap();
+    let long = TEXTS.concat().repeat(40);
+    let texts = [TEXTS.as_slice(), &[long.as_str()]].concat();
+    // Repeated, because phrases are cached.
+    for _ in 0..3 {
+        let plain = tokenize_encode(&engine, TokenizeEncode::new(&texts, tokenizer)).unwrap();
+        let args = TokenizeEncode::new(&texts, tokenizer).return_offsets(true);
+        let found = tokenize_encode(&engine, args).unwrap();
+        let reference = Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
+        let expected = tokenize_encode(&reference, args).unwrap();
+        assert_eq!(plain.tokens.bytes(), expected.tokens.bytes());
+        assert_eq!(found.tokens.bytes(), expected.tokens.bytes());
+        assert_eq!(found.offsets.unwrap().bytes(), expected.offsets.unwrap().bytes());
+    }
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
+fn split(expression: &str, behavior: &str, invert: bool) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": behavior, "invert": invert})
+}
+
+#[test]
+fn splitters_are_compiled_from_the_definition() {
+    let digits = |individual: bool| json!({"type": "Digits", "individual_digits": individual});
+    let punctuation = |behavior: &str| json!({"type": "Punctuation", "behavior": behavior});
+    let sequences = [
+        // Command R, and the same with runs of digits.
+        vec![digits(true), byte_level(true)],
+        vec![digits(false), byte_level(true)],
+        vec![punctuation("Contiguous"), digits(true), byte_level(true)],
+        vec![punctuation("Isolated"), byte_level(true)],
+        // CLIP's expression: what it does not match is dropped.
+        vec![split(r"'s|'t|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+", "Removed", true), byte_level(false)],
+        vec![split(r"\s+", "Removed", false), byte_level(false)],
+        vec![split(r"\p{N}{1,3}", "Isolated", false), split(r"[一-龥]+", "Isolated", true), byte_level(true)],
+        vec![
+            split(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", "Isolated", false),
+            byte_level(false),
+        ],
+    ];
+    for pretokenizers in sequences {
+        let tokenizer = changed(|definition| {
+            definition["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": pretokenizers});
+        });
+        check_native(&tokenizer);
+    }
+}
+
+#[test]
+fn splitters_that_are_not_understood_are_rejected() {
+    let unsupported = [
+        vec![split(r"\bword", "Isolated", false), byte_level(false)],
+        vec![split(r"a++", "Isolated", false), byte_level(false)],
+        vec![split(r"\s+", "MergedWithPrevious", false), byte_level(false)],
+        vec![byte_level(true), json!({"type": "Digits", "individual_digits": true})],
+        vec![
+            split(r"\p{N}", "Isolated", false),
+            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
+        ],
+        vec![json!({"type": "Whitespace"}), byte_level(true)],
+        vec![],
+    ];
+    for pretokenizers in unsupported {
+        let tokenizer = changed(|definition| {
+            definition["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": pretokenizers});
+        });
+        let codes = objections(&tokenizer, |id| id == "tokenize.bpe.encode").remove(0).1;
+        assert_eq!(codes, [ReasonCode::PretokenizerMismatch], "{pretokenizers:?}");
+    }
+}
+
+#[test]
+fn normalization_forms_of_byte_level_tokenizers() {
+    let nested = json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}]});
+    let none = json!({"type": "Sequence", "normalizers": []});
+    for normalizer in [json!({"type": "NFC"}), json!({"type": "NFKC"}), nested, none] {
+        check_native(&changed(|definition| definition["normalizer"] = normalizer.clone()));
+    }
+}
+
+/// Bytes that UTF-8 never has need no token; others do.
+#[test]
+fn vocabularies_without_some_bytes() {
+    let without = |token: &str| {
+        changed(|definition| {
+            // Another token has its id, so that the ids of added tokens stay.
+            let vocabulary = definition["model"]["vocab"].as_object_mut().unwrap();
+            let id = vocabulary.remove(token).unwrap();
+            vocabulary.insert("unused".to_owned(), id);
+        })
+    };
+    for token in ["À", "Á", "õ", "ÿ"] {
+        check_native(&without(token));
+    }
+    let codes = objections(&without("â"), |id| id == "tokenize.bpe.encode").remove(0).1;
+    assert_eq!(codes, [ReasonCode::VocabHashMismatch]);
+}
+
 #[test]
 fn added_tokens_with_every_option() {
     let options =
@@ -130,4 +248,38 @@ fn results_do_not_depend_on_the_number_of_threads() {
     assert_eq!(run(1), run(4));
     let without: Vec<String> = texts.iter().map(|text| text.replace("<|begin|>", "")).collect();
     assert_eq!(run(1).3, without);
+}
+
+#[test]
+fn one_long_text_is_split_over_threads() {
+    let tokenizer = changed(|_| {});
+    let long = "hello world, don't <tool> Straße 東京\n  hello 12 ".repeat(9000);
+    let solid = "x".repeat(300_000);
+    let texts = [long.as_str(), "short", &solid];
+    let run = |threads| {
+        lz_pool::with_threads(threads, || {
+            tokenize_encode(&engine(), TokenizeEncode::new(&texts[..2], &tokenizer))
+                .unwrap()
+                .tokens
+                .bytes()
+                .to_vec()
+        })
+    };
+    let alone = run(1);
+    assert_eq!(run(4), alone);
+    let definition = tokenizer.encode(&long[..60_000], false).unwrap();
+    let ids: Vec<u8> =
+        definition.iter().take(10_000).flat_map(|token| (token.id as i32).to_ne_bytes()).collect();
+    // The first token is the one that the post-processor adds.
+    assert_eq!(alone[4..][..ids.len()], ids);
+    let solid = |threads| {
+        lz_pool::with_threads(threads, || {
+            tokenize_encode(&engine(), TokenizeEncode::new(&texts[2..], &tokenizer))
+                .unwrap()
+                .tokens
+                .bytes()
+                .to_vec()
+        })
+    };
+    assert_eq!(solid(1), solid(4));
 }

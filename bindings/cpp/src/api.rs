@@ -260,16 +260,12 @@ fn tokenizer_error(error: &tokenizer::TokenizerError) -> Error {
     }
 }
 
-/// Loads a `tokenizer.json`, or a SentencePiece model if the file name ends in `.model`. With `whole_texts`, truncation and
-/// padding in the definition are ignored; otherwise they are an error.
+/// Loads a tokenizer from a file of any format. With `whole_texts`, truncation and padding in a `tokenizer.json` are ignored;
+/// otherwise they are an error.
 pub fn tokenizer_load(handle: &mut TokenizerHandle, path: &str, whole_texts: bool) -> *mut Failure {
-    let read = if whole_texts {
-        tokenizer::Tokenizer::whole_texts_from_file
-    } else {
-        tokenizer::Tokenizer::from_file
-    };
     guarded(|| {
-        handle.tokenizer = Some(read(path).map_err(|error| tokenizer_error(&error))?);
+        let read = lz_tokenize::from_file(path, whole_texts);
+        handle.tokenizer = Some(read.map_err(|error| tokenizer_error(&error))?);
         Ok(())
     })
 }

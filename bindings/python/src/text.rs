@@ -1,17 +1,19 @@
 //! Strings and tokenizers as arguments.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lz_core::{Handle, Reason, ReasonCode};
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PySequence, PyString};
+use pyo3::types::{PyDict, PySequence, PyString};
 
 use crate::error::validation_error;
+use crate::text_stream::PyTextStream;
 
 /// A batch of strings, borrowed from Python.
 ///
@@ -58,19 +60,48 @@ impl<'py> Texts<'py> {
 #[pyclass(name = "Tokenizer", module = "layerzero", frozen)]
 pub struct PyTokenizer {
     handle: Arc<Tokenizer>,
+    /// The digest in hex, which every call of `lz.tokenize` asks for.
+    digest: OnceLock<String>,
 }
 
 #[pymethods]
 impl PyTokenizer {
-    /// Loads a `tokenizer.json`, or a SentencePiece model if the name ends in `.model`. With `whole_texts`,
-    /// truncation and padding in the definition are ignored instead of refused.
+    /// Loads a `tokenizer.json`, a SentencePiece model, a `tekken.json`, a `vocab.txt` next to its
+    /// `tokenizer_config.json`, or the tiktoken ranks of a built-in encoding. The content decides which of
+    /// them a file is. With `whole_texts`, truncation and padding in a `tokenizer.json` are ignored instead of
+    /// refused.
     #[staticmethod]
     #[pyo3(signature = (path, *, whole_texts=false))]
     fn from_file(py: Python<'_>, path: PathBuf, whole_texts: bool) -> PyResult<PyTokenizer> {
-        PyTokenizer::load(py, move || match whole_texts {
-            true => Tokenizer::whole_texts_from_file(path),
-            false => Tokenizer::from_file(path),
-        })
+        PyTokenizer::load(py, move || lz_tokenize::from_file(path, whole_texts))
+    }
+
+    /// Loads a file of tiktoken ranks. `pattern` is the regular expression that splits texts, or the name of
+    /// an encoding that has the same one; `special_tokens` maps texts to ids.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, pattern, special_tokens=None))]
+    fn from_tiktoken(
+        py: Python<'_>,
+        path: PathBuf,
+        pattern: String,
+        special_tokens: Option<BTreeMap<String, u32>>,
+    ) -> PyResult<PyTokenizer> {
+        let special = special_tokens.unwrap_or_default().into_iter().map(|(text, id)| (id, text)).collect();
+        PyTokenizer::load(py, move || lz_tokenize::from_tiktoken(path, &pattern, special))
+    }
+
+    /// Loads a `vocab.txt` of BERT: one WordPiece token per line.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, lowercase, strip_accents=None, chinese_characters=true))]
+    fn from_vocabulary(
+        py: Python<'_>,
+        path: PathBuf,
+        lowercase: bool,
+        strip_accents: Option<bool>,
+        chinese_characters: bool,
+    ) -> PyResult<PyTokenizer> {
+        let options = lz_tokenize::VocabularyOptions { lowercase, strip_accents, chinese_characters };
+        PyTokenizer::load(py, move || lz_tokenize::from_vocabulary(path, options))
     }
 
     /// Loads the text of a `tokenizer.json`.
@@ -92,15 +123,106 @@ impl PyTokenizer {
 
     /// SHA-256 of everything that affects tokens, in hex.
     #[getter]
-    fn digest(&self) -> String {
-        self.handle.digest().iter().map(|byte| format!("{byte:02x}")).collect()
+    fn digest(&self) -> &str {
+        self.digest.get_or_init(|| self.handle.digest().iter().map(|byte| format!("{byte:02x}")).collect())
     }
+
+    /// The number of tokens, with added ones.
+    #[getter]
+    fn vocab_size(&self) -> usize {
+        self.handle.vocabulary_size()
+    }
+
+    /// The token of an id; `None` if there is none.
+    fn id_to_token(&self, id: u32) -> Option<String> {
+        self.handle.token_of(id)
+    }
+
+    /// The id of a token; `None` if there is none.
+    fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.handle.id_of(token)
+    }
+
+    /// The definition as JSON, which `from_json` reads.
+    fn to_json(&self) -> PyResult<&str> {
+        std::str::from_utf8(self.handle.json()).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Token ids of texts, as `lz.tokenize` with this tokenizer.
+    #[pyo3(signature = (texts, **options))]
+    fn encode<'py>(
+        slf: &Bound<'py, PyTokenizer>,
+        texts: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        helper(slf, "tokenize")?.call((texts, slf), options)
+    }
+
+    /// Texts of token ids, as `lz.detokenize` with this tokenizer.
+    #[pyo3(signature = (tokens, **options))]
+    fn decode<'py>(
+        slf: &Bound<'py, PyTokenizer>,
+        tokens: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        helper(slf, "detokenize")?.call((tokens, slf), options)
+    }
+
+    /// The number of tokens of a text, or of each of several.
+    #[pyo3(signature = (texts, **options))]
+    fn count<'py>(
+        slf: &Bound<'py, PyTokenizer>,
+        texts: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        helper(slf, "count_tokens")?.call((texts, slf), options)
+    }
+
+    /// A padded batch of texts or of pairs of texts, as `lz.tokenize_batch` with this tokenizer.
+    #[pyo3(signature = (texts, pairs=None, **options))]
+    fn batch<'py>(
+        slf: &Bound<'py, PyTokenizer>,
+        texts: &Bound<'py, PyAny>,
+        pairs: Option<&Bound<'py, PyAny>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        helper(slf, "tokenize_batch")?.call((texts, slf, pairs), options)
+    }
+
+    /// A decoder that takes ids one at a time.
+    #[pyo3(signature = (*, skip_special_tokens=true))]
+    fn stream(&self, skip_special_tokens: bool) -> PyTextStream {
+        PyTextStream::new(&self.handle, skip_special_tokens)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Tokenizer(vocab_size={}, digest={:?})", self.vocab_size(), &self.digest()[..12])
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<PyTokenizer>().is_ok_and(|other| other.get().is(self.handle.digest()))
+    }
+
+    fn __hash__(&self) -> u64 {
+        lz_core::context::digest_bits(&self.handle.digest())
+    }
+
+    /// Pickled as its definition.
+    fn __reduce__<'py>(slf: &Bound<'py, PyTokenizer>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        let json = slf.get().to_json()?.to_owned();
+        Ok((slf.get_type().getattr("from_json")?, (json,)))
+    }
+}
+
+/// A function of the Python module that implements calls with lists and arrays.
+fn helper<'py>(tokenizer: &Bound<'py, PyTokenizer>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    tokenizer.py().import("layerzero._tokenize")?.getattr(name)
 }
 
 impl PyTokenizer {
     /// Wraps a tokenizer.
     pub fn new(tokenizer: Tokenizer) -> PyTokenizer {
-        PyTokenizer { handle: Arc::new(tokenizer) }
+        PyTokenizer { handle: Arc::new(tokenizer), digest: OnceLock::new() }
     }
 
     /// The tokenizer.

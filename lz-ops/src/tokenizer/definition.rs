@@ -37,6 +37,21 @@ impl Definition {
         catching_panics(|| self.0.decode(&decoded_ids, skip_special_tokens).map_err(failed))
     }
 
+    /// The token of an id, of the model or added.
+    pub fn token_of(&self, id: u32) -> Option<String> {
+        self.0.id_to_token(id)
+    }
+
+    /// The id of a token, of the model or added.
+    pub fn id_of(&self, token: &str) -> Option<u32> {
+        self.0.token_to_id(token)
+    }
+
+    /// The number of tokens, with added ones.
+    pub fn vocabulary_size(&self) -> usize {
+        self.0.get_vocab_size(true)
+    }
+
     /// Whether an id contributes to the decoded text.
     fn has_text(&self, id: u32, skip_special_tokens: bool) -> bool {
         match self.0.id_to_token(id) {

@@ -20,4 +20,19 @@ impl Definition {
     pub fn decode(&self, _ids: &[u32], _skip_special_tokens: bool) -> Result<String, TokenizerError> {
         match *self {}
     }
+
+    /// Unreachable.
+    pub fn token_of(&self, _id: u32) -> Option<String> {
+        match *self {}
+    }
+
+    /// Unreachable.
+    pub fn id_of(&self, _token: &str) -> Option<u32> {
+        match *self {}
+    }
+
+    /// Unreachable.
+    pub fn vocabulary_size(&self) -> usize {
+        match *self {}
+    }
 }

@@ -256,6 +256,21 @@ impl Tokenizer {
         self.shared.model.decode(ids, skip_special_tokens)
     }
 
+    /// The token of an id, of the model or added; `None` for an unknown id.
+    pub fn token_of(&self, id: u32) -> Option<String> {
+        self.shared.model.token_of(id)
+    }
+
+    /// The id of a token, of the model or added; `None` for an unknown token.
+    pub fn id_of(&self, token: &str) -> Option<u32> {
+        self.shared.model.id_of(token)
+    }
+
+    /// The number of tokens, with added ones. Ids may be larger if a definition skips some.
+    pub fn vocabulary_size(&self) -> usize {
+        self.shared.model.vocabulary_size()
+    }
+
     /// The parsed definition. The first call takes the value from loading; later calls parse again, because the value takes several times
     /// the memory of the text.
     pub fn parsed(&self) -> Result<serde_json::Value, TokenizerError> {
@@ -303,8 +318,8 @@ fn parse(json: &[u8]) -> Result<serde_json::Value, TokenizerError> {
     serde_json::from_slice(json).map_err(|error| TokenizerError::Json { message: error.to_string() })
 }
 
-/// Reads a definition file of limited size.
-fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+/// Reads the file of a tokenizer. Its size is limited, and it must be a regular file.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
     let read = RegularFile::open(path).and_then(|mut file| file.bytes(limits::MAX_BYTES as u64));
     read.map_err(|error| TokenizerError::Unreadable {
         path: path.display().to_string(),

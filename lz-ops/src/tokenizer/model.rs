@@ -64,6 +64,30 @@ impl Model {
             Model::SentencePiece(model) => model.decode(ids),
         }
     }
+
+    /// The token of an id.
+    pub fn token_of(&self, id: u32) -> Option<String> {
+        match self {
+            Model::HuggingFace(definition) => definition.token_of(id),
+            Model::SentencePiece(model) => model.piece_of(id).map(str::to_owned),
+        }
+    }
+
+    /// The id of a token.
+    pub fn id_of(&self, token: &str) -> Option<u32> {
+        match self {
+            Model::HuggingFace(definition) => definition.id_of(token),
+            Model::SentencePiece(model) => model.id_of(token),
+        }
+    }
+
+    /// The number of tokens, with added ones.
+    pub fn vocabulary_size(&self) -> usize {
+        match self {
+            Model::HuggingFace(definition) => definition.vocabulary_size(),
+            Model::SentencePiece(model) => model.size(),
+        }
+    }
 }
 
 /// The definition without the key [`SPLIT_SPECIAL_TOKENS`], if it has it.

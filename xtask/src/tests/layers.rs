@@ -34,6 +34,7 @@ const LAYERS: &[&[&str]] = &[
     &["runtime/plugin"],
     &["runtime/worker"],
     &["runtime/serve"],
+    &["runtime/onnxruntime"],
     &["backends"],
     &["layerzero"],
     &["bindings"],

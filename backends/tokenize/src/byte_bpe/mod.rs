@@ -14,15 +14,16 @@ use self::merge::{MAX_PAIRS, Merges, Pair};
 use self::word_cache::WordCache;
 use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{self, ByteLevelBpe, TrimOffsets};
+use crate::long_text;
 use crate::phrase_cache::PhraseCache;
 use crate::pipeline::{Part, Pipeline};
-use crate::split::Pattern;
+use crate::split::Splitter;
 use crate::vocabulary::{MAX_IDS, Vocabulary};
 
 /// Byte-level BPE for one tokenizer.
 pub struct ByteBpe {
     pipeline: Pipeline,
-    pattern: Pattern,
+    splitter: Splitter,
     trim_offsets: Option<TrimOffsets>,
     merges: Merges,
     vocabulary: Vocabulary,
@@ -106,7 +107,7 @@ impl ByteBpe {
         special.sort_unstable();
         Ok(ByteBpe {
             pipeline: Pipeline::new(&definition)?,
-            pattern: definition.pattern,
+            splitter: definition.splitter,
             trim_offsets: definition.trim_offsets,
             merges,
             vocabulary,
@@ -157,9 +158,23 @@ impl ByteBpe {
 
     #[inline]
     fn plain(&self, text: &str, caches: &mut ThreadCaches, ids: &mut Vec<i32>) {
+        let begins = |position: usize| self.splitter.begins_piece(text, position);
+        match long_text::parts(0, text.len(), begins) {
+            None => self.part(text, 0, text.len(), caches, ids),
+            Some(bounds) => long_text::encode(&bounds, ids, |start, end, ids| {
+                let mut caches = self.cache_pool().pop().unwrap_or_default();
+                self.part(text, start, end, &mut caches, ids);
+                self.cache_pool().push(caches);
+            }),
+        }
+    }
+
+    /// Appends the tokens of a text between two positions at which pieces begin, by phrases.
+    #[inline]
+    fn part(&self, text: &str, start: usize, end: usize, caches: &mut ThreadCaches, ids: &mut Vec<i32>) {
         let ThreadCaches { words, phrases } = caches;
-        let begins = |position: usize| Pattern::begins_piece(text, position);
-        phrases.encode(text.as_bytes(), 0, ids, begins, |start, end, ids| {
+        let begins = |position: usize| self.splitter.begins_piece(text, position);
+        phrases.encode(&text.as_bytes()[..end], start, ids, begins, |start, end, ids| {
             self.words(text, start, end, words, ids);
             true
         });
@@ -168,7 +183,7 @@ impl ByteBpe {
     /// Appends the tokens of a text between two positions at which pieces begin.
     fn words(&self, text: &str, start: usize, end: usize, words: &mut WordCache, ids: &mut Vec<i32>) {
         let bytes = text.as_bytes();
-        self.pattern.between(text, start, end, |start, end| {
+        self.splitter.between(text, start, end, |start, end| {
             if end - start <= word_cache::MAX_SHORT_BYTES {
                 let key = word_cache::key(bytes, start, end);
                 words.short(key, ids, |tokens| self.piece(&bytes[start..end], tokens));
@@ -191,7 +206,7 @@ impl ByteBpe {
     /// Encodes text without added tokens. `base` is its offset, `first` the number of ids before the caller's text.
     fn encode_with_offsets(&self, text: &str, base: usize, first: usize, out: &mut Encoded) {
         let mut tokens = Vec::new();
-        self.pattern.for_each(text, |start, end| {
+        self.splitter.for_each(text, |start, end| {
             tokens.clear();
             self.piece(&text.as_bytes()[start..end], &mut tokens);
             let mut position = start;
@@ -237,7 +252,7 @@ fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Re
     let incomplete = |what: String| {
         Reason::new(ReasonCode::VocabHashMismatch)
             .argument("tokenizer")
-            .required("a token for every byte and for the result of every merge")
+            .required("a token for every byte of UTF-8 and for the result of every merge")
             .found(what)
     };
     let mut bytes = [u32::MAX; 256];
@@ -246,8 +261,13 @@ fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Re
             bytes[usize::from(*byte)] = id;
         }
     }
-    if let Some(byte) = bytes.iter().position(|id| *id == u32::MAX) {
-        return Err(incomplete(format!("no token for byte {byte:#04x}")));
+    for (byte, id) in (0..=255).zip(&mut bytes) {
+        match byte {
+            _ if *id != u32::MAX => {}
+            // No text contains these bytes, so that they need no token. An id that no merge has stands for it.
+            0xc0 | 0xc1 | 0xf5..=0xff => *id = MAX_IDS as u32,
+            _ => return Err(incomplete(format!("no token for byte {byte:#04x}"))),
+        }
     }
     let mut joined = String::new();
     let pair = |(left, right): &(String, String)| {

@@ -5,7 +5,7 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use super::{catching_panics, ranked_tokens};
+use super::{catching_panics, known_pattern, ranked_tokens};
 use crate::byte_bpe;
 use crate::coder::{Coder, Encoded, EqualityTest};
 use crate::definition::{BYTE_BPE, byte_level_bpe, declined};
@@ -31,6 +31,7 @@ impl Coder for GithubBpe {
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<GithubBpe, Reason> {
         let definition = byte_level_bpe(definition)?;
+        let pattern = known_pattern(&definition)?;
         let tokens = ranked_tokens(&definition)?;
         if tokens.len() > MAX_TOKENS {
             let required = format!("at most {MAX_TOKENS} tokens");
@@ -45,7 +46,7 @@ impl Coder for GithubBpe {
         catching_panics(|| {
             let factor = find_hash_factor_for_dictionary(tokens.clone());
             let bpe = BytePairEncoding::from_dictionary(tokens, Some(factor));
-            Ok(GithubBpe { pipeline: Pipeline::new(&definition)?, pattern: definition.pattern, bpe })
+            Ok(GithubBpe { pipeline: Pipeline::new(&definition)?, pattern, bpe })
         })
     }
 

@@ -12,7 +12,8 @@ use lz_core::{Reason, ReasonCode};
 use lz_ops::tokenizer::catch_panic;
 pub use tiktoken::Tiktoken;
 
-use crate::definition::ByteLevelBpe;
+use crate::definition::{ByteLevelBpe, declined};
+use crate::split::Pattern;
 
 /// Some libraries panic on definitions that they do not support; the panic becomes a reason.
 fn catching_panics<T>(work: impl FnOnce() -> Result<T, Reason>) -> Result<T, Reason> {
@@ -22,6 +23,13 @@ fn catching_panics<T>(work: impl FnOnce() -> Result<T, Reason>) -> Result<T, Rea
 fn unsupported(message: impl std::fmt::Display) -> Reason {
     let message = format!("the library cannot use this definition: {message}");
     Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer").message(message)
+}
+
+/// The hand-written splitter of a definition: libraries are used only with those.
+fn known_pattern(definition: &ByteLevelBpe) -> Result<Pattern, Reason> {
+    let required = "the split pattern of GPT-2, cl100k, Llama 3, Qwen or o200k";
+    let known = definition.splitter.known();
+    known.ok_or_else(|| declined(ReasonCode::PretokenizerMismatch, required, "another pretokenizer"))
 }
 
 /// The tokens of a model whose ids are its ranks, for libraries that merge by token id. Added tokens are excluded: the pipeline splits

@@ -5,7 +5,7 @@ use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 use tiktoken_rs::CoreBPE;
 
-use super::{catching_panics, ranked_tokens, unsupported};
+use super::{catching_panics, known_pattern, ranked_tokens, unsupported};
 use crate::coder::{Coder, Encoded, EqualityTest};
 use crate::definition::{BYTE_BPE, byte_level_bpe};
 use crate::pipeline::Pipeline;
@@ -25,10 +25,11 @@ impl Coder for Tiktoken {
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Tiktoken, Reason> {
         let definition = byte_level_bpe(definition)?;
+        let pattern = known_pattern(&definition)?;
         let tokens = ranked_tokens(&definition)?;
         catching_panics(|| {
             let ranks = tokens.into_iter().zip(0..).collect();
-            let core = CoreBPE::new(ranks, Default::default(), definition.pattern.expression());
+            let core = CoreBPE::new(ranks, Default::default(), pattern.expression());
             let core = core.map_err(|error| unsupported(error.to_string()))?;
             Ok(Tiktoken { pipeline: Pipeline::new(&definition)?, core })
         })

@@ -1,11 +1,19 @@
-//! Pretokenizers: hand-written splitters that find the same pieces as the well-known regular expressions.
+//! Pretokenizers: hand-written splitters that find the same pieces as the well-known regular expressions, and splitters that are compiled
+//! from an expression (`expression`, `matcher`, `char_sets`) or combined from several (`stages`).
 //!
-//! Each expression matches at every position, so the pieces cover the text without gaps. The tests compare every splitter with its
-//! expression. Nothing here depends on vocabularies.
+//! Each well-known expression matches at every position, so the pieces cover the text without gaps. The tests compare every splitter with
+//! the expression. Nothing here depends on vocabularies.
 
 mod ascii_window;
+mod char_sets;
+#[cfg(test)]
+mod compiled_tests;
+mod expression;
+mod matcher;
+mod stages;
 
 use self::ascii_window::{AsciiWindow, contraction_may_follow};
+pub use self::stages::{Splitter, Stage, Stages};
 use crate::unicode::{Classes, LETTER, LOWER, MARK, NEWLINE, NUMBER, OTHER_LETTER, SPACE, UPPER};
 
 /// The split expression of a tokenizer.
@@ -81,14 +89,14 @@ impl Pattern {
     }
 }
 
-/// A splitter for one text.
-trait Splitter {
+/// A hand-written splitter for one text.
+trait PieceEnd {
     /// The end of the piece that begins at `start`, which is inside the text.
     fn end(&self, start: usize) -> usize;
 }
 
 #[inline(always)]
-fn walk(mut start: usize, last: usize, splitter: &impl Splitter, each: &mut impl FnMut(usize, usize)) {
+fn walk(mut start: usize, last: usize, splitter: &impl PieceEnd, each: &mut impl FnMut(usize, usize)) {
     while start < last {
         let end = splitter.end(start);
         // Every expression matches at least one byte, so the loop ends.
@@ -167,7 +175,7 @@ struct Gpt2<'a> {
     classes: &'a Classes,
 }
 
-impl Splitter for Gpt2<'_> {
+impl PieceEnd for Gpt2<'_> {
     #[inline(always)]
     fn end(&self, start: usize) -> usize {
         let text = self.text;
@@ -226,7 +234,7 @@ struct Cl100k<'a> {
     digits: usize,
 }
 
-impl Splitter for Cl100k<'_> {
+impl PieceEnd for Cl100k<'_> {
     #[inline(always)]
     fn end(&self, start: usize) -> usize {
         let text = self.text;
@@ -340,7 +348,7 @@ impl O200k<'_> {
     }
 }
 
-impl Splitter for O200k<'_> {
+impl PieceEnd for O200k<'_> {
     #[inline(always)]
     fn end(&self, start: usize) -> usize {
         let text = self.text;

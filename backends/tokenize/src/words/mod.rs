@@ -10,6 +10,7 @@ mod trie;
 mod unigram;
 mod word_piece;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lz_core::{KernelError, Reason, ReasonCode};
@@ -27,6 +28,7 @@ use crate::added_tokens::{AddedTokenSplitter, Segment};
 use crate::byte_bpe::word_cache::{self, WordCache};
 use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{self, Post, declined};
+use crate::long_text;
 use crate::phrase_cache::PhraseCache;
 
 /// Maximum total bytes of a vocabulary, so that trie nodes have 24-bit indices.
@@ -55,6 +57,22 @@ struct ThreadState<M: Model> {
     normalized: NormalizedText,
     pieces: Vec<Piece>,
     scratch: M::Scratch,
+}
+
+/// The parts of a state that encode normalized text.
+type Buffers<'a, M> =
+    (&'a mut WordCache, &'a mut PhraseCache, &'a mut Vec<Piece>, &'a mut <M as Model>::Scratch);
+
+impl<M: Model> Default for ThreadState<M> {
+    fn default() -> ThreadState<M> {
+        ThreadState {
+            cache: WordCache::default(),
+            phrases: PhraseCache::default(),
+            normalized: NormalizedText::default(),
+            pieces: Vec::new(),
+            scratch: M::Scratch::default(),
+        }
+    }
 }
 
 impl<M: Model> Coder for WordTokenizer<M> {
@@ -102,13 +120,7 @@ impl<M: Model> Coder for WordTokenizer<M> {
         special: bool,
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
-        let mut state = self.state_pool().pop().unwrap_or_else(|| ThreadState {
-            cache: WordCache::default(),
-            phrases: PhraseCache::default(),
-            normalized: NormalizedText::default(),
-            pieces: Vec::new(),
-            scratch: M::Scratch::default(),
-        });
+        let mut state = self.state_pool().pop().unwrap_or_default();
         for text in texts {
             let before = (out.ids.len(), out.offsets.as_ref().map(Vec::len));
             if self.encode_one(text, special, &mut state, out) {
@@ -173,8 +185,8 @@ impl<M: Model> WordTokenizer<M> {
             from = normalized.prepend(from);
         }
         let bytes = normalized.text.as_slice();
-        let mut supported = true;
         if let Some(source_ranges) = &normalized.source_ranges {
+            let mut supported = true;
             self.pretokenizer.for_each(bytes, from, |start, end| {
                 let Ok(word) = std::str::from_utf8(&bytes[start..end]) else { return supported = false };
                 pieces.clear();
@@ -188,7 +200,32 @@ impl<M: Model> WordTokenizer<M> {
             return supported;
         }
         let may_end = |position: usize| self.pretokenizer.may_end(bytes, position);
-        phrases.encode(bytes, from, &mut out.ids, may_end, |from, last, ids| {
+        let Some(bounds) = long_text::parts(from, bytes.len(), may_end) else {
+            return self.part(bytes, from, (cache, phrases, pieces, scratch), &mut out.ids);
+        };
+        let supported = AtomicBool::new(true);
+        long_text::encode(&bounds, &mut out.ids, |start, end, ids| {
+            let mut state = self.state_pool().pop().unwrap_or_default();
+            let ThreadState { cache, phrases, pieces, scratch, .. } = &mut state;
+            if !self.part(&bytes[..end], start, (cache, phrases, pieces, scratch), ids) {
+                supported.store(false, Ordering::Relaxed);
+            }
+            self.state_pool().push(state);
+        });
+        supported.into_inner()
+    }
+
+    /// Appends the tokens of a normalized text from `from` on. Returns false if the definition must encode it.
+    fn part(
+        &self,
+        bytes: &[u8],
+        from: usize,
+        (cache, phrases, pieces, scratch): Buffers<'_, M>,
+        ids: &mut Vec<i32>,
+    ) -> bool {
+        let mut supported = true;
+        let may_end = |position: usize| self.pretokenizer.may_end(bytes, position);
+        phrases.encode(bytes, from, ids, may_end, |from, last, ids| {
             self.pretokenizer.for_each(&bytes[..last], from, |start, end| {
                 let mut compute = |tokens: &mut Vec<u32>| match std::str::from_utf8(&bytes[start..end]) {
                     Ok(word) => {

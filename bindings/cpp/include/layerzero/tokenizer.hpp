@@ -14,16 +14,17 @@ struct TokenizerOptions {
     bool whole_texts = false;
 };
 
-/// A tokenizer: a `tokenizer.json` in the Hugging Face format, or a SentencePiece model.
+/// A tokenizer: a `tokenizer.json` in the Hugging Face format, a SentencePiece model, or one of the other formats of `from_file`.
 class Tokenizer {
   public:
-    /// Loads a file: a SentencePiece model if its name ends in `.model`, otherwise a `tokenizer.json`.
+    /// Loads a `tokenizer.json`, a SentencePiece model, a `tekken.json`, a `vocab.txt` next to its `tokenizer_config.json`, or the tiktoken
+    /// ranks of a built-in encoding. The content decides which of them a file is.
     static Tokenizer from_file(std::string_view path, TokenizerOptions options = {}) {
         Tokenizer tokenizer;
         detail::check(bridge::tokenizer_load(*tokenizer.handle_, detail::to_str(path), options.whole_texts));
         return tokenizer.described();
     }
-    /// Parses the content of such a file.
+    /// Parses the content of a `tokenizer.json`.
     static Tokenizer from_json(std::string_view json, TokenizerOptions options = {}) {
         Tokenizer tokenizer;
         const auto *bytes = reinterpret_cast<const std::uint8_t *>(json.data());

@@ -57,6 +57,7 @@ from layerzero._native import (
     Operation,
     PlanHandle,
     Reason,
+    TextStream,
     Tokenizer,
     UnknownOperationError,
     ValidationError,
@@ -83,7 +84,16 @@ from layerzero._reload import (
 )
 from layerzero._serve import Server, serve
 from layerzero._telemetry import flush_logs, metrics, metrics_text, record, start_recording, stop_recording
-from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
+from layerzero._tokenize import (
+    FlatTokens,
+    TokenBatch,
+    count_tokens,
+    detokenize,
+    register_tokenizer,
+    tokenize,
+    tokenize_batch,
+    tokenizer_cache,
+)
 from layerzero._verify import repro, wait_for_verification
 
 __all__ = [
@@ -96,6 +106,7 @@ __all__ = [
     "ConfigurationError",
     "CudaGraphUnsafeError",
     "Explanation",
+    "FlatTokens",
     "FormatChoice",
     "GenerationSession",
     "Generator",
@@ -116,6 +127,8 @@ __all__ = [
     "Server",
     "Session",
     "SpeculativePair",
+    "TextStream",
+    "TokenBatch",
     "Tokenizer",
     "UnknownOperationError",
     "ValidationError",
@@ -127,6 +140,7 @@ __all__ = [
     "compile",
     "config",
     "configure",
+    "count_tokens",
     "dequantize",
     "detokenize",
     "disabled",
@@ -180,6 +194,7 @@ __all__ = [
     "start_recording",
     "stop_recording",
     "tokenize",
+    "tokenize_batch",
     "tokenizer_cache",
     "tune",
     "unlock",

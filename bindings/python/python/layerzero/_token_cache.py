@@ -80,16 +80,18 @@ class TokenCache:
             if row != rows[number]:
                 self._mismatch(key)
                 return encode(texts)
+        # Rows are lists that a caller may change, so the cache returns copies of its rows, and keeps copies of new ones.
+        rows = [row if row is None else _copied(row) for row in rows]
         for number, row in zip(missing, fresh, strict=False):
             rows[number] = row
+        kept = [number for number in missing if len(texts[number]) <= self.max_characters]
+        copies = [_copied(rows[number]) for number in kept]
         with self._lock:
-            for number in missing:
-                if len(texts[number]) <= self.max_characters:
-                    space.rows[texts[number]] = rows[number]
+            for number, copy in zip(kept, copies, strict=True):
+                space.rows[texts[number]] = copy
             while len(space.rows) > self.max_entries:
                 space.rows.popitem(last=False)
-        # Rows are lists that a caller may change, so the cache returns copies.
-        return [_copied(row) for row in rows]
+        return rows
 
     def _to_check(self, space: _Space, known: list[int]) -> list[int]:
         """Selects the cache hits to validate, at the configured rates."""

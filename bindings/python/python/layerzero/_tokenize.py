@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from layerzero import _native, _sentencepiece, _tiktoken, ops
 from layerzero._token_cache import TokenCache
@@ -14,6 +14,31 @@ from layerzero._token_cache import TokenCache
 _RESOLVED: dict[Any, _native.Tokenizer] = {}
 _REGISTERED: dict[str, _native.Tokenizer] = {}
 _CACHE = TokenCache()
+# The files of a folder that define a tokenizer, best first.
+_FILES = ("tokenizer.json", "tekken.json", "tokenizer.model", "vocab.txt")
+
+
+class FlatTokens(NamedTuple):
+    """The tokens of several texts in one array: those of text b are ``tokens[indptr[b]:indptr[b + 1]]``."""
+
+    tokens: Any
+    indptr: Any
+    offsets: Any = None
+
+
+class TokenBatch(NamedTuple):
+    """Texts, or pairs of texts, as matrices with one row per text, or per window of a truncated text.
+
+    The masks are 0 and 1: `attention_mask` is 0 for padding, `special_tokens_mask` is 1 for special tokens and padding.
+    `sample` is the number of the text of each row. `offsets` is there if it was requested.
+    """
+
+    input_ids: Any
+    attention_mask: Any
+    token_type_ids: Any
+    special_tokens_mask: Any
+    sample: Any
+    offsets: Any = None
 
 
 def tokenizer_cache() -> TokenCache:
@@ -51,7 +76,10 @@ def resolve(tokenizer: Any) -> _native.Tokenizer:
 def _from_path(name: str) -> _native.Tokenizer:
     path = os.path.abspath(name)
     if os.path.isdir(path):
-        path = os.path.join(path, "tokenizer.json")
+        found = [file for file in _FILES if os.path.exists(os.path.join(path, file))]
+        if not found:
+            raise ValueError(f"the folder {name!r} has no tokenizer: none of {', '.join(_FILES)}")
+        path = os.path.join(path, found[0])
     try:
         status = os.stat(path)
     except OSError as error:
@@ -62,12 +90,7 @@ def _from_path(name: str) -> _native.Tokenizer:
     key = (path, status.st_mtime_ns, status.st_size)
     known = _RESOLVED.get(key)
     if known is None:
-        if path.endswith((".json", ".model")):
-            known = _native.Tokenizer.from_file(path)
-        else:
-            with open(path, "rb") as file:
-                known = _sentencepiece.tokenizer_of(file.read())
-        _RESOLVED[key] = known
+        known = _RESOLVED[key] = _native.Tokenizer.from_file(path)
     return known
 
 
@@ -93,19 +116,21 @@ def tokenize(
     add_special_tokens: bool = True,
     return_offsets: bool = False,
     split_special_tokens: bool = False,
+    as_arrays: bool = False,
     model_id: str = "",
 ) -> Any:
     """Token ids of texts: one list for one text, a list of lists for several.
 
-    `tokenizer_id` is a path to a ``tokenizer.json`` or a SentencePiece ``.model``, the name of a tiktoken
-    encoding (whose ranks are compiled in), a name given to `register_tokenizer`, a `Tokenizer`, or an object
-    of another library. With `return_offsets`, the byte ranges of the tokens are returned as a second result.
-    With `split_special_tokens`, special tokens in a text are encoded as plain text: set it for untrusted
-    text. Short texts are cached, keyed by the tokenizer's digest and by `model_id`.
+    `tokenizer_id` is a path to a file that `Tokenizer.from_file` loads, the name of a tiktoken encoding (whose
+    ranks are compiled in), a name given to `register_tokenizer`, a `Tokenizer`, or an object of another
+    library. With `return_offsets`, the byte ranges of the tokens are returned as a second result. With
+    `split_special_tokens`, special tokens in a text are encoded as plain text: set it for untrusted text. With
+    `as_arrays`, all ids are returned in one array (`FlatTokens`), which is faster than lists. Short texts are
+    cached, keyed by the tokenizer's digest and by `model_id`; arrays are not.
     """
-    tokenizer = resolve(tokenizer_id)
-    if split_special_tokens:
-        tokenizer = tokenizer.splitting_special_tokens()
+    tokenizer = _for_texts(tokenizer_id, split_special_tokens)
+    if as_arrays:
+        return FlatTokens(*_flat(texts, tokenizer, add_special_tokens, return_offsets))
     single = isinstance(texts, str)
     batch: list[str] = [texts] if isinstance(texts, str) else list(texts)
     space = _CACHE.space(model_id, tokenizer.digest, add_special_tokens, return_offsets)
@@ -120,14 +145,96 @@ def tokenize(
     return rows[0] if single else rows
 
 
+def _for_texts(tokenizer_id: Any, split_special_tokens: bool) -> _native.Tokenizer:
+    tokenizer = resolve(tokenizer_id)
+    return tokenizer.splitting_special_tokens() if split_special_tokens else tokenizer
+
+
+def _flat(texts: str | Sequence[str], tokenizer: _native.Tokenizer, special: bool, offsets: bool) -> tuple[Any, ...]:
+    """Tokens, starts of rows and, if requested, offsets."""
+    batch = [texts] if isinstance(texts, str) else list(texts)
+    found: Any = ops.tokenize_encode(batch, tokenizer, add_special_tokens=special, return_offsets=offsets)
+    return tuple(found)
+
+
 def _encode(texts: list[str], tokenizer: _native.Tokenizer, special: bool, offsets: bool) -> list[Any]:
-    results: Any = ops.tokenize_encode(texts, tokenizer, add_special_tokens=special, return_offsets=offsets)
-    bounds = _listed(results[1])
-    parts = []
-    for flat in (results[0], results[2]) if offsets else (results[0],):
-        values = _listed(flat)
-        parts.append([values[start:end] for start, end in zip(bounds, bounds[1:], strict=False)])
-    return list(zip(*parts, strict=True)) if offsets else parts[0]
+    tokens, indptr, *ranges = _flat(texts, tokenizer, special, offsets)
+    rows = _native.token_rows(tokens, indptr)
+    return list(zip(rows, _native.offset_rows(ranges[0], indptr), strict=True)) if offsets else rows
+
+
+def count_tokens(
+    texts: str | Sequence[str],
+    tokenizer_id: Any,
+    *,
+    add_special_tokens: bool = True,
+    split_special_tokens: bool = False,
+) -> Any:
+    """The number of tokens of a text, or a list of them for several texts. No list of ids is made."""
+    tokenizer = _for_texts(tokenizer_id, split_special_tokens)
+    bounds = _listed(_flat(texts, tokenizer, add_special_tokens, False)[1])
+    counts = [end - start for start, end in zip(bounds, bounds[1:], strict=False)]
+    return counts[0] if isinstance(texts, str) else counts
+
+
+def tokenize_batch(
+    texts: str | Sequence[str],
+    tokenizer_id: Any,
+    pairs: str | Sequence[str] | None = None,
+    *,
+    add_special_tokens: bool = True,
+    max_length: int | None = None,
+    stride: int = 0,
+    truncation: Literal["longest_first", "only_first", "only_second"] = "longest_first",
+    truncation_side: Literal["left", "right"] = "right",
+    return_overflow: bool = False,
+    padding: Literal["longest", "max_length"] | int = "longest",
+    pad_to_multiple_of: int = 1,
+    padding_side: Literal["left", "right"] = "right",
+    pad_id: int | str | None = None,
+    return_offsets: bool = False,
+    split_special_tokens: bool = False,
+) -> TokenBatch:
+    """Texts, or pairs of texts, as numpy matrices of ids and masks (`TokenBatch`).
+
+    Rows longer than `max_length` are truncated; with `return_overflow` the rest becomes further rows, each of which repeats
+    `stride` tokens of the one before. Shorter rows are padded with `pad_id` (an id, or a token of the tokenizer), which must
+    be given if rows differ in length: to the longest row, to `max_length`, or to a given length. Special tokens and type ids
+    are those of the definition's post-processor.
+    """
+    import numpy
+
+    tokenizer = _for_texts(tokenizer_id, split_special_tokens)
+    if isinstance(pad_id, str):
+        token, pad_id = pad_id, tokenizer.token_to_id(pad_id)
+        if pad_id is None:
+            raise ValueError(f"`pad_id`: the tokenizer has no token {token!r}")
+    if padding == "max_length" and max_length is None:
+        raise ValueError("`padding` is 'max_length', but `max_length` is not given")
+    lengths = {"longest": None, "max_length": max_length}
+    if isinstance(padding, str) and padding not in lengths:
+        raise ValueError(f"`padding` must be 'longest', 'max_length' or a length, not {padding!r}")
+    first = _flat(texts, tokenizer, False, return_offsets)
+    second = None if pairs is None else _flat(pairs, tokenizer, False, return_offsets)
+    rows, length, parts = _native.token_batch(
+        tokenizer,
+        first,
+        second,
+        special=add_special_tokens,
+        max_length=max_length,
+        stride=stride,
+        truncation=truncation,
+        truncation_side=truncation_side,
+        overflow=return_overflow,
+        length=lengths[padding] if isinstance(padding, str) else padding,
+        multiple_of=pad_to_multiple_of,
+        padding_side=padding_side,
+        pad_id=pad_id,
+    )
+    flat = [numpy.frombuffer(part, dtype=numpy.int64) for part in parts]
+    ids, mask, types, special = (part.reshape(rows, length) for part in flat[:4])
+    offsets = flat[4].reshape(rows, length, 2) if return_offsets else None
+    return TokenBatch(ids, mask, types, special, flat[5], offsets)
 
 
 def _listed(values: Any) -> list[Any]:

@@ -26,6 +26,12 @@ def calls(x: Array, w: Array, q: Array, ids: npt.NDArray[np.int32]) -> None:
     y = lz.dequantize(x, w, "int8", output_dtype="f32")
     tokens = lz.tokenize(["a"], "tokenizer.json", return_offsets=True)
     lz.detokenize([1, 2], lz.Tokenizer.from_file("tokenizer.json"))
+    flat: lz.FlatTokens = lz.tokenize(["a"], "tokenizer.json", as_arrays=True)
+    batch: lz.TokenBatch = lz.tokenize_batch(["a"], "tokenizer.json", ["b"], max_length=8, padding="max_length", pad_id="<pad>")
+    tokenizer = lz.Tokenizer.from_tiktoken("ranks.tiktoken", pattern="cl100k_base", special_tokens={"<|end|>": 9})
+    stream: lz.TextStream = tokenizer.stream(skip_special_tokens=False)
+    text: str = stream.push(1) + stream.push([2, 3]) + stream.finish()
+    print(flat.indptr, batch.input_ids, text, tokenizer.vocab_size, tokenizer.token_to_id("a"), lz.count_tokens("a", tokenizer))
     print(y, stored, scale, tokens, plan.kernel, plan.operation, planned)
 
 

@@ -115,6 +115,21 @@ impl SentencePiece {
         tokens
     }
 
+    /// The text of a piece.
+    pub fn piece_of(&self, id: u32) -> Option<&str> {
+        self.pieces.get(id).map(|piece| &*piece.text)
+    }
+
+    /// The id of a piece.
+    pub fn id_of(&self, piece: &str) -> Option<u32> {
+        self.pieces.find(piece.as_bytes())
+    }
+
+    /// The number of pieces.
+    pub fn size(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// The pieces of a normalized text.
     fn segments(&self, normalized: &[u8]) -> Vec<Segment> {
         match &self.algorithm {

@@ -99,9 +99,19 @@ impl Pieces {
         self.list.get(id as usize)
     }
 
+    /// The number of pieces.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The id of the piece with this text, if there is one.
+    pub fn find(&self, text: &[u8]) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
     /// The id of the piece with this text, or the id of the unknown piece.
     pub fn id(&self, text: &[u8]) -> u32 {
-        self.ids.get(text).copied().unwrap_or(self.unknown)
+        self.find(text).unwrap_or(self.unknown)
     }
 
     /// The ids of the byte pieces; an error unless there is one for each byte.

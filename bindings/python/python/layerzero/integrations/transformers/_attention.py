@@ -15,7 +15,7 @@ from ._sources import takes_sdpa_masks
 
 # Keywords without an effect on this function: the mask already contains windows, and lengths of packed
 # sequences are for flash attention. Any other keyword may change the result and is refused.
-_WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = frozenset(
     {
         "sliding_window", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states",
         "return_dict", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", "deterministic",
@@ -48,7 +48,7 @@ def attention_forward(
     if dropout:
         raise NotImplementedError("layerzero attention has no dropout; call model.eval()")
     for name, given in keywords.items():
-        if name not in _WITHOUT_EFFECT and given is not None and given is not False:
+        if name not in WITHOUT_EFFECT and given is not None and given is not False:
             raise _refusal(module, f"does not support the attention keyword `{name}`, which may change the result")
     special = {"softcap": softcap, "position_bias": position_bias, "s_aux": s_aux}
     special = {name: given for name, given in special.items() if given is not None}
@@ -65,7 +65,7 @@ def attention_forward(
             return computed
         if keywords.get("output_attentions"):
             _warn(module, 'returns no attention weights; attn_implementation="eager" does')
-        return _attend(query, key, value, attention_mask, causal, scaling, **special), None
+        return attend(query, key, value, attention_mask, causal, scaling, **special), None
     # Other models have their own formula, which is compared with ours once, and always pass a mask.
     if keywords.get("output_attentions") or not _agrees(module, query, key, value, scaling, special):
         eager = eager_function(module)
@@ -75,10 +75,10 @@ def attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=0.0, **special, **keywords
         )
         return own
-    return _attend(query, key, value, attention_mask, False, scaling, **special), None
+    return attend(query, key, value, attention_mask, False, scaling, **special), None
 
 
-def _attend(
+def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -163,7 +163,7 @@ def _compare(
         if "position_bias" in special:
             special = {**special, "position_bias": random(1, query.shape[1], 5, 7)}
         expected = eager(module, q, k, v, mask, scaling=scaling, dropout=0.0, **special)[0]
-        agrees = close(_attend(q, k, v, mask, False, scaling, **special), expected)
+        agrees = close(attend(q, k, v, mask, False, scaling, **special), expected)
     if not agrees:
         _warn(module, "computes attention differently from this model's own formula, which is used instead")
     return agrees

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import warnings
 from typing import Any
 
 import torch
@@ -14,54 +16,79 @@ from ._swaps import Swaps
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps", "rms_norm_eps", "layer_norm_eps")
+_SWAPPED = "_layerzero_norm"
+_MAPPED = "_layerzero_mapped_norm"
 
 
 def swap_norms(model: torch.nn.Module) -> Swaps:
     """Replaces every RMS norm of a model with `norm.rms`.
 
     A module is an RMS norm if its own forward gives the results of `norm.rms` on random inputs and weights,
-    with the weight or the weight plus one as the factor. Calls with more than one argument, or with a dtype
-    that was not compared, go to the module's own forward.
+    with the weight or the weight plus one as the factor; its name does not matter. Calls with more than one
+    argument, or with a dtype that was not compared, go to the module's own forward.
     """
     swaps = Swaps()
     for name, module in model.named_modules():
         kind = type(module)
-        # torch's other norms are known not to be RMS norms.
+        # torch's other modules are known not to be RMS norms.
         others = kind.__module__.startswith("torch.") and not isinstance(module, torch.nn.RMSNorm)
-        if others or "norm" not in kind.__name__.lower():
+        if others or not (_epsilon(module) or "norm" in kind.__name__.lower()):
             continue
-        if "_layerzero_norm" in vars(module):
+        if _SWAPPED in vars(module):
             swaps.swapped.append(name)
             continue
-        form, reason = _form(module)
+        form, reason = (None, "has a forward that was replaced by other code") if "forward" in vars(module) else _form(module)
         if form is None:
             swaps.left[name] = f"{kind.__name__} {reason}"
             continue
-        module._layerzero_norm = form
+        setattr(module, _SWAPPED, form)
         # Copied and pickled with the module, so that a copy of the model uses the copy's weights.
         module.forward = functools.partial(_forward, module)
         swaps.swapped.append(name)
     return swaps
 
 
+def mapped_norm(module: Any, hidden_states: torch.Tensor) -> Any:
+    """The forward of a module that the `kernels` package mapped to LayerZero: `norm.rms` if the module is an RMS norm, else its own."""
+    # An attribute, because torch.compile reads it as a constant.
+    form = module.__dict__.get(_MAPPED, False)
+    if form is False:
+        form, reason = _form(module)
+        module.__dict__[_MAPPED] = form
+        if form is None:
+            warnings.warn(f"layerzero does not run {type(module).__name__}, which {reason}", stacklevel=3)
+    if form is None:
+        return type(module).forward(module, hidden_states)
+    return _run(module, form, hidden_states)
+
+
 def _forward(self: Any, hidden_states: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-    epsilon, offset, dtypes = self._layerzero_norm
-    weight = getattr(self, "weight", None)
-    known = hidden_states.dtype, None if weight is None else weight.dtype
-    fits = weight is None or weight.shape == hidden_states.shape[-1:]
-    if arguments or keywords or not fits or known not in dtypes:
+    if arguments or keywords:
         return type(self).forward(self, hidden_states, *arguments, **keywords)
-    return lz.ops.norm_rms(hidden_states, weight, eps=getattr(self, epsilon), weight_offset=offset)
+    return _run(self, getattr(self, _SWAPPED), hidden_states)
 
 
 _Form = tuple[str, float, frozenset[tuple[torch.dtype, torch.dtype | None]]]
 
 
+def _run(module: Any, form: _Form, hidden_states: torch.Tensor) -> Any:
+    epsilon, offset, dtypes = form
+    weight = getattr(module, "weight", None)
+    known = hidden_states.dtype, None if weight is None else weight.dtype
+    fits = weight is None or weight.shape == hidden_states.shape[-1:]
+    if not fits or known not in dtypes:
+        return type(module).forward(module, hidden_states)
+    return lz.ops.norm_rms(hidden_states, weight, eps=getattr(module, epsilon), weight_offset=offset)
+
+
+def _epsilon(module: torch.nn.Module) -> str | None:
+    return next((name for name in _EPSILONS if isinstance(getattr(module, name, None), float)), None)
+
+
+@torch.compiler.disable(reason="layerzero compares its norm with the model's once; run the model before compiling it")
 def _form(module: torch.nn.Module) -> tuple[_Form | None, str]:
     """The name of the epsilon, the offset of the weight and the dtypes for which a module is an RMS norm, or why it is not one."""
-    if "forward" in vars(module):
-        return None, "has a forward that was replaced by other code"
-    epsilon = next((name for name in _EPSILONS if isinstance(getattr(module, name, None), float)), None)
+    epsilon = _epsilon(module)
     parameters = dict(module.named_parameters())
     weight = parameters.get("weight")
     if epsilon is None or set(parameters) - {"weight"} or any(True for _ in module.buffers()):
@@ -94,8 +121,16 @@ def _is_rms(
         # Not the module's own weight: if that is all 0 or all 1, different formulas give the same results.
         changed["weight"] = torch.randn(features, generator=generator).to(device=device, dtype=weight.dtype)
     try:
-        expected = torch.func.functional_call(module, changed, (x,))
+        expected = torch.func.functional_call(_with_own_forward(module), changed, (x,))
         return close(lz.ops.norm_rms(x, changed.get("weight"), eps=epsilon, weight_offset=offset), expected)
     except Exception:
         # A module that cannot be called with one tensor is not an RMS norm.
         return False
+
+
+def _with_own_forward(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a module, with the same parameters, whose forward is that of its class."""
+    other = copy.copy(module)
+    other.__dict__ = {name: value for name, value in vars(module).items() if name != "forward"}
+    other.__dict__["_parameters"] = dict(module._parameters)
+    return other

@@ -17,6 +17,7 @@ from ._probe import close
 from ._swaps import Swaps
 
 _FUNCTION = "apply_rotary_pos_emb"
+_MAPPED = "_layerzero_mapped_rope"
 
 
 @dataclass(frozen=True)
@@ -107,28 +108,70 @@ def _computes(own: Callable[..., Any], form: _Form) -> bool:
 def _replacement(own: Callable[..., Any], form: _Form, name: str) -> Callable[..., Any]:
     verdicts: dict[tuple[Any, ...], bool] = {}
 
-    @torch.compiler.disable(reason="layerzero compares its rotation with the model's once; run the model before compiling it")
-    @torch.no_grad()
-    def compare(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int) -> bool:
-        same = close(form.apply(q, k, cos, sin, unsqueeze_dim), own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim))
-        if not same:
-            warnings.warn(f"{name} rotates differently from layerzero with its own tables; its own function is used", stacklevel=3)
-        return same
-
     @functools.wraps(own)
     def apply_rotary_pos_emb(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1, **keywords: Any) -> Any:
-        kind = _kind(q, k, cos, sin, unsqueeze_dim)
-        if keywords or kind is None:
+        if keywords:
             return own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim, **keywords)
-        verdict = verdicts.get(kind)
-        if verdict is None:
-            verdict = verdicts[kind] = compare(q, k, cos, sin, unsqueeze_dim)
-        if verdict:
-            return form.apply(q, k, cos, sin, unsqueeze_dim)
-        return own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
+        return _apply(own, form, verdicts, name, q, k, cos, sin, unsqueeze_dim)
 
     apply_rotary_pos_emb._layerzero_own = own  # type: ignore[attr-defined]
     return apply_rotary_pos_emb
+
+
+def mapped_rope(module: Any, q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int) -> Any:
+    """The forward of a rotation that the `kernels` package mapped to LayerZero: `posenc.rope`, or its own if that differs."""
+    own = functools.partial(type(module).forward, module)
+    # An attribute, because torch.compile reads it as a constant.
+    known = module.__dict__.get(_MAPPED)
+    if known is None:
+        known = module.__dict__[_MAPPED] = (_find(own), {})
+    form, verdicts = known
+    if form is None:
+        return own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
+    return _apply(own, form, verdicts, "the rotation of this model", q, k, cos, sin, unsqueeze_dim)
+
+
+@torch.compiler.disable(reason="layerzero compares its rotation with the model's once; run the model before compiling it")
+@torch.no_grad()
+def _find(own: Callable[..., Any]) -> _Form | None:
+    form = next((one for one in _FORMS if _computes(own, one)), None)
+    if form is None:
+        warnings.warn("the rotation of this model differs from posenc.rope; its own function is used", stacklevel=4)
+    return form
+
+
+def _apply(
+    own: Callable[..., Any],
+    form: _Form,
+    verdicts: dict[tuple[Any, ...], bool],
+    name: str,
+    q: Any,
+    k: Any,
+    cos: Any,
+    sin: Any,
+    unsqueeze_dim: int,
+) -> Any:
+    """The rotation by `posenc.rope` if it equals `own` for calls of this kind, else by `own`."""
+    kind = _kind(q, k, cos, sin, unsqueeze_dim)
+    if kind is None:
+        return own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
+    verdict = verdicts.get(kind)
+    if verdict is None:
+        verdict = verdicts[kind] = _compare(own, form, name, q, k, cos, sin, unsqueeze_dim)
+    if verdict:
+        return form.apply(q, k, cos, sin, unsqueeze_dim)
+    return own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
+
+
+@torch.compiler.disable(reason="layerzero compares its rotation with the model's once; run the model before compiling it")
+@torch.no_grad()
+def _compare(
+    own: Callable[..., Any], form: _Form, name: str, q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int
+) -> bool:
+    same = close(form.apply(q, k, cos, sin, unsqueeze_dim), own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim))
+    if not same:
+        warnings.warn(f"{name} rotates differently from layerzero with its own tables; its own function is used", stacklevel=4)
+    return same
 
 
 def _kind(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int) -> tuple[Any, ...] | None:

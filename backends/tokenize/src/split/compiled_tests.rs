@@ -1,0 +1,212 @@
+//! Compares compiled splitters with the engine of the definition.
+
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+
+use super::{CL100K, GPT2, O200K, QWEN, Splitter, Stage, Stages};
+
+const DEEPSEEK: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const CLIP: &str = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
+const HAN: &str = "[一-龥぀-ゟ゠-ヿ]+";
+
+/// Expressions of tokenizers, and whether pieces begin at every space before a letter.
+const EXPRESSIONS: [(&str, bool); 13] = [
+    (GPT2, true),
+    (CL100K, true),
+    (QWEN, true),
+    (O200K, true),
+    (DEEPSEEK, true),
+    (TEKKEN, true),
+    (CLIP, false),
+    (HAN, false),
+    (r"\p{N}{1,3}", false),
+    (r"[0-9][0-9][0-9]", false),
+    (r"\s+", false),
+    (r" ?[^(\s|[.,!?…。，、।۔،])]+", false),
+    (r"(?:ab|a)(?:b|c)?c?|(?i:st){1,3}|\p{Greek}+", false),
+];
+
+fn compiled(expression: &str) -> Stage {
+    Stage::of_expression(expression, true, true).unwrap_or_else(|| panic!("{expression}"))
+}
+
+/// An expression in the definition's engine and compiled: all parts, and only matches.
+struct Compared {
+    expression: &'static str,
+    engine: fancy_regex::Regex,
+    isolated: Splitter,
+    matches: Splitter,
+}
+
+fn compared() -> &'static [Compared] {
+    static COMPARED: OnceLock<Vec<Compared>> = OnceLock::new();
+    COMPARED.get_or_init(|| {
+        let one = |(expression, _): (&'static str, bool)| Compared {
+            expression,
+            engine: fancy_regex::Regex::new(expression).unwrap(),
+            isolated: splitter(vec![compiled(expression)]),
+            matches: splitter(vec![Stage::of_expression(expression, true, false).unwrap()]),
+        };
+        EXPRESSIONS.into_iter().map(one).collect()
+    })
+}
+
+/// The stages of DeepSeek.
+fn stages() -> &'static ([fancy_regex::Regex; 3], Splitter) {
+    static STAGES: OnceLock<([fancy_regex::Regex; 3], Splitter)> = OnceLock::new();
+    STAGES.get_or_init(|| {
+        let expressions = [r"\p{N}{1,3}", HAN, DEEPSEEK];
+        let engines = expressions.map(|expression| fancy_regex::Regex::new(expression).unwrap());
+        (engines, splitter(expressions.map(compiled).into()))
+    })
+}
+
+fn splitter(stages: Vec<Stage>) -> Splitter {
+    Splitter::Compiled(Stages::from(stages))
+}
+
+fn pieces(splitter: &Splitter, text: &str) -> Vec<(usize, usize)> {
+    let mut pieces = Vec::new();
+    splitter.for_each(text, |start, end| pieces.push((start, end)));
+    pieces
+}
+
+/// The pieces between and of the matches of the definition's engine.
+fn expected(expression: &fancy_regex::Regex, text: &str, base: usize, gaps: bool) -> Vec<(usize, usize)> {
+    let (mut pieces, mut done) = (Vec::new(), 0);
+    for found in expression.find_iter(text) {
+        let found = found.unwrap();
+        if gaps && done < found.start() {
+            pieces.push((base + done, base + found.start()));
+        }
+        pieces.push((base + found.start(), base + found.end()));
+        done = found.end();
+    }
+    if gaps && done < text.len() {
+        pieces.push((base + done, base + text.len()));
+    }
+    pieces
+}
+
+fn texts() -> impl Strategy<Value = String> {
+    let known = [
+        " ", " ", "  ", "\n", "\r", "\t", "'", "'s", "'LL", "/", "a", "b", "c", "A", "ab", "St", "ſ", "1",
+        "23", "½", "é", "É", "ʰ", "ǅ", "\u{301}", "漢", "龥", "ゟ", "カ", "!", "…", "$", "\u{a0}",
+        "\u{3000}", "👍", "\u{0}", "\u{200b}", "Ω", "।",
+    ];
+    let piece = prop_oneof![
+        8 => prop::sample::select(known.to_vec()).prop_map(str::to_owned),
+        1 => "[a-zA-Z']{1,9}",
+        1 => any::<char>().prop_map(String::from),
+    ];
+    prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+/// Random expressions of the supported syntax.
+fn expressions() -> impl Strategy<Value = String> {
+    let atoms = [
+        r"\p{L}",
+        r"\p{N}",
+        r"\s",
+        r"\S",
+        "[a-c]",
+        "[^a\r\n]",
+        "a",
+        "b",
+        " ",
+        "'",
+        r"[\r\n/]",
+        r"[\p{Lu}\p{M}]",
+        "(?:ab|b)",
+        "(?i:s|ll)",
+        r"\d",
+        r"\w",
+        "漢",
+    ];
+    let counts = ["", "", "?", "*", "+", "{1,3}", "{2}", "{0,2}"];
+    let group = |atom: &str, count: &str| atom.starts_with('(') && matches!(count, "*" | "+");
+    let item = (prop::sample::select(atoms.to_vec()), prop::sample::select(counts.to_vec())).prop_map(
+        move |(atom, count)| if group(atom, count) { atom.to_owned() } else { format!("{atom}{count}") },
+    );
+    let sequence = (prop::collection::vec(item, 1..4), prop::bool::weighted(0.2))
+        .prop_map(|(items, ahead)| format!("{}{}", items.concat(), if ahead { r"(?!\S)" } else { "" }));
+    let tail = prop::sample::select(vec!["", r"|\s+(?!\S)|\s+"]);
+    (prop::collection::vec(sequence, 1..5), tail)
+        .prop_map(|(sequences, tail)| format!("{}{tail}", sequences.join("|")))
+}
+
+/// Splitting before and after a position at which a piece begins gives the same pieces as splitting the whole text.
+fn check_positions(splitter: &Splitter, text: &str, found: &[(usize, usize)], what: &str) {
+    for position in (0..text.len()).filter(|position| splitter.begins_piece(text, *position)) {
+        let mut parts = Vec::new();
+        splitter.between(text, 0, position, |start, end| parts.push((start, end)));
+        splitter.between(text, position, text.len(), |start, end| parts.push((start, end)));
+        assert_eq!(parts, found, "{what} of {text:?} at {position}");
+    }
+}
+
+#[test]
+fn expressions_of_tokenizers_are_supported() {
+    for (expression, begins) in EXPRESSIONS {
+        let splitter = splitter(vec![compiled(expression)]);
+        assert_eq!(splitter.begins_piece(" a", 0), begins, "{expression}");
+    }
+    // After stages that ignore words, and not after others.
+    let after = |first: &str| splitter(vec![compiled(first), compiled(DEEPSEEK)]).begins_piece(" a", 0);
+    assert!(after(r"\p{N}{1,3}") && after(HAN) && !after(r"\p{L}"));
+}
+
+#[test]
+fn other_expressions_are_rejected() {
+    for expression in [
+        "", "a*", "a|", "(?=a)b", "(?<=a)b", "(?<!a)b", "a+?", "a++", "a?+b", "a{1,3}+", r"\ba", "^a", "a$",
+        "(?i)a", "a(?i)b", "(ab)*", "(?!a)b", "a(?!bc)", "[", "(", "a)", r"\s++$|a", "(?x) a", "(?P<n>a)",
+    ] {
+        assert!(Stage::of_expression(expression, true, true).is_none(), "{expression}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn expressions_of_tokenizers_split_like_the_definition(text in texts()) {
+        for Compared { expression, engine, isolated, matches } in compared() {
+            let found = pieces(isolated, &text);
+            prop_assert_eq!(&found, &expected(engine, &text, 0, true), "{} of {:?}", expression, text);
+            check_positions(isolated, &text, &found, expression);
+            prop_assert_eq!(pieces(matches, &text), expected(engine, &text, 0, false), "{} of {:?}", expression, text);
+        }
+    }
+
+    #[test]
+    fn stages_split_the_pieces_before_them(text in texts()) {
+        let (engines, stages) = stages();
+        let mut wanted = vec![(0, text.len())];
+        for engine in engines {
+            let split = |(start, end): (usize, usize)| expected(engine, &text[start..end], start, true);
+            wanted = wanted.into_iter().flat_map(split).collect();
+        }
+        let found = pieces(stages, &text);
+        prop_assert_eq!(&found, &wanted);
+        check_positions(stages, &text, &found, "stages");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn random_expressions_split_like_the_definition(expression in expressions(), texts in prop::collection::vec(texts(), 4)) {
+        let Some(stage) = Stage::of_expression(&expression, true, true) else { return Ok(()) };
+        let engine = fancy_regex::Regex::new(&expression).unwrap();
+        let splitter = splitter(vec![stage]);
+        for text in texts {
+            let found = pieces(&splitter, &text);
+            prop_assert_eq!(&found, &expected(&engine, &text, 0, true), "{} of {:?}", expression, text);
+            check_positions(&splitter, &text, &found, &expression);
+        }
+    }
+}
