@@ -13,11 +13,13 @@ use lz_ops::{
     AttentionGqaPrefillPagedFp8Layout, AttentionGqaPrefillPagedFp8Out,
 };
 
+use super::exact;
 use super::paged::PageTable;
 use super::problem::{
     KvLayout, Rows, Sequence, Shape, Sinks, Slopes, index_slice, lse_mut, rows, rows_mut, span,
 };
 use super::run::{Attend, attend_to, for_each};
+use super::task::{Ranges, Task, max_accurate_score};
 use crate::isa::require;
 use crate::pool;
 use crate::simd::{Float, Simd, vectors, with_float};
@@ -192,7 +194,22 @@ impl PagedFp8<'_> {
         };
         let last = sequence.offset + count as i64 - 1;
         let visible = shape.visible(sequence.offset, keys).start..shape.visible(last, keys).end;
-        attend_to(s, &shape, &sequence, 0, 0..count * group, &|take| take(visible.clone()));
+        let (rows, ranges): (usize, Ranges<'_>) = (count * group, &|take| take(visible.clone()));
+        // A soft cap hides how large a score was before it, and thus how inaccurate it is in f32.
+        if shape.soft_cap > 0.0 && largest_score(q, decoded_k, dim) * shape.scale > max_accurate_score::<T>()
+        {
+            let task = Task {
+                shape: &shape,
+                sequence: &sequence,
+                head: 0,
+                heads: 1,
+                rows: 0..rows,
+                next_head: None,
+            };
+            (0..rows).for_each(|row| exact::write_row(&task, row, ranges));
+        } else {
+            attend_to(s, &shape, &sequence, 0, 0..rows, ranges);
+        }
         s.vectorize(|| {
             for (row, from) in result.chunks_exact(dim).enumerate() {
                 let query = queries.start as usize + row / group;
@@ -223,6 +240,16 @@ fn address<T, C>(layout: &KvLayout<'_>, tensors: &CallRows<T, C>, j: usize, head
             ]
         }
     }
+}
+
+/// An upper bound of all products of queries and keys; NaN counts as infinite.
+fn largest_score(q: &[f32], keys: &[f32], dim: usize) -> f32 {
+    let largest = |values: &[f32]| {
+        values.iter().fold(0.0f32, |most, value| if value.abs() <= most { most } else { value.abs() })
+    };
+    let sums = q.chunks_exact(dim).map(|row| row.iter().map(|value| value.abs()).sum::<f32>());
+    let bound = sums.fold(0.0f32, |most, sum| if sum <= most { most } else { sum }) * largest(keys);
+    if bound.is_nan() { f32::INFINITY } else { bound }
 }
 
 /// Converts a row to f32.
