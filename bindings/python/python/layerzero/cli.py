@@ -200,6 +200,11 @@ def _parser() -> argparse.ArgumentParser:
     one = add("import-definition", _import_definition, "convert a FlashInfer-Bench definition to a schema for lz.register_operation")
     one.add_argument("file", help="the definition, a JSON file")
     one.add_argument("--output", "-o", metavar="FILE", help="write the schema to this file instead of printing it")
+    one = add("tokenize", _tokenize, "show the tokens of a text and the kernel that makes them")
+    one.add_argument("tokenizer", help="a tokenizer file or its folder, or the name of an encoding, such as o200k_base")
+    one.add_argument("text", nargs="?", help="the text (default: standard input)")
+    one.add_argument("--count", action="store_true", help="only count the tokens")
+    one.add_argument("--no-special-tokens", action="store_true", help="add no special tokens around the text")
     one = add("docs", _docs, "list the documentation pages of the package, or print one")
     one.add_argument("page", nargs="?", help="a page, such as schema-language")
     one = add("completion", lambda options: _completion(parser, options.shell), "print a shell completion script")
@@ -613,6 +618,24 @@ def _import_definition(options: argparse.Namespace) -> Report | str:
     Path(options.output).write_text(schema, encoding="utf-8")
     data = {"operation": name, "path": options.output, "notes": notes}
     return Report((table("imported", ("operation", "schema"), [(name, options.output)]),), data)
+
+
+def _tokenize(options: argparse.Namespace) -> Report:
+    tokenizer = lz.register_tokenizer(options.tokenizer, options.tokenizer)
+    text = sys.stdin.read() if options.text is None else options.text
+    special = not options.no_special_tokens
+    kernel = lz.which("tokenize.encode", [text], tokenizer, add_special_tokens=special).kernel_id
+    size = len(text.encode())
+    if options.count:
+        count = lz.count_tokens(text, tokenizer, add_special_tokens=special)
+        rows = [(str(count), str(size), kernel)]
+        return Report((table("count", ("tokens", "bytes", "kernel"), rows),), {"tokens": count, "bytes": size, "kernel": kernel})
+    ids, ranges = lz.tokenize(text, tokenizer, add_special_tokens=special, return_offsets=True)
+    tokens = [tokenizer.id_to_token(one) or "" for one in ids]
+    parts = [repr(text.encode()[start:end].decode(errors="replace")) for start, end in ranges]
+    rows = [(str(one), token, part) for one, token, part in zip(ids, tokens, parts, strict=True)]
+    title = f"{len(ids)} tokens of {size} bytes ({kernel})"
+    return Report((table(title, ("id", "token", "text"), rows),), {"ids": ids, "tokens": tokens, "offsets": ranges, "kernel": kernel})
 
 
 def _docs(options: argparse.Namespace) -> Report | str:

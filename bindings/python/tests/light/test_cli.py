@@ -66,3 +66,19 @@ def test_weights_of_an_onnx_model_are_quantized(tmp_path):
     again = lz("compile", str(tmp_path / "small.lz"), "--weights", "int8")
     assert again.returncode == 1 and "need an ONNX model" in again.stderr
     assert lz("compile", str(tmp_path / "model.onnx"), "--group", "64").returncode == 1
+
+
+def test_tokens_of_a_text(tokenizer_path):
+    result = lz("tokenize", str(tokenizer_path), "hello world", "--json")
+    found = json.loads(result.stdout)
+    assert found["ids"] == [266, 259, 264] and found["tokens"] == ["<|begin|>", "hello", "\u0120world"]
+    assert found["offsets"] == [[0, 0], [0, 5], [5, 11]] and found["kernel"].startswith("tokenize.")
+    shown = lz("tokenize", str(tokenizer_path), "hello world", "--no-special-tokens").stdout
+    assert "2 tokens of 11 bytes" in shown and "' world'" in shown
+    counted = lz("tokenize", str(tokenizer_path), "--count", "--json", input="hello world")
+    assert json.loads(counted.stdout)["tokens"] == 3
+
+
+def test_tokenizers_that_do_not_exist_are_one_line():
+    result = lz("tokenize", "nothing-here", "a")
+    assert result.returncode == 1 and "unknown tokenizer 'nothing-here'" in result.stderr and "Traceback" not in result.stderr
