@@ -53,10 +53,10 @@ impl CompiledKernel {
         self.copying.get_or_init(make).as_ref()
     }
 
-    /// Whether this is the kernel, or its form that copies.
-    pub fn is_form_of(self: &Arc<Self>, kernel: &Arc<CompiledKernel>) -> bool {
-        let form = || kernel.copying.get().and_then(Option::as_ref);
-        Arc::ptr_eq(self, kernel) || form().is_some_and(|form| Arc::ptr_eq(self, form))
+    /// Whether `form` is this kernel, or its form that copies.
+    pub fn has_form(self: &Arc<Self>, form: &Arc<CompiledKernel>) -> bool {
+        let copying = || self.copying.get().and_then(Option::as_ref);
+        Arc::ptr_eq(self, form) || copying().is_some_and(|copying| Arc::ptr_eq(copying, form))
     }
 
     /// Its spec.

@@ -161,7 +161,8 @@ fn indptr_ending(view: &TensorView<'_>, total: i64, exactly: bool) -> Option<Rea
         }
         previous = value;
     }
-    if if exactly { previous != total } else { previous > total } {
+    let is_wrong = if exactly { previous != total } else { previous > total };
+    if is_wrong {
         return reason(
             format!("[{}] = {previous}", count - 1),
             format!("[{}] is {previous}, but must be {most}{total}", count - 1),

@@ -192,7 +192,7 @@ impl Engine {
         let index = index.map(|candidate| candidate.kernel);
         let now = index.and_then(|index| registry.shared(index));
         match position {
-            Some(position) if now.is_some_and(|now| kernel.is_form_of(&now)) => {
+            Some(position) if now.is_some_and(|now| now.has_form(kernel)) => {
                 filter::examine(&call, position, &mut reasons);
             }
             Some(_) => reasons.push(

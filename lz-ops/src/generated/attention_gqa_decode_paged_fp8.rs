@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE_PAGED_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode.paged.fp8",
     1,
-    "093ea8e6c27575889f8d2f433c3ef8b069aca3ff60e25a1e7c20089ca39af3c3",
+    "71568781904de337bdd41d839b407c092fecc062134aa6ff1a543f36ef5bdb60",
     "schemas/ops/attention/gqa/decode.paged.fp8.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.paged.fp8.yaml"),
     &FIELDS,
@@ -217,8 +217,8 @@ impl<'a> AttentionGqaDecodePagedFp8<'a> {
         lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
         lz::value_rule!(self, kv_indices: index_ok(axes.num_pages));
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
-        lz::value_rule!(self, k_scale: range_ok(0.0f64, 65536.0f64));
-        lz::value_rule!(self, v_scale: range_ok(0.0f64, 65536.0f64));
+        lz::value_rule!(self, k_scale: range_ok(0.0f64, 16.0f64));
+        lz::value_rule!(self, v_scale: range_ok(0.0f64, 16.0f64));
         Some(
             checked
                 .insert(AttentionGqaDecodePagedFp8Call {

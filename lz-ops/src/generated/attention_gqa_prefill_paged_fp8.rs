@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_PAGED_FP8: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.paged.fp8",
     1,
-    "7029fcf717c73253527137f9ca6c9950f39899a90ed99e570ffd84ace7a97096",
+    "0c04e3038320f88dc55f4c0e8f7d9d5d5a0ca1383db197639801d9db37c7fe18",
     "schemas/ops/attention/gqa/prefill.paged.fp8.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.paged.fp8.yaml"),
     &FIELDS,
@@ -237,8 +237,8 @@ impl<'a> AttentionGqaPrefillPagedFp8<'a> {
         lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
         lz::value_rule!(self, kv_indices: index_ok(axes.num_pages));
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
-        lz::value_rule!(self, k_scale: range_ok(0.0f64, 65536.0f64));
-        lz::value_rule!(self, v_scale: range_ok(0.0f64, 65536.0f64));
+        lz::value_rule!(self, k_scale: range_ok(0.0f64, 16.0f64));
+        lz::value_rule!(self, v_scale: range_ok(0.0f64, 16.0f64));
         Some(
             checked
                 .insert(AttentionGqaPrefillPagedFp8Call {

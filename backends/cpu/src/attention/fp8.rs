@@ -187,8 +187,8 @@ impl PagedFp8<'_> {
             v: dense(&decoded_v[..], 1),
             kv_layout: KvLayout::Dense,
             mask: None,
-            slopes: self.slopes.map(|slopes| Slopes::new(slopes, b).from_head(head * group)),
-            sinks: self.sinks.map(|sinks| Sinks::new(sinks).from_head(head * group)),
+            slopes: self.slopes.map(|slopes| Slopes::new(slopes, b).starting_at(head * group)),
+            sinks: self.sinks.map(|sinks| Sinks::new(sinks).starting_at(head * group)),
             output: Rows { data: result.as_mut_ptr().cast_const(), ..dense(&q[..], group) },
             lse: Rows { data: lse.data.wrapping_offset((head * group) as isize * lse.head), ..lse },
         };

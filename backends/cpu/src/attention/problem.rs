@@ -261,7 +261,7 @@ impl Slopes {
     }
 
     /// The slopes of the heads from this one on.
-    pub(crate) fn from_head(self, head: usize) -> Slopes {
+    pub(crate) fn starting_at(self, head: usize) -> Slopes {
         Slopes { data: self.data.wrapping_offset(head as isize * self.head), ..self }
     }
 
@@ -293,7 +293,7 @@ impl Sinks {
     }
 
     /// The sinks of the heads from this one on.
-    pub(crate) fn from_head(self, head: usize) -> Sinks {
+    pub(crate) fn starting_at(self, head: usize) -> Sinks {
         Sinks { data: self.data.wrapping_offset(head as isize * self.head), ..self }
     }
 

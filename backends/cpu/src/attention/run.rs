@@ -323,8 +323,9 @@ pub(super) fn write_row<S: Simd, T: Float>(
 fn with_sink<T: Float>(sink: Option<f32>, running_max: f32, sum_exp: f32) -> Option<(f32, f32, f32)> {
     let Some(sink) = sink else { return Some((running_max, sum_exp, 1.0)) };
     let sink = sink * std::f32::consts::LOG2_E;
-    // NaN is not below the bound.
-    if !(sink.abs() <= max_accurate_score::<T>()) {
+    // False for NaN.
+    let is_accurate = sink.abs() <= max_accurate_score::<T>();
+    if !is_accurate {
         return None;
     }
     let highest = running_max.max(sink);
