@@ -7,11 +7,10 @@ use crate::args::{Arg, OutArg};
 use crate::check::{self, OutputSpec, values};
 use crate::context::Context;
 use crate::dynamic;
-use crate::element::Element;
 use crate::equivalence;
 use crate::error::Error;
 use crate::operation::OperationInfo;
-use crate::tensor::{Device, Dims, Indices, Layout, Tensor, TensorMut, TensorView};
+use crate::tensor::{Device, Dims, Layout, Tensor, TensorMut, TensorView, copy_elements};
 
 /// A tensor of a recorded call: a dense copy in host memory, and how the caller's tensor was laid out.
 #[derive(Debug, Clone)]
@@ -266,44 +265,9 @@ pub fn dense_copy(view: &TensorView<'_>) -> Option<Tensor> {
     }
     values::with_host_copy(view, |view| {
         let mut copy = Tensor::zeros(view.shape(), view.dtype()).ok()?;
-        copy_elements(view, &mut copy.view_mut());
-        Some(copy)
+        copy_elements(view, &mut copy.view_mut()).then_some(copy)
     })
     .flatten()
-}
-
-/// Copies all elements between tensors with the same shape and dtype, bit by bit.
-fn copy_elements(from: &TensorView<'_>, to: &mut TensorMut<'_>) {
-    let (from, mut to) = (from.bits(), to.bits_mut());
-    match from.dtype().size() {
-        1 => copy_rows::<u8>(&from, &mut to),
-        2 => copy_rows::<u16>(&from, &mut to),
-        4 => copy_rows::<u32>(&from, &mut to),
-        _ => copy_rows::<i64>(&from, &mut to),
-    }
-}
-
-fn copy_rows<T: Element>(from: &TensorView<'_>, to: &mut TensorMut<'_>) {
-    if let (Some(source), Some(target)) = (from.as_slice::<T>(), to.as_slice_mut::<T>()) {
-        target.copy_from_slice(source);
-        return;
-    }
-    let Some((&width, leading)) = from.shape().split_last() else {
-        return to.set_int(&[], from.int_at(&[]));
-    };
-    for index in Indices::new(leading) {
-        if let (Some(source), Some(target)) = (from.row::<T>(&index), to.row_mut::<T>(&index)) {
-            target.copy_from_slice(source);
-            continue;
-        }
-        for column in 0..width {
-            let mut at = index;
-            // A tensor has at most as many dimensions as fit.
-            if at.push(column) {
-                to.set_int(&at, from.int_at(&at));
-            }
-        }
-    }
 }
 
 /// A tensor in the layout of the caller's tensor.
@@ -340,8 +304,7 @@ impl StridedCopy {
         let memory = Tensor::zeros(&[elements], dense.dtype()).ok()?;
         let start = usize::try_from(lowest.checked_neg()?).ok()?.checked_mul(dense.dtype().size())?;
         let mut copy = StridedCopy { memory, layout, start };
-        copy_elements(&dense, &mut copy.view_mut());
-        Some(copy)
+        copy_elements(&dense, &mut copy.view_mut()).then_some(copy)
     }
 
     fn view(&self) -> TensorView<'_> {

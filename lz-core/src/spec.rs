@@ -83,6 +83,9 @@ pub struct KernelSpec {
     pub adapts: Vec<TransformKind>,
     /// Score penalty of each conversion.
     pub transform_cost: u32,
+    /// Whether the engine runs it on dense copies of tensors whose strides it does not take; see
+    /// [`copy_strided`](KernelSpec::copy_strided).
+    pub copies_strided: bool,
     /// Digest of its capability descriptor; empty for compiled-in kernels.
     pub capabilities_hash: String,
     /// The worker process it runs in, if any, and the setting that requires it; for explanations.
@@ -116,6 +119,10 @@ pub struct DeviceNeeds {
     /// Minimum driver version.
     pub min_driver: Option<String>,
 }
+
+/// Score penalty of dense copies: more than usual differences in priority between native kernels, less than that between a
+/// native kernel and a reference.
+const COPY_COST: u32 = 30;
 
 /// Requirements on strides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -167,6 +174,7 @@ impl KernelSpec {
             block: None,
             adapts: Vec::new(),
             transform_cost: 0,
+            copies_strided: false,
             capabilities_hash: String::new(),
             runs_in: None,
         }
@@ -182,6 +190,16 @@ impl KernelSpec {
     pub fn limit(mut self, check: &str, code: ReasonCode) -> KernelSpec {
         self.limits.push(Limit { check: check.to_owned(), code });
         self
+    }
+
+    /// Calls with strides that the kernel does not take are run on dense copies, at a score penalty that leaves native kernels
+    /// for any strides ahead. Inputs that are changed in place or indexed by another input are never copied: only a part of
+    /// them is used. For kernels of the host.
+    pub fn copy_strided(&mut self) {
+        self.copies_strided = self.strides != StrideNeeds::Any && self.platform == Platform::Cpu;
+        if self.copies_strided {
+            self.transform_cost = self.transform_cost.max(COPY_COST);
+        }
     }
 
     /// Sets the priority.

@@ -134,7 +134,7 @@ fn fill(tensor: &mut Tensor, input: &Input, values: &[Value]) -> Option<()> {
                 _ => return None,
             }
         }
-        Some(ValueRule::IndptrOf(total)) => {
+        Some(ValueRule::IndptrOf(total) | ValueRule::IndptrWithin(total)) => {
             let (total, parts) = (int(total)?, shape.first()? - 1);
             if parts < 0 || parts == 0 && total != 0 {
                 return None;

@@ -2,6 +2,8 @@
 //!
 //! A compiled kernel is well formed, so the filter needs no further checks. Nothing here selects.
 
+use std::sync::{Arc, OnceLock};
+
 use lz_schema::DType;
 use lz_schema::expr::{self, Program, Type, Typed};
 use lz_schema::model::{Cases, DTypeRef, Role};
@@ -36,9 +38,29 @@ pub(crate) struct CompiledKernel {
     pub isa: IsaSet,
     pub generations: Vec<Generation>,
     pub instruction_set: Option<InstructionSet>,
+    /// Its form for calls whose strided tensors are copied; made on first use.
+    copying: OnceLock<Option<Arc<CompiledKernel>>>,
 }
 
 impl CompiledKernel {
+    /// Its form for calls whose strided tensors are copied, if the engine copies them for this kernel.
+    pub fn copying(&self) -> Option<&Arc<CompiledKernel>> {
+        let make = || {
+            let spec = self.spec();
+            let copies = spec.copies_strided && !self.entry.kernel.needs_caller();
+            let form = copies.then(|| compile(self.entry.with_dense_copies(), self.info));
+            // Its spec is that of this kernel, which is valid.
+            form.and_then(Result::ok).map(Arc::new)
+        };
+        self.copying.get_or_init(make).as_ref()
+    }
+
+    /// Whether `form` is this kernel, or its form that copies.
+    pub fn has_form(self: &Arc<Self>, form: &Arc<CompiledKernel>) -> bool {
+        let copying = || self.copying.get().and_then(Option::as_ref);
+        Arc::ptr_eq(self, form) || copying().is_some_and(|copying| Arc::ptr_eq(copying, form))
+    }
+
     /// Its spec.
     pub fn spec(&self) -> &KernelSpec {
         &self.entry.spec
@@ -173,6 +195,7 @@ pub(crate) fn compile(
         isa,
         generations,
         instruction_set,
+        copying: OnceLock::new(),
     })
 }
 

@@ -13,6 +13,7 @@ use lz_core::device::Platform;
 use lz_core::error::Error;
 use lz_core::kernel::KernelEntry;
 use lz_core::operation::OperationInfo;
+use lz_core::plan::{TransformKind, Transforms};
 use lz_core::reason::{Reason, ReasonCode};
 
 /// Whether a backend is available.
@@ -139,8 +140,34 @@ impl Registry {
         self.by_slot.get(operation.slot() as usize).map_or(&[], Vec::as_slice)
     }
 
+    /// A kernel by index. Indices past those of the kernels are their forms that copy strided tensors, see
+    /// [`Registry::adapted`].
     pub(crate) fn compiled(&self, index: u32) -> Option<&CompiledKernel> {
-        self.kernels.get(index as usize).map(Arc::as_ref)
+        match self.kernels.get(index as usize) {
+            Some(kernel) => Some(kernel),
+            None => self.copying(index).map(Arc::as_ref),
+        }
+    }
+
+    #[cold]
+    fn copying(&self, index: u32) -> Option<&Arc<CompiledKernel>> {
+        let index = (index as usize).checked_sub(self.kernels.len())?;
+        self.kernels.get(index)?.copying()
+    }
+
+    /// The index of the form of a kernel that runs calls with these conversions: the kernel itself, or its form that copies
+    /// strided tensors. A decision for the latter is cached like any other, and costs the other calls nothing.
+    pub(crate) fn adapted(&self, index: u32, transforms: Transforms) -> u32 {
+        let is_copying = || self.kernels.get(index as usize).is_some_and(|kernel| kernel.copying().is_some());
+        if transforms.contains(TransformKind::Contiguous) && is_copying() {
+            return index + self.kernels.len() as u32;
+        }
+        index
+    }
+
+    /// The index of a kernel whose form has this index.
+    pub(crate) fn base(&self, index: u32) -> u32 {
+        index.checked_sub(self.kernels.len() as u32).unwrap_or(index)
     }
 
     /// All kernels, as shared references.
@@ -150,7 +177,7 @@ impl Registry {
 
     /// Like [`Registry::compiled`], as a shared reference.
     pub(crate) fn shared(&self, index: u32) -> Option<Arc<CompiledKernel>> {
-        self.kernels.get(index as usize).cloned()
+        self.kernels.get(index as usize).or_else(|| self.copying(index)).cloned()
     }
 
     /// The index of the kernel with this id and operation.

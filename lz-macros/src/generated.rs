@@ -4,7 +4,7 @@
 pub const REASONS: &str = include_str!("../schemas/reasons.yaml");
 
 /// Name, path and text of every operation's schema.
-pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
+pub const SCHEMAS: [(&str, &str, &str); 66usize] = [
     (
         "activation.gelu",
         "schemas/ops/activation/gelu.yaml",
@@ -56,6 +56,11 @@ pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
         include_str!("../schemas/ops/attention/gqa/decode.paged.yaml"),
     ),
     (
+        "attention.gqa.decode.paged.fp8",
+        "schemas/ops/attention/gqa/decode.paged.fp8.yaml",
+        include_str!("../schemas/ops/attention/gqa/decode.paged.fp8.yaml"),
+    ),
+    (
         "attention.gqa.prefill",
         "schemas/ops/attention/gqa/prefill.yaml",
         include_str!("../schemas/ops/attention/gqa/prefill.yaml"),
@@ -64,6 +69,11 @@ pub const SCHEMAS: [(&str, &str, &str); 64usize] = [
         "attention.gqa.prefill.paged",
         "schemas/ops/attention/gqa/prefill.paged.yaml",
         include_str!("../schemas/ops/attention/gqa/prefill.paged.yaml"),
+    ),
+    (
+        "attention.gqa.prefill.paged.fp8",
+        "schemas/ops/attention/gqa/prefill.paged.fp8.yaml",
+        include_str!("../schemas/ops/attention/gqa/prefill.paged.fp8.yaml"),
     ),
     (
         "attention.gqa.prefill.ragged",

@@ -276,6 +276,8 @@ pub enum ValueRule {
     Between(Typed, Typed),
     /// Starts at 0, is non-decreasing, ends at E.
     IndptrOf(Typed),
+    /// Starts at 0, is non-decreasing, ends at most at E.
+    IndptrWithin(Typed),
     /// Non-negative; sums to E along the last dimension.
     PartitionOf(Typed),
 }

@@ -10,12 +10,14 @@ use lz_core::{DType, KernelEntry, KernelError, Reason, ReasonCode};
 
 use crate::simd::Simd;
 
-/// The entry of a kernel compiled for `S`: extends its id and required features, and lowers its priority.
+/// The entry of a kernel compiled for `S`: extends its id and required features, lowers its priority, and
+/// lets the engine copy strided tensors.
 pub(crate) fn variant<S: Simd>(mut entry: KernelEntry) -> KernelEntry {
     let spec = Arc::make_mut(&mut entry.spec);
     spec.id = format!("{}.{}", spec.id, S::NAME);
     spec.device.isa.extend(S::FEATURES.iter().map(|&name| name.to_owned()));
     spec.priority = spec.priority.saturating_sub(S::PRIORITY_PENALTY);
+    spec.copy_strided();
     entry
 }
 

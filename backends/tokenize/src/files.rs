@@ -54,7 +54,8 @@ impl Format {
                 "a list of merges; a tokenizer also needs its vocabulary: load its `tokenizer.json`",
             );
         }
-        if start.split(|byte| *byte == b'\n').next().is_some_and(|line| rank_of(line).is_some()) {
+        let is_rank = start.split(|byte| *byte == b'\n').next().is_some_and(|line| rank_of(line).is_some());
+        if is_rank || name.ends_with(".tiktoken") {
             return Format::Tiktoken;
         }
         if name.ends_with(".txt") {
@@ -71,6 +72,19 @@ fn wrong(message: String) -> TokenizerError {
     TokenizerError::Definition { message }
 }
 
+/// Maximum bytes of a token in a file of ranks. The longest of the known ones has 128; all splits of a token are looked up.
+const MAX_RANKED_BYTES: usize = 512;
+/// Maximum size of a `tekken.json`.
+const MAX_TEKKEN_IDS: u32 = 1 << 21;
+
+fn check_length(token: &[u8]) -> Result<(), TokenizerError> {
+    if token.len() <= MAX_RANKED_BYTES {
+        return Ok(());
+    }
+    let message = format!("a token has {} bytes; the maximum is {MAX_RANKED_BYTES}", token.len());
+    Err(TokenizerError::Limit { part: "vocab".to_owned(), message })
+}
+
 /// The token and rank of a line of a tiktoken file.
 fn rank_of(line: &[u8]) -> Option<(u32, Vec<u8>)> {
     let (token, rank) = std::str::from_utf8(line).ok()?.trim_end().split_once(' ')?;
@@ -83,9 +97,11 @@ fn ranks(content: &[u8]) -> Result<Vec<(u32, Vec<u8>)>, TokenizerError> {
     let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
     lines
         .map(|(number, line)| {
-            rank_of(line).ok_or_else(|| {
+            let (rank, token) = rank_of(line).ok_or_else(|| {
                 wrong(format!("line {} of the ranks is not a base64 token and its rank", number + 1))
-            })
+            })?;
+            check_length(&token)?;
+            Ok((rank, token))
         })
         .collect()
 }
@@ -153,6 +169,10 @@ fn tekken(parts: &Map<String, Value>) -> Result<Tokenizer, TokenizerError> {
     };
     let (size, reserved) = (number("default_vocab_size")?, number("default_num_special_tokens")?);
     let expression = config["pattern"].as_str().ok_or_else(|| missing("`config.pattern`"))?;
+    if size > MAX_TEKKEN_IDS {
+        let message = format!("`config.default_vocab_size` is {size}; the maximum is {MAX_TEKKEN_IDS}");
+        return Err(TokenizerError::Limit { part: "config".to_owned(), message });
+    }
     let used = size.checked_sub(reserved).ok_or_else(|| missing("`config.default_vocab_size`"))?;
     let token = |entry: &Value| {
         let rank = entry["rank"].as_u64().and_then(|rank| u32::try_from(rank).ok())?;
@@ -161,6 +181,7 @@ fn tekken(parts: &Map<String, Value>) -> Result<Tokenizer, TokenizerError> {
     let tokens: Option<Vec<(u32, Vec<u8>)>> =
         parts["vocab"].as_array().into_iter().flatten().map(token).collect();
     let tokens = tokens.ok_or_else(|| missing("`vocab`: each entry has `rank` and `token_bytes`"))?;
+    tokens.iter().try_for_each(|(_, token)| check_length(token))?;
     let tokens = tokens.into_iter().filter(|(rank, _)| *rank < used);
     let tokens = tokens.map(|(rank, bytes)| (rank + reserved, bytes)).collect();
     let mut special: Vec<(u32, String)> = (0..reserved).map(|id| (id, format!("<SPECIAL_{id}>"))).collect();

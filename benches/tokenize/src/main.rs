@@ -26,7 +26,19 @@ fn main() {
     let texts =
         [("english", read("novel.txt")), ("languages", read("languages.txt")), ("python", python_sources())];
     let threads = if std::env::args().any(|argument| argument == "--two") { 2 } else { 1 };
-    for name in ["o200k_base", "cl100k_base", "llama3", "gpt2", "qwen3", "llama2", "bert", "unigram"] {
+    let names = [
+        "o200k_base",
+        "cl100k_base",
+        "llama3",
+        "gpt2",
+        "qwen3",
+        "deepseek_v3",
+        "mistral_nemo",
+        "llama2",
+        "bert",
+        "unigram",
+    ];
+    for name in names {
         if !only.is_empty() && !only.iter().any(|selected| selected == name) {
             continue;
         }

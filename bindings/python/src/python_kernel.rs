@@ -4,7 +4,7 @@ use std::any::Any;
 use std::mem::MaybeUninit;
 
 use lz_core::{Arg, Kernel, KernelEntry, KernelError, OutArg, Run};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -16,8 +16,8 @@ use crate::vectorcall::{Argument, MAX_ARGUMENTS, PyObject_Vectorcall, TemporaryO
 pub struct PythonKernel {
     /// The registered object; it may import the function on first use (`layerzero.backends.LazyKernel`).
     function: Py<PyAny>,
-    /// The function itself, once it was resolved.
-    found: PyOnceLock<Py<PyAny>>,
+    /// The function itself, once it was resolved, and how many inputs it takes.
+    found: PyOnceLock<(Py<PyAny>, usize)>,
     /// Whether it can write into the caller's `out=`.
     takes_out: bool,
     /// Keyword names: the params, and the params with `out`.
@@ -53,7 +53,7 @@ impl PythonKernel {
         let found = PyOnceLock::new();
         if !function.hasattr("find_kernel")? {
             // The cell is empty, so setting it succeeds.
-            found.set(py, function.clone().unbind()).ok();
+            found.set(py, (function.clone().unbind(), accepted_inputs(function, &without)?)).ok();
         }
         let function = function.clone().unbind();
         Ok(PythonKernel { function, found, takes_out, names: without, names_with_out: with })
@@ -65,11 +65,6 @@ impl PythonKernel {
         entry.kernel.as_any().downcast_ref()
     }
 
-    /// The function.
-    pub fn function(&self, py: Python<'_>) -> Py<PyAny> {
-        self.function.clone_ref(py)
-    }
-
     /// Whether it can write into the caller's `out=`.
     pub fn takes_out(&self) -> bool {
         self.takes_out
@@ -78,7 +73,41 @@ impl PythonKernel {
     /// The function, imported on first use.
     #[cold]
     pub fn find(&self, py: Python<'_>) -> PyResult<&Py<PyAny>> {
-        self.found.get_or_try_init(py, || Ok(self.function.bind(py).call_method0("find_kernel")?.unbind()))
+        Ok(&self.resolve(py)?.0)
+    }
+
+    /// The inputs of a call that the function takes. A call with an input that it does not take is declined.
+    pub fn taken<'a, I>(
+        &self,
+        py: Python<'_>,
+        inputs: &'a [I],
+        is_given: impl Fn(&I) -> bool,
+    ) -> PyResult<&'a [I]> {
+        let accepted = self.resolve(py)?.1;
+        let (taken, omitted) = inputs.split_at(inputs.len().min(accepted));
+        if omitted.iter().any(is_given) {
+            let message = format!("the function takes {accepted} inputs, and the call has more");
+            return Err(PyNotImplementedError::new_err(message));
+        }
+        Ok(taken)
+    }
+
+    /// The function, imported on first use, and how many inputs it takes.
+    #[inline]
+    fn resolve(&self, py: Python<'_>) -> PyResult<&(Py<PyAny>, usize)> {
+        match self.found.get(py) {
+            Some(found) => Ok(found),
+            None => self.import(py),
+        }
+    }
+
+    #[cold]
+    fn import(&self, py: Python<'_>) -> PyResult<&(Py<PyAny>, usize)> {
+        self.found.get_or_try_init(py, || {
+            let function = self.function.bind(py).call_method0("find_kernel")?;
+            let accepted = accepted_inputs(&function, &self.names)?;
+            Ok((function.unbind(), accepted))
+        })
     }
 
     /// Calls the function or its replacement.
@@ -90,6 +119,7 @@ impl PythonKernel {
         params: &[(Argument<'_, 'py>, Param)],
         out: Argument<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let inputs = self.taken(py, inputs, Option::is_some)?;
         let mut arguments = [const { MaybeUninit::<*mut ffi::PyObject>::uninit() }; MAX_ARGUMENTS];
         if inputs.len() + params.len() + 1 > MAX_ARGUMENTS {
             let message = format!("a Python kernel takes fewer than {MAX_ARGUMENTS} arguments");
@@ -112,9 +142,9 @@ impl PythonKernel {
             arguments[inputs.len() + params.len()].write(out.as_ptr());
         }
         let names = if passes_out { &self.names_with_out } else { &self.names };
-        let function = match instead.or_else(|| self.found.get(py)) {
+        let function = match instead {
             Some(function) => function,
-            None => self.find(py)?,
+            None => &self.resolve(py)?.0,
         };
         // SAFETY: as many arguments as inputs and names, all of them written and alive during the call; the
         // result is a new reference, or null with an exception.
@@ -124,6 +154,13 @@ impl PythonKernel {
             Bound::from_owned_ptr_or_err(py, result)
         }
     }
+}
+
+/// How many inputs a function takes by position. Functions that were written before an operation had an optional
+/// input take fewer than the operation has; it is not passed to them.
+fn accepted_inputs(function: &Bound<'_, PyAny>, params: &Py<PyTuple>) -> PyResult<usize> {
+    let count = function.py().import("layerzero._signatures")?.getattr("positional_count")?;
+    Ok(count.call1((function, params))?.extract::<Option<usize>>()?.unwrap_or(usize::MAX))
 }
 
 impl Param {

@@ -192,13 +192,14 @@ fn unregister_backend(backend: &str) -> PyResult<()> {
 /// The call signature of an operation's kernels: positional inputs, keyword params, and whether `out` can be
 /// passed.
 #[pyfunction]
-fn kernel_signature(operation_name: &str) -> PyResult<(Vec<&'static str>, Vec<&'static str>, bool)> {
+fn kernel_signature(operation_name: &str) -> PyResult<(Vec<&'static str>, Vec<&'static str>, bool, usize)> {
     let schema = operation(operation_name)?.schema();
     let inputs = signature_order(schema).into_iter().map(|at| schema.inputs[at].name.as_str()).collect();
     let params = schema.params.iter().map(|param| param.name.as_str()).collect();
     let takes_out =
         !schema.outputs.is_empty() && schema.outputs.iter().all(|output| !output.is_dynamic(schema));
-    Ok((inputs, params, takes_out))
+    let required = schema.inputs.iter().filter(|input| input.optional.is_none()).count();
+    Ok((inputs, params, takes_out, required))
 }
 
 /// Names of an operation's dtype variables.

@@ -235,15 +235,14 @@ fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<
             let registry = engine().map_err(|error| error.to_string())?.registry();
             let mut kernels = Vec::new();
             for entry in registry.kernels() {
-                let (Some(hosted), Some(info)) =
-                    (PythonKernel::of(entry), registry.operation(&entry.spec.operation))
+                let (true, Some(info)) =
+                    (PythonKernel::of(entry).is_some(), registry.operation(&entry.spec.operation))
                 else {
                     continue;
                 };
                 let kernel = Served {
-                    function: hosted.function(py),
+                    entry: entry.clone(),
                     invoke: invoke.clone_ref(py),
-                    takes_out: hosted.takes_out(),
                     info,
                     tokenizers: Mutex::default(),
                 };
@@ -257,9 +256,9 @@ fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<
 
 /// A function that serves the host's calls.
 struct Served {
-    function: Py<PyAny>,
+    /// The kernel, a [`PythonKernel`].
+    entry: KernelEntry,
     invoke: Py<PyAny>,
-    takes_out: bool,
     info: &'static OperationInfo,
     /// The last tokenizer, as a Python object.
     tokenizers: Mutex<Option<Py<PyTokenizer>>>,
@@ -294,8 +293,13 @@ fn failure(py: Python<'_>, error: &PyErr) -> KernelError {
 impl Served {
     fn call(&self, py: Python<'_>, args: &mut [Arg<'_>], outputs: &mut [OutArg<'_>]) -> PyResult<()> {
         let schema = self.info.schema();
+        let Some(hosted) = PythonKernel::of(&self.entry) else {
+            return Err(PyRuntimeError::new_err(format!("{} is not a Python function", self.entry.spec.id)));
+        };
+        let order = signature_order(schema);
+        let is_given = |at: &usize| args.get(*at).is_some_and(|arg| !matches!(arg, Arg::Absent));
         let inputs = PyList::empty(py);
-        for at in signature_order(schema) {
+        for &at in hosted.taken(py, &order, is_given)? {
             inputs.append(self.input(py, args.get(at).unwrap_or(&Arg::Absent))?)?;
         }
         let params = PyDict::new(py);
@@ -322,8 +326,9 @@ impl Served {
         let expected: Vec<Option<&str>> = named
             .map(|(output, slot)| (!matches!(slot, OutArg::Absent)).then_some(output.name.as_str()))
             .collect();
+        let function = hosted.find(py)?;
         let results =
-            self.invoke.bind(py).call1((&self.function, inputs, params, out, expected, self.takes_out))?;
+            self.invoke.bind(py).call1((function, inputs, params, out, expected, hosted.takes_out()))?;
         for ((output, result), stated) in outputs.iter_mut().zip(results.try_iter()?).zip(&schema.outputs) {
             let result = result?;
             match output {

@@ -42,11 +42,13 @@ def samples():
         "attention_cross_decode": ((f32(1, 2, 4), f32(1, 3, 2, 4), f32(1, 3, 2, 4)), {}),
         "attention_standard_decode_paged": ((f32(1, 2, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), *pages), {}),
         "attention_gqa_decode_paged": ((f32(1, 4, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), *pages), {}),
+        "attention_gqa_decode_paged_fp8": ((f32(1, 4, 4), f8(2, 2, 2, 4), f8(2, 2, 2, 4), *pages), {"k_scale": np.abs(f32(2))}),
         "attention_standard_prefill_paged": (
             (f32(2, 2, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), i32(0, 2), *pages),
             {},
         ),
         "attention_gqa_prefill_paged": ((f32(2, 4, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), i32(0, 2), *pages), {}),
+        "attention_gqa_prefill_paged_fp8": ((f32(2, 4, 4), f8(2, 2, 2, 4), f8(2, 2, 2, 4), i32(0, 2), *pages), {}),
         "attention_standard_prefill_ragged": ((f32(2, 2, 4), f32(3, 2, 4), f32(3, 2, 4), *ragged), {}),
         "attention_gqa_prefill_ragged": ((f32(2, 4, 4), f32(3, 2, 4), f32(3, 2, 4), *ragged), {}),
         "attention_mla_prefill": ((*latent, f32(3, 1, 8), f32(3, 1, 4)), {"sm_scale": 0.5, "causal": True}),

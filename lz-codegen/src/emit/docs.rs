@@ -240,6 +240,9 @@ fn value_rule(rule: &ValueRule) -> String {
         ValueRule::IndexInto(end) => format!("values from 0 to below `{}`", end.text),
         ValueRule::Between(low, high) => format!("values from `{}` to `{}`", low.text, high.text),
         ValueRule::IndptrOf(total) => format!("starts at 0, never falls, ends at `{}`", total.text),
+        ValueRule::IndptrWithin(total) => {
+            format!("starts at 0, never falls, ends at most at `{}`", total.text)
+        }
         ValueRule::PartitionOf(total) => {
             format!("sizes that sum to `{}` along the last dimension", total.text)
         }

@@ -178,7 +178,9 @@ impl Sizes<'_> {
                 (..=0, 4096..) if (1..4096).contains(&last) => counted(1),
                 (_, high) => filled(high),
             },
-            Some(ValueRule::IndptrOf(total)) => counted(divided(self.whole(total)?, last - 1)?),
+            Some(ValueRule::IndptrOf(total) | ValueRule::IndptrWithin(total)) => {
+                counted(divided(self.whole(total)?, last - 1)?)
+            }
             Some(ValueRule::PartitionOf(total)) => filled(divided(self.whole(total)?, last)?),
             None => match dtype {
                 DType::F64 | DType::F32 | DType::F16 | DType::BF16 => {

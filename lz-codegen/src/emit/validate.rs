@@ -389,6 +389,7 @@ fn values(operation: &Operation, input: &Input) -> Option<TokenStream> {
         ValueRule::IndexInto(end) => ("index_ok", vec![value(end)]),
         ValueRule::Between(low, high) => ("range_ok", vec![value(low), value(high)]),
         ValueRule::IndptrOf(total) => ("indptr_ok", vec![value(total)]),
+        ValueRule::IndptrWithin(total) => ("indptr_within_ok", vec![value(total)]),
         ValueRule::PartitionOf(total) => ("partition_ok", vec![value(total)]),
     };
     let rule = ident(rule);

@@ -422,6 +422,7 @@ impl<'c> Checker<'c, '_> {
                 _ => None,
             },
             ValueRule::IndptrOf(total) => values::indptr_problem(view, int(total)?),
+            ValueRule::IndptrWithin(total) => values::indptr_within_problem(view, int(total)?),
             ValueRule::PartitionOf(total) => values::partition_problem(view, int(total)?),
         }
     }

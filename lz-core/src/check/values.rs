@@ -116,12 +116,29 @@ pub fn indptr_ok(view: &TensorView<'_>, total: i64) -> bool {
     on_host(view, |view| indptr_problem(view, total).is_none()).unwrap_or(true)
 }
 
+/// Starts at 0, is non-decreasing, ends at most at `total`.
+#[inline]
+pub fn indptr_within_ok(view: &TensorView<'_>, total: i64) -> bool {
+    on_host(view, |view| indptr_within_problem(view, total).is_none()).unwrap_or(true)
+}
+
 /// Where an indptr is wrong.
 pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
+    indptr_ending(view, total, true)
+}
+
+/// Where an indptr into a part of a buffer is wrong.
+pub fn indptr_within_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
+    indptr_ending(view, total, false)
+}
+
+/// Where an indptr is wrong that ends exactly at `total`, or at most there.
+fn indptr_ending(view: &TensorView<'_>, total: i64, exactly: bool) -> Option<Reason> {
+    let most = if exactly { "" } else { "at most " };
     let reason = |found: String, message: String| {
         Some(
             Reason::new(ReasonCode::IndptrInvalid)
-                .required(format!("0 first, non-decreasing, {total} last"))
+                .required(format!("0 first, non-decreasing, {most}{total} last"))
                 .found(found)
                 .message(message),
         )
@@ -144,10 +161,11 @@ pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
         }
         previous = value;
     }
-    if previous != total {
+    let is_wrong = if exactly { previous != total } else { previous > total };
+    if is_wrong {
         return reason(
             format!("[{}] = {previous}", count - 1),
-            format!("[{}] is {previous}, but must be {total}", count - 1),
+            format!("[{}] is {previous}, but must be {most}{total}", count - 1),
         );
     }
     None
@@ -239,6 +257,9 @@ mod tests {
         let line = broadcast(&[0], 1);
         assert!(indptr_ok(&line, 0) && !indptr_ok(&line, 1));
         assert!(!indptr_ok(&broadcast(&[3], 1), 3), "it does not begin with 0");
+        assert!(indptr_within_ok(&line, 0) && indptr_within_ok(&line, 1), "the rest of a buffer is not used");
+        let parts = TensorView::from_slice(&[0i32, 2, 5], &[3]).expect("three values");
+        assert!(indptr_within_ok(&parts, 5) && indptr_within_ok(&parts, 9) && !indptr_within_ok(&parts, 4));
         let parts = broadcast(&[2], 2);
         assert!(partition_ok(&parts, 2 << 20) && !partition_ok(&parts, 2));
         assert!(!partition_ok(&broadcast(&[-1], 2), -(1 << 20)));

@@ -1,6 +1,7 @@
 //! Kernels: their specs and how they are run.
 
 mod compile;
+mod dense_copies;
 mod prepare;
 mod recording;
 pub mod run;

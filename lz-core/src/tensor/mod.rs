@@ -3,6 +3,7 @@
 //! A view may carry invalid metadata. [`Layout::problem`] reports what is invalid, and elements are only accessed through views whose
 //! layout is sound for the memory behind them (safe constructors check; callers of `from_raw` guarantee it).
 
+mod copy;
 mod dims;
 mod layout;
 mod overlap;
@@ -10,6 +11,7 @@ mod owned;
 mod pages;
 mod view;
 
+pub use copy::copy_elements;
 pub use dims::{Dims, Indices, MAX_RANK};
 pub use layout::{Device, Layout};
 pub use overlap::may_overlap;

@@ -228,8 +228,9 @@ impl Shared {
                 return Err(no_kernels(operation));
             };
             tally.slow_executions += 1;
-            if snapshot.needs_permit(index) && !table.versions.is_empty() {
-                let call = DividedCall { snapshot, table, context, mode, stable: index };
+            let stable = snapshot.registry.base(index);
+            if snapshot.needs_permit(stable) && !table.versions.is_empty() {
+                let call = DividedCall { snapshot, table, context, mode, stable };
                 if let Some(divided) = self.run_divided(&call, scratch, run_one) {
                     tally.called(divided.kernel);
                     match divided.failed {

@@ -86,7 +86,9 @@ impl Shared {
             // Kernels with an open circuit come last.
             call.allow_open_circuit = number >= closed;
             let candidate = table.candidates.get(usize::from(ranked.position));
-            let Some(kernel) = candidate.and_then(|one| snapshot.registry.compiled(one.kernel)) else {
+            let registry = &snapshot.registry;
+            let form = candidate.map(|one| registry.adapted(one.kernel, ranked.transforms));
+            let Some(kernel) = form.and_then(|form| registry.compiled(form)) else {
                 continue;
             };
             let id = &kernel.spec().id;

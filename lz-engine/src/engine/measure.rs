@@ -55,8 +55,10 @@ impl Runner {
 }
 
 impl Runner {
-    /// A kernel without limits on its workspace, for calls that are known to be within its capabilities.
+    /// A kernel without limits on its workspace, for calls that are known to be within its capabilities. Strides that it does not
+    /// take are copied, as in the call.
     pub(crate) fn unlimited(kernel: Arc<CompiledKernel>) -> Runner {
+        let kernel = kernel.copying().map_or_else(|| Arc::clone(&kernel), Arc::clone);
         Runner { kernel, transforms: Transforms::NONE, workspace: u64::MAX, cold: false }
     }
 }
@@ -103,7 +105,9 @@ impl Engine {
             Runners { device, bucket: call.bucket.words().to_vec(), able: Vec::new(), unable: Vec::new() };
         for ranked in decide::rank(&call, &PerfTerms::default()) {
             let candidate = table.candidates.get(usize::from(ranked.position));
-            let Some(kernel) = candidate.and_then(|one| snapshot.registry.shared(one.kernel)) else {
+            let registry = &snapshot.registry;
+            let form = candidate.map(|one| registry.adapted(one.kernel, ranked.transforms));
+            let Some(kernel) = form.and_then(|form| registry.shared(form)) else {
                 continue;
             };
             let mut reasons: Vec<Reason> = Vec::new();

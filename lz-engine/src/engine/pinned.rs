@@ -47,6 +47,11 @@ impl Pinned {
         &self.kernel.entry
     }
 
+    /// The conversions of the planned call.
+    pub fn transforms(&self) -> Transforms {
+        self.transforms
+    }
+
     /// How a call differs from the planned one. Strides may differ.
     fn differences(&self, context: &Context) -> Vec<Reason> {
         let differs = |field: &&Field| self.context.raw(field.store) != context.raw(field.store);
@@ -97,8 +102,11 @@ impl Engine {
         let first = self.shared.find(&snapshot, table, context, mode)?.choice().kernel;
         let call = Call::new(&snapshot, table, context, mode);
         let others = || {
-            let position = |one: decide::Ranked| table.candidates.get(usize::from(one.position));
-            decide::eligible(&call).into_iter().filter_map(position).map(|candidate| candidate.kernel)
+            let form = |one: decide::Ranked| {
+                let candidate = table.candidates.get(usize::from(one.position))?;
+                Some(snapshot.registry.adapted(candidate.kernel, one.transforms))
+            };
+            decide::eligible(&call).into_iter().filter_map(form)
         };
         let others = std::iter::once_with(others).flatten().filter(|kernel| *kernel != first);
         let mut reasons = Vec::new();
@@ -178,12 +186,13 @@ impl Engine {
         let kernel = &pinned.kernel;
         let id = &kernel.spec().id;
         let mut reasons: Vec<Reason> = Vec::new();
-        let registered = |position: &u16| {
-            let candidate = table.candidates.get(usize::from(*position))?;
-            snapshot.registry.shared(candidate.kernel)
-        };
-        match table.position_of(&snapshot.registry, id) {
-            Some(position) if registered(&position).is_some_and(|now| Arc::ptr_eq(&now, kernel)) => {
+        let registry = &snapshot.registry;
+        let position = table.position_of(registry, id);
+        let index = position.and_then(|position| table.candidates.get(usize::from(position)));
+        let index = index.map(|candidate| candidate.kernel);
+        let now = index.and_then(|index| registry.shared(index));
+        match position {
+            Some(position) if now.is_some_and(|now| now.has_form(kernel)) => {
                 filter::examine(&call, position, &mut reasons);
             }
             Some(_) => reasons.push(
@@ -206,6 +215,9 @@ impl Engine {
         metrics.executed(kernel.spec());
         let bytes = filter::workspace(kernel, &call.values).unwrap_or(0);
         let transforms = filter::transforms(&call, &kernel.facts, || Some(&**kernel));
+        // The strides may differ from those of the plan.
+        let form = index.and_then(|index| registry.shared(registry.adapted(index, transforms)));
+        let kernel = form.as_ref().unwrap_or(kernel);
         let mut scratch = lz_core::run::Scratch::default();
         match run_admitted(&call, kernel, bytes, transforms, &mut scratch, run_one) {
             None => Ok(()),

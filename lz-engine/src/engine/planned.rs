@@ -37,7 +37,12 @@ impl Engine {
         let call = Call::new(&snapshot, table, context, mode);
         let position = table.position_of(&snapshot.registry, kernel);
         let candidate = position.and_then(|position| table.candidates.get(usize::from(position)));
-        let compiled = candidate.and_then(|candidate| snapshot.registry.compiled(candidate.kernel));
+        let registry = &snapshot.registry;
+        let compiled = candidate.and_then(|candidate| {
+            let kernel = registry.compiled(candidate.kernel)?;
+            let transforms = filter::transforms(&call, &kernel.facts, || Some(kernel));
+            registry.compiled(registry.adapted(candidate.kernel, transforms))
+        });
         let (Some(position), Some(compiled)) = (position, compiled) else { return Ok(false) };
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(&call, position, &mut reasons);

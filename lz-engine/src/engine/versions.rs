@@ -231,15 +231,17 @@ impl<'a> DividedCall<'a> {
     /// The candidate at a position, if it can run the call.
     fn of(&self, position: u16) -> Option<VersionCall<'a>> {
         let candidate = self.table.candidates.get(usize::from(position))?;
-        let kernel: Arc<CompiledKernel> = self.snapshot.registry.shared(candidate.kernel)?;
+        let registry = &self.snapshot.registry;
+        let kernel: Arc<CompiledKernel> = registry.shared(candidate.kernel)?;
         let mut call = Call::new(self.snapshot, self.table, self.context, self.mode);
         call.version = Some(position);
         let mut reasons: Vec<Reason> = Vec::new();
         filter::examine(&call, position, &mut reasons);
+        let transforms = filter::transforms(&call, &kernel.facts, || Some(&*kernel));
         let with = RunWith {
             workspace: filter::workspace(&kernel, &call.values).unwrap_or(0),
-            transforms: filter::transforms(&call, &kernel.facts, || Some(&*kernel)),
-            kernel,
+            transforms,
+            kernel: registry.shared(registry.adapted(candidate.kernel, transforms))?,
         };
         reasons.is_empty().then_some(VersionCall { call, with })
     }

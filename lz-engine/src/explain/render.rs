@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use lz_core::plan::TransformKind;
+
 use super::{CacheState, Candidate, Explanation};
 use crate::evidence::Measured;
 
@@ -167,7 +169,9 @@ fn notes(one: &Candidate) -> Vec<String> {
         parts.push(evidence(measured));
     }
     if !one.transforms.is_empty() {
-        parts.push(format!("converts {}", one.transforms));
+        let copies = one.transforms.contains(TransformKind::Contiguous);
+        let how = if copies { ": strided tensors are copied first" } else { "" };
+        parts.push(format!("converts {}{how}", one.transforms));
     }
     if let Some(bytes) = one.workspace_bytes.filter(|bytes| *bytes > 0) {
         parts.push(format!("{bytes} bytes of scratch memory"));

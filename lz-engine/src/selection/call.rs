@@ -56,6 +56,8 @@ pub(crate) struct Call<'a> {
 pub(crate) struct Strides {
     /// Stride-class bits that all tensors have.
     pub common: u64,
+    /// Stride-class bits that all tensors have that the engine does not copy.
+    pub uncopied: u64,
     /// The smallest alignment, as a power of two.
     pub alignment: u64,
     /// Whether the caller passes `out`.
@@ -64,13 +66,19 @@ pub(crate) struct Strides {
 
 impl Strides {
     fn of(table: &OperationTable, context: &Context) -> Strides {
-        let mut all = Strides { common: u64::MAX, alignment: u64::MAX, has_out: false };
+        let mut all = Strides { common: u64::MAX, uncopied: u64::MAX, alignment: u64::MAX, has_out: false };
         for (position, (store, _)) in table.strides.iter().enumerate() {
             let class = context.raw(*store);
             if class & 1 != 0 {
                 all.common &= class;
                 all.alignment = all.alignment.min(class >> 3);
                 all.has_out |= position >= table.strided_inputs && class >> 3 != FRESH_ALIGNMENT;
+            }
+        }
+        for store in &table.uncopied {
+            let class = context.raw(*store);
+            if class & 1 != 0 {
+                all.uncopied &= class;
             }
         }
         all

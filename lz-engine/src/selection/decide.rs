@@ -17,7 +17,7 @@ use lz_core::reason::{Reason, ReasonCode};
 /// The decision for a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Decision {
-    /// The kernel's index in the registry.
+    /// The index in the registry of the kernel, or of its form that copies strided tensors.
     pub kernel: u32,
     /// The candidate's position in the operation's table.
     pub position: u16,
@@ -198,10 +198,11 @@ pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
         } else {
             Workspace::COMPUTED
         };
+        let transforms = filter::transforms(call, &kernel.facts, || Some(kernel));
         return Some(Decision {
-            kernel: candidate.kernel,
+            kernel: call.snapshot.registry.adapted(candidate.kernel, transforms),
             position,
-            transforms: filter::transforms(call, &kernel.facts, || Some(kernel)),
+            transforms,
             workspace,
             guards: guards.into_boxed_slice(),
         });

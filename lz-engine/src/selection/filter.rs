@@ -265,7 +265,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl Filter
         if kind == TransformKind::Output {
             return false;
         }
-        let adapts = kernel.spec().adapts.contains(&kind);
+        let adapts = adapts(call, kernel, kind);
         let excluded = !adapts || call.mode.has(ModeFlag::Strict) || call.mode.has(ModeFlag::NotAdapting);
         excluded
             && visitor.excluded(|| {
@@ -278,6 +278,15 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl Filter
                 }
             })
     })
+}
+
+/// Whether a conversion is possible: by the kernel's adapter, or by the engine, which copies strided tensors.
+fn adapts(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> bool {
+    let bit = u64::from(kernel.facts.stride_bit);
+    kernel.spec().adapts.contains(&kind)
+        || kind == TransformKind::Contiguous
+            && kernel.copying().is_some()
+            && call.strides.uncopied & bit == bit
 }
 
 fn shown_case(call: &Call<'_>, field: &str) -> String {

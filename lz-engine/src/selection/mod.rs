@@ -6,6 +6,7 @@
 pub(crate) mod cache;
 pub(crate) mod call;
 pub(crate) mod checked_generation;
+mod copied_inputs;
 pub(crate) mod decide;
 pub(crate) mod devices;
 pub(crate) mod exact_cache;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use lz_schema::expr::{self, Program, Type};
 use lz_schema::model::Kind;
 
+use super::copied_inputs;
 use super::devices::device_store;
 use super::prefilter::{BitSet, PassSet, Prefilter, PrefilterBuilder, single_bit};
 use crate::bucket::{BucketForm, STRIDE_SPEED_BITS};
@@ -49,6 +50,8 @@ pub(crate) struct OperationTable {
     pub strides: Vec<(Store, String)>,
     /// How many of them belong to inputs.
     pub strided_inputs: usize,
+    /// Stride classes of the inputs that the engine does not copy.
+    pub uncopied: Vec<Store>,
     /// Maps calls to buckets.
     pub bucket: BucketForm<'static>,
     /// Excludes candidates and finds active rules by bitset.
@@ -235,6 +238,7 @@ impl OperationTable {
                 .map(|field| (field.store, field.name.to_string()))
                 .collect(),
             strided_inputs: info.schema().inputs.iter().filter(|input| input.kind == Kind::Tensor).count(),
+            uncopied: copied_inputs::uncopied(info),
             bucket: BucketForm::new(info),
             prefilter: PrefilterBuilder::default().finish(PassSet::NONE),
             unindexed_rules: Vec::new(),

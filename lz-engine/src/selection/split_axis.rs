@@ -40,9 +40,12 @@ fn is_splittable(operation: &Operation, axis: usize) -> bool {
 fn cuts_input(input: &Input, axis: usize) -> bool {
     let by_values = match &input.values {
         None => false,
-        Some(ValueRule::IndexInto(text) | ValueRule::IndptrOf(text) | ValueRule::PartitionOf(text)) => {
-            reads(text, axis)
-        }
+        Some(
+            ValueRule::IndexInto(text)
+            | ValueRule::IndptrOf(text)
+            | ValueRule::IndptrWithin(text)
+            | ValueRule::PartitionOf(text),
+        ) => reads(text, axis),
         Some(ValueRule::Between(low, high)) => reads(low, axis) || reads(high, axis),
     };
     let shapes = input.shape.all();
@@ -64,7 +67,7 @@ fn leads(shape: &[Dim], axis: usize) -> bool {
     first && !shape.iter().skip(1).any(|dim| mentions(dim, axis))
 }
 
-fn mentions(dim: &Dim, axis: usize) -> bool {
+pub(super) fn mentions(dim: &Dim, axis: usize) -> bool {
     match dim {
         Dim::Axis(index) | Dim::Pack(index) | Dim::Offset(index, _) => *index == axis,
         Dim::Fixed(_) => false,
@@ -73,6 +76,6 @@ fn mentions(dim: &Dim, axis: usize) -> bool {
 }
 
 /// An expression's variables are numbered by slots, which begin with the axes.
-fn reads(text: &Typed, axis: usize) -> bool {
+pub(super) fn reads(text: &Typed, axis: usize) -> bool {
     text.variables().iter().any(|variable| usize::from(variable.index) == axis)
 }

@@ -4,6 +4,7 @@ use lz_core::args::{Arg, OutArg};
 use lz_core::check::{self, OutputSpec};
 use lz_core::context::Context;
 use lz_core::kernel::Prepare;
+use lz_core::plan::TransformKind;
 use lz_core::tensor::Device;
 use lz_core::{Error, OperationInfo, PreparedInput, TensorMut, TensorView};
 use lz_engine::{Engine, Pinned};
@@ -27,7 +28,7 @@ pub trait Selector {
     /// The kernel of a call.
     fn select(&self, operation: &'static OperationInfo, context: &Context) -> Result<Self::Kernel, Error>;
 
-    /// Whether only the reference takes the call, so that dense copies of its inputs may lead to a faster kernel.
+    /// Whether no fast kernel takes the call as it is, so that dense copies of its inputs may lead to one.
     fn is_reference(&self, kernel: &Self::Kernel) -> bool;
 
     /// The name of a kernel.
@@ -64,7 +65,9 @@ impl Selector for HostKernels<'_> {
     }
 
     fn is_reference(&self, kernel: &Pinned) -> bool {
-        kernel.entry().spec.reference
+        // A kernel that copies strided tensors in every call is slower than a copy that is a step of the plan: that one has its
+        // memory, and a constant is copied once.
+        kernel.entry().spec.reference || kernel.transforms().contains(TransformKind::Contiguous)
     }
 
     fn name<'k>(&self, kernel: &'k Pinned) -> &'k str {

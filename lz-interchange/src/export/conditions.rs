@@ -50,6 +50,7 @@ impl Exporter<'_> {
             let rule = match &input.values {
                 None => continue,
                 Some(ValueRule::IndptrOf(size)) => format!("{} == {name}[-1].item()", self.python(size)),
+                Some(ValueRule::IndptrWithin(size)) => format!("{} >= {name}[-1].item()", self.python(size)),
                 Some(ValueRule::IndexInto(size)) => {
                     format!("(({name} >= 0) & ({name} < {})).all().item()", self.python(size))
                 }

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode",
     1,
-    "c6e787665747d97d1a1409e9f4ff38f067c67304bd5f1ddd2da99882ee3bdabf",
+    "0e636c22f307ad082a7832a6b76b83846890df3b61c6135f6d3e527556996741",
     "schemas/ops/attention/gqa/decode.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.yaml"),
     &FIELDS,
@@ -30,6 +30,8 @@ pub struct AttentionGqaDecodeArguments<'a, const NUMBER: u8> {
     pub kv_lens: Option<lz::TensorView<'a>>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<lz::TensorView<'a>>,
+    /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    pub sinks: Option<lz::TensorView<'a>>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     pub window_left: Option<i64>,
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -61,15 +63,18 @@ pub struct AttentionGqaDecodeArguments<'a, const NUMBER: u8> {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 pub type AttentionGqaDecode<'a> = AttentionGqaDecodeArguments<'a, 0>;
 
 lz::arguments!(
     AttentionGqaDecodeArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor);
-    optional(kv_lens: tensor, alibi_slopes: tensor, window_left: i64, soft_cap: f32, sm_scale: f32,
-        return_lse: bool, layout: AttentionGqaDecodeLayout);
-    order(q, k, v, kv_lens, alibi_slopes, window_left, soft_cap, sm_scale, return_lse, layout)
+    optional(kv_lens: tensor, alibi_slopes: tensor, sinks: tensor, window_left: i64, soft_cap: f32,
+        sm_scale: f32, return_lse: bool, layout: AttentionGqaDecodeLayout);
+    order(q, k, v, kv_lens, alibi_slopes, sinks, window_left, soft_cap, sm_scale, return_lse, layout)
 );
 
 lz::axes!(AttentionGqaDecodeAxes: batch, heads, kv_heads, head_dim, seq_k, head_dim_v);
@@ -77,7 +82,7 @@ lz::axes!(AttentionGqaDecodeAxes: batch, heads, kv_heads, head_dim, seq_k, head_
 lz::checked_call!(
     "attention.gqa.decode", ATTENTION_GQA_DECODE, AttentionGqaDecode, AttentionGqaDecodeAxes,
         AttentionGqaDecodeCall;
-    inputs(q, k, v, kv_lens, alibi_slopes);
+    inputs(q, k, v, kv_lens, alibi_slopes, sinks);
     params(window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         layout: AttentionGqaDecodeLayout);
     dtypes(dtype_t = "T");
@@ -138,6 +143,11 @@ impl<'a> AttentionGqaDecode<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if let Some(view) = &self.sinks {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [heads]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
@@ -171,7 +181,7 @@ impl<'a> AttentionGqaDecode<'a> {
                 )? == 0i64,
             )?;
         }
-        lz::same_device!(self: q, k, v, kv_lens, alibi_slopes);
+        lz::same_device!(self: q, k, v, kv_lens, alibi_slopes, sinks);
         lz::value_rule!(self, kv_lens: range_ok(0i64, axes.seq_k));
         Some(
             checked
@@ -191,7 +201,7 @@ impl<'a> AttentionGqaDecode<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 22] = [
+static FIELDS: [lz::Field; 24] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -205,14 +215,16 @@ static FIELDS: [lz::Field; 22] = [
     lz::Field::cases("layout", AttentionGqaDecodeLayout::CASES, 0, 1, 5),
     lz::Field::flag("given(kv_lens)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 13, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 19, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 25, 6),
-    lz::Field::flag("strides(kv_lens)", lz::FieldKind::Strides, 0, 31, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 49, 6),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 14, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 20, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 26, 6),
+    lz::Field::flag("strides(kv_lens)", lz::FieldKind::Strides, 0, 32, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 38, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 44, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 50, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 56, 6),
     lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
@@ -231,13 +243,14 @@ impl AttentionGqaDecodeCall<'_> {
             u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
                 | u64::from(self.args.kv_lens.is_some()) << 6
                 | u64::from(self.args.alibi_slopes.is_some()) << 7
-                | lz::dtype_bits(self.dtype_t) << 8
-                | lz::stride_class(&self.args.q) << 13
-                | lz::stride_class(&self.args.k) << 19
-                | lz::stride_class(&self.args.v) << 25
-                | lz::stride_class(&self.args.kv_lens) << 31
-                | lz::stride_class(&self.args.alibi_slopes) << 37 | output << 43
-                | lse << 49,
+                | u64::from(self.args.sinks.is_some()) << 8
+                | lz::dtype_bits(self.dtype_t) << 9
+                | lz::stride_class(&self.args.q) << 14
+                | lz::stride_class(&self.args.k) << 20
+                | lz::stride_class(&self.args.v) << 26
+                | lz::stride_class(&self.args.kv_lens) << 32
+                | lz::stride_class(&self.args.alibi_slopes) << 38
+                | lz::stride_class(&self.args.sinks) << 44 | output << 50 | lse << 56,
             lz::device_bits(self.args.q.device()),
             self.axes.batch as u64,
             self.axes.heads as u64,
@@ -255,11 +268,11 @@ impl AttentionGqaDecodeCall<'_> {
 impl AttentionGqaDecodeCall<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [batch, heads, head_dim_v], same(q, k, v, kv_lens,
-            alibi_slopes), any()
+            alibi_slopes, sinks), any()
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
-        lz::DType::F32, [batch, heads], same(q, k, v, kv_lens, alibi_slopes), any()
+        lz::DType::F32, [batch, heads], same(q, k, v, kv_lens, alibi_slopes, sinks), any()
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

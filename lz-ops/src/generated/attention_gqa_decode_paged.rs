@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.decode.paged",
     1,
-    "dedeb498ead38c1ed8a7d571d39d80144503ca83ed562d78d92077484750d4cd",
+    "be18085bf936a862599e78681b8711b6b45a8a4cd82c1e132a5854582a09ee9a",
     "schemas/ops/attention/gqa/decode.paged.yaml",
     include_str!("../../schemas/ops/attention/gqa/decode.paged.yaml"),
     &FIELDS,
@@ -26,14 +26,16 @@ pub struct AttentionGqaDecodePagedArguments<'a, const NUMBER: u8> {
     pub k_cache: lz::TensorView<'a>,
     /// Values, by page and slot.
     pub v_cache: lz::TensorView<'a>,
-    /// Start of the pages of each request in kv_indices.
+    /// Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
     pub kv_indptr: lz::TensorView<'a>,
-    /// Pages of all requests, concatenated.
+    /// Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
     pub kv_indices: lz::TensorView<'a>,
     /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: lz::TensorView<'a>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<lz::TensorView<'a>>,
+    /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    pub sinks: Option<lz::TensorView<'a>>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     pub window_left: Option<i64>,
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -68,6 +70,9 @@ pub struct AttentionGqaDecodePagedArguments<'a, const NUMBER: u8> {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 pub type AttentionGqaDecodePaged<'a> = AttentionGqaDecodePagedArguments<'a, 0>;
 
@@ -75,10 +80,10 @@ lz::arguments!(
     AttentionGqaDecodePagedArguments < NUMBER >;
     required(q: tensor, k_cache: tensor, v_cache: tensor, kv_indptr: tensor, kv_indices: tensor,
         kv_last_page_len: tensor);
-    optional(alibi_slopes: tensor, window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
-        layout: AttentionGqaDecodePagedLayout);
-    order(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left, soft_cap,
-        sm_scale, return_lse, layout)
+    optional(alibi_slopes: tensor, sinks: tensor, window_left: i64, soft_cap: f32, sm_scale: f32,
+        return_lse: bool, layout: AttentionGqaDecodePagedLayout);
+    order(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left,
+        soft_cap, sm_scale, return_lse, layout)
 );
 
 lz::axes!(AttentionGqaDecodePagedAxes: batch, heads, kv_heads, head_dim, num_pages, page_size, num_indices);
@@ -86,7 +91,7 @@ lz::axes!(AttentionGqaDecodePagedAxes: batch, heads, kv_heads, head_dim, num_pag
 lz::checked_call!(
     "attention.gqa.decode.paged", ATTENTION_GQA_DECODE_PAGED, AttentionGqaDecodePaged,
         AttentionGqaDecodePagedAxes, AttentionGqaDecodePagedCall;
-    inputs(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes);
+    inputs(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks);
     params(window_left: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         layout: AttentionGqaDecodePagedLayout);
     dtypes(dtype_t = "T");
@@ -160,6 +165,11 @@ impl<'a> AttentionGqaDecodePaged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if let Some(view) = &self.sinks {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [heads]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
@@ -196,8 +206,10 @@ impl<'a> AttentionGqaDecodePaged<'a> {
         lz::holds(axes.page_size >= 1i64)?;
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
-        lz::same_device!(self: q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes);
-        lz::value_rule!(self, kv_indptr: indptr_ok(axes.num_indices));
+        lz::same_device!(
+            self: q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks
+        );
+        lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
         lz::value_rule!(self, kv_indices: index_ok(axes.num_pages));
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
         Some(
@@ -218,7 +230,7 @@ impl<'a> AttentionGqaDecodePaged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 24] = [
+static FIELDS: [lz::Field; 26] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -232,17 +244,19 @@ static FIELDS: [lz::Field; 24] = [
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::cases("layout", AttentionGqaDecodePagedLayout::CASES, 0, 1, 5),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 6, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 7, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 12, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 18, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 24, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 30, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 36, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 42, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 48, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 54, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 7, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 13, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 19, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 25, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 31, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 37, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 43, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 49, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 55, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
 ];
 
 impl AttentionGqaDecodePagedCall<'_> {
@@ -259,15 +273,17 @@ impl AttentionGqaDecodePagedCall<'_> {
         [
             u64::from(self.return_lse) | (self.layout as u32 as u64) << 1
                 | u64::from(self.args.alibi_slopes.is_some()) << 6
-                | lz::dtype_bits(self.dtype_t) << 7
-                | lz::stride_class(&self.args.q) << 12
-                | lz::stride_class(&self.args.k_cache) << 18
-                | lz::stride_class(&self.args.v_cache) << 24
-                | lz::stride_class(&self.args.kv_indptr) << 30
-                | lz::stride_class(&self.args.kv_indices) << 36
-                | lz::stride_class(&self.args.kv_last_page_len) << 42
-                | lz::stride_class(&self.args.alibi_slopes) << 48 | output << 54,
-            lse | lz::device_bits(self.args.q.device()) << 6,
+                | u64::from(self.args.sinks.is_some()) << 7
+                | lz::dtype_bits(self.dtype_t) << 8
+                | lz::stride_class(&self.args.q) << 13
+                | lz::stride_class(&self.args.k_cache) << 19
+                | lz::stride_class(&self.args.v_cache) << 25
+                | lz::stride_class(&self.args.kv_indptr) << 31
+                | lz::stride_class(&self.args.kv_indices) << 37
+                | lz::stride_class(&self.args.kv_last_page_len) << 43
+                | lz::stride_class(&self.args.alibi_slopes) << 49
+                | lz::stride_class(&self.args.sinks) << 55,
+            output | lse << 6 | lz::device_bits(self.args.q.device()) << 12,
             self.axes.batch as u64,
             self.axes.heads as u64,
             self.axes.kv_heads as u64,
@@ -285,12 +301,12 @@ impl AttentionGqaDecodePagedCall<'_> {
 impl AttentionGqaDecodePagedCall<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [batch, heads, head_dim], same(q, k_cache, v_cache,
-            kv_indptr, kv_indices, kv_last_page_len, alibi_slopes), any()
+            kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks), any()
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
         lz::DType::F32, [batch, heads], same(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len,
-            alibi_slopes), any()
+            alibi_slopes, sinks), any()
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

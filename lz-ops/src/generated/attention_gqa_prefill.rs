@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill",
     1,
-    "eb818de2ba493b8f18edfde22ecc0e82a89a2b09df16fb909183adddd0aac27b",
+    "127c7848513fe2e62a7945ae6a5bf34faeac27d2663b6a0398d7b1e602e3c31f",
     "schemas/ops/attention/gqa/prefill.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.yaml"),
     &FIELDS,
@@ -30,6 +30,8 @@ pub struct AttentionGqaPrefillArguments<'a, const NUMBER: u8> {
     pub mask: Option<lz::TensorView<'a>>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<lz::TensorView<'a>>,
+    /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    pub sinks: Option<lz::TensorView<'a>>,
     /// Whether later keys are masked. Default: `false`.
     pub causal: Option<bool>,
     /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first. Default: `seq_k - seq_q`.
@@ -66,6 +68,9 @@ pub struct AttentionGqaPrefillArguments<'a, const NUMBER: u8> {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
 /// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
 /// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
@@ -74,10 +79,11 @@ pub type AttentionGqaPrefill<'a> = AttentionGqaPrefillArguments<'a, 0>;
 lz::arguments!(
     AttentionGqaPrefillArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor);
-    optional(mask: tensor, alibi_slopes: tensor, causal: bool, causal_offset: i64, window_left: i64,
-        window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillLayout);
-    order(q, k, v, mask, alibi_slopes, causal, causal_offset, window_left, window_right, soft_cap, sm_scale,
-        return_lse, layout)
+    optional(mask: tensor, alibi_slopes: tensor, sinks: tensor, causal: bool, causal_offset: i64,
+        window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
+        layout: AttentionGqaPrefillLayout);
+    order(q, k, v, mask, alibi_slopes, sinks, causal, causal_offset, window_left, window_right, soft_cap,
+        sm_scale, return_lse, layout)
 );
 
 lz::axes!(AttentionGqaPrefillAxes: batch, seq_q, seq_k, heads, kv_heads, head_dim, head_dim_v);
@@ -85,7 +91,7 @@ lz::axes!(AttentionGqaPrefillAxes: batch, seq_q, seq_k, heads, kv_heads, head_di
 lz::checked_call!(
     "attention.gqa.prefill", ATTENTION_GQA_PREFILL, AttentionGqaPrefill, AttentionGqaPrefillAxes,
         AttentionGqaPrefillCall;
-    inputs(q, k, v, mask, alibi_slopes);
+    inputs(q, k, v, mask, alibi_slopes, sinks);
     params(causal: bool, causal_offset: i64, window_left: i64, window_right: i64, soft_cap: f32,
         sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillLayout);
     dtypes(dtype_t = "T", dtype_m = "M");
@@ -153,6 +159,11 @@ impl<'a> AttentionGqaPrefill<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if let Some(view) = &self.sinks {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [heads]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
@@ -197,7 +208,7 @@ impl<'a> AttentionGqaPrefill<'a> {
                 )? == 0i64,
             )?;
         }
-        lz::same_device!(self: q, k, v, mask, alibi_slopes);
+        lz::same_device!(self: q, k, v, mask, alibi_slopes, sinks);
         Some(
             checked
                 .insert(
@@ -220,7 +231,7 @@ impl<'a> AttentionGqaPrefill<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 27] = [
+static FIELDS: [lz::Field; 29] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("seq_q", 1, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("seq_k", 2, Some(&[128, 512, 1024, 2048, 4096, 8192, 16384, 32768])),
@@ -238,16 +249,18 @@ static FIELDS: [lz::Field; 27] = [
     lz::Field::cases("layout", AttentionGqaPrefillLayout::CASES, 0, 2, 5),
     lz::Field::flag("given(mask)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 8, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
-    lz::Field::flag("M", lz::FieldKind::DType, 0, 14, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 19, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 25, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 31, 6),
-    lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 49, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 55, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 9, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 10, 5),
+    lz::Field::flag("M", lz::FieldKind::DType, 0, 15, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 20, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 26, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 32, 6),
+    lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 38, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 44, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 50, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 56, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
 ];
 
 impl AttentionGqaPrefillCall<'_> {
@@ -266,14 +279,15 @@ impl AttentionGqaPrefillCall<'_> {
                 | (self.layout as u32 as u64) << 2
                 | u64::from(self.args.mask.is_some()) << 7
                 | u64::from(self.args.alibi_slopes.is_some()) << 8
-                | lz::dtype_bits(self.dtype_t) << 9 | lz::dtype_bits(self.dtype_m) << 14
-                | lz::stride_class(&self.args.q) << 19
-                | lz::stride_class(&self.args.k) << 25
-                | lz::stride_class(&self.args.v) << 31
-                | lz::stride_class(&self.args.mask) << 37
-                | lz::stride_class(&self.args.alibi_slopes) << 43 | output << 49
-                | lse << 55,
-            lz::device_bits(self.args.q.device()),
+                | u64::from(self.args.sinks.is_some()) << 9
+                | lz::dtype_bits(self.dtype_t) << 10 | lz::dtype_bits(self.dtype_m) << 15
+                | lz::stride_class(&self.args.q) << 20
+                | lz::stride_class(&self.args.k) << 26
+                | lz::stride_class(&self.args.v) << 32
+                | lz::stride_class(&self.args.mask) << 38
+                | lz::stride_class(&self.args.alibi_slopes) << 44
+                | lz::stride_class(&self.args.sinks) << 50 | output << 56,
+            lse | lz::device_bits(self.args.q.device()) << 6,
             self.axes.batch as u64,
             self.axes.seq_q as u64,
             self.axes.seq_k as u64,
@@ -295,13 +309,13 @@ impl AttentionGqaPrefillCall<'_> {
         self, output_spec, fits_output: self.dtype_t?,
             { (self.layout) AttentionGqaPrefillLayout::Bshd => [batch, seq_q, heads, head_dim_v],
             AttentionGqaPrefillLayout::Bhsd => [batch, heads, seq_q, head_dim_v] }, same(q, k, v, mask,
-            alibi_slopes), any()
+            alibi_slopes, sinks), any()
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
         lz::DType::F32, { (self.layout) AttentionGqaPrefillLayout::Bshd => [batch, seq_q, heads],
-            AttentionGqaPrefillLayout::Bhsd => [batch, heads, seq_q] }, same(q, k, v, mask, alibi_slopes),
-            any()
+            AttentionGqaPrefillLayout::Bhsd => [batch, heads, seq_q] }, same(q, k, v, mask, alibi_slopes,
+            sinks), any()
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.paged",
     1,
-    "b3e3bf4bc5ce44f2c440b3b9f705aba8b2bdca2a2309b6d9e86627a539cd35d9",
+    "e7cf5a5b03c7136455964cd554e0cdcbb93eaf5f838116f7c622a5edce023c07",
     "schemas/ops/attention/gqa/prefill.paged.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.paged.yaml"),
     &FIELDS,
@@ -28,14 +28,16 @@ pub struct AttentionGqaPrefillPagedArguments<'a, const NUMBER: u8> {
     pub v_cache: lz::TensorView<'a>,
     /// Start of the queries of each request.
     pub qo_indptr: lz::TensorView<'a>,
-    /// Start of the pages of each request in kv_indices.
+    /// Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
     pub kv_indptr: lz::TensorView<'a>,
-    /// Pages of all requests, concatenated.
+    /// Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
     pub kv_indices: lz::TensorView<'a>,
     /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: lz::TensorView<'a>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<lz::TensorView<'a>>,
+    /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    pub sinks: Option<lz::TensorView<'a>>,
     /// Whether later keys are masked. Default: `false`.
     pub causal: Option<bool>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -76,6 +78,9 @@ pub struct AttentionGqaPrefillPagedArguments<'a, const NUMBER: u8> {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
 /// aligned at the end of each request; there is no offset parameter.
@@ -85,10 +90,10 @@ lz::arguments!(
     AttentionGqaPrefillPagedArguments < NUMBER >;
     required(q: tensor, k_cache: tensor, v_cache: tensor, qo_indptr: tensor, kv_indptr: tensor,
         kv_indices: tensor, kv_last_page_len: tensor);
-    optional(alibi_slopes: tensor, causal: bool, window_left: i64, window_right: i64, soft_cap: f32,
-        sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillPagedLayout);
-    order(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal,
-        window_left, window_right, soft_cap, sm_scale, return_lse, layout)
+    optional(alibi_slopes: tensor, sinks: tensor, causal: bool, window_left: i64, window_right: i64,
+        soft_cap: f32, sm_scale: f32, return_lse: bool, layout: AttentionGqaPrefillPagedLayout);
+    order(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks,
+        causal, window_left, window_right, soft_cap, sm_scale, return_lse, layout)
 );
 
 lz::axes!(
@@ -98,7 +103,7 @@ lz::axes!(
 lz::checked_call!(
     "attention.gqa.prefill.paged", ATTENTION_GQA_PREFILL_PAGED, AttentionGqaPrefillPaged,
         AttentionGqaPrefillPagedAxes, AttentionGqaPrefillPagedCall;
-    inputs(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes);
+    inputs(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks);
     params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool,
         layout: AttentionGqaPrefillPagedLayout);
     dtypes(dtype_t = "T");
@@ -176,6 +181,11 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if let Some(view) = &self.sinks {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [heads]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
@@ -217,10 +227,10 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
         lz::same_device!(
-            self: q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes
+            self: q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks
         );
         lz::value_rule!(self, qo_indptr: indptr_ok(axes.total_q));
-        lz::value_rule!(self, kv_indptr: indptr_ok(axes.num_indices));
+        lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
         lz::value_rule!(self, kv_indices: index_ok(axes.num_pages));
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
         Some(
@@ -243,7 +253,7 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 28] = [
+static FIELDS: [lz::Field; 30] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("kv_heads", 2, None),
@@ -260,18 +270,20 @@ static FIELDS: [lz::Field; 28] = [
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::cases("layout", AttentionGqaPrefillPagedLayout::CASES, 0, 2, 5),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 13, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 19, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 25, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 31, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 49, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 55, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 14, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 20, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 26, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 32, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 38, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 44, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 50, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 56, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 18, 11),
 ];
 
 impl AttentionGqaPrefillPagedCall<'_> {
@@ -289,16 +301,18 @@ impl AttentionGqaPrefillPagedCall<'_> {
             u64::from(self.causal) | u64::from(self.return_lse) << 1
                 | (self.layout as u32 as u64) << 2
                 | u64::from(self.args.alibi_slopes.is_some()) << 7
-                | lz::dtype_bits(self.dtype_t) << 8
-                | lz::stride_class(&self.args.q) << 13
-                | lz::stride_class(&self.args.k_cache) << 19
-                | lz::stride_class(&self.args.v_cache) << 25
-                | lz::stride_class(&self.args.qo_indptr) << 31
-                | lz::stride_class(&self.args.kv_indptr) << 37
-                | lz::stride_class(&self.args.kv_indices) << 43
-                | lz::stride_class(&self.args.kv_last_page_len) << 49
-                | lz::stride_class(&self.args.alibi_slopes) << 55,
-            output | lse << 6 | lz::device_bits(self.args.q.device()) << 12,
+                | u64::from(self.args.sinks.is_some()) << 8
+                | lz::dtype_bits(self.dtype_t) << 9
+                | lz::stride_class(&self.args.q) << 14
+                | lz::stride_class(&self.args.k_cache) << 20
+                | lz::stride_class(&self.args.v_cache) << 26
+                | lz::stride_class(&self.args.qo_indptr) << 32
+                | lz::stride_class(&self.args.kv_indptr) << 38
+                | lz::stride_class(&self.args.kv_indices) << 44
+                | lz::stride_class(&self.args.kv_last_page_len) << 50
+                | lz::stride_class(&self.args.alibi_slopes) << 56,
+            lz::stride_class(&self.args.sinks) | output << 6 | lse << 12
+                | lz::device_bits(self.args.q.device()) << 18,
             self.axes.total_q as u64,
             self.axes.heads as u64,
             self.axes.kv_heads as u64,
@@ -318,12 +332,12 @@ impl AttentionGqaPrefillPagedCall<'_> {
 impl AttentionGqaPrefillPagedCall<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [total_q, heads, head_dim], same(q, k_cache, v_cache,
-            qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes), any()
+            qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks), any()
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
         lz::DType::F32, [total_q, heads], same(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices,
-            kv_last_page_len, alibi_slopes), any()
+            kv_last_page_len, alibi_slopes, sinks), any()
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_GQA_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.gqa.prefill.ragged",
     1,
-    "e61689dec5a20bdee250b833fc6b085c37c0ffcc43c463fe8d3c46343ed26c35",
+    "d682173d2526e95f396665554d7f0c00b95e79ffcf93d3ce421d867d3389c542",
     "schemas/ops/attention/gqa/prefill.ragged.yaml",
     include_str!("../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     &FIELDS,
@@ -27,6 +27,8 @@ pub struct AttentionGqaPrefillRaggedArguments<'a, const NUMBER: u8> {
     pub kv_indptr: lz::TensorView<'a>,
     /// ALiBi slope of each head, or of each head of each batch row.
     pub alibi_slopes: Option<lz::TensorView<'a>>,
+    /// Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    pub sinks: Option<lz::TensorView<'a>>,
     /// Whether later keys are masked. Default: `false`.
     pub causal: Option<bool>,
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -60,6 +62,9 @@ pub struct AttentionGqaPrefillRaggedArguments<'a, const NUMBER: u8> {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
 /// aligned at the end of each request; there is no offset parameter.
@@ -68,10 +73,10 @@ pub type AttentionGqaPrefillRagged<'a> = AttentionGqaPrefillRaggedArguments<'a, 
 lz::arguments!(
     AttentionGqaPrefillRaggedArguments < NUMBER >;
     required(q: tensor, k: tensor, v: tensor, qo_indptr: tensor, kv_indptr: tensor);
-    optional(alibi_slopes: tensor, causal: bool, window_left: i64, window_right: i64, soft_cap: f32,
-        sm_scale: f32, return_lse: bool);
-    order(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal, window_left, window_right, soft_cap, sm_scale,
-        return_lse)
+    optional(alibi_slopes: tensor, sinks: tensor, causal: bool, window_left: i64, window_right: i64,
+        soft_cap: f32, sm_scale: f32, return_lse: bool);
+    order(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal, window_left, window_right, soft_cap,
+        sm_scale, return_lse)
 );
 
 lz::axes!(AttentionGqaPrefillRaggedAxes: total_q, total_k, heads, kv_heads, head_dim, head_dim_v, batch);
@@ -79,7 +84,7 @@ lz::axes!(AttentionGqaPrefillRaggedAxes: total_q, total_k, heads, kv_heads, head
 lz::checked_call!(
     "attention.gqa.prefill.ragged", ATTENTION_GQA_PREFILL_RAGGED, AttentionGqaPrefillRagged,
         AttentionGqaPrefillRaggedAxes, AttentionGqaPrefillRaggedCall;
-    inputs(q, k, v, qo_indptr, kv_indptr, alibi_slopes);
+    inputs(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks);
     params(causal: bool, window_left: i64, window_right: i64, soft_cap: f32, sm_scale: f32, return_lse: bool);
     dtypes(dtype_t = "T");
 );
@@ -134,6 +139,11 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
             lz::has_dtype(view, lz::DType::F32)?;
             lz::rank_at_most(view, 2)?;
         }
+        if let Some(view) = &self.sinks {
+            let view = lz::sound(view)?;
+            lz::has_dtype(view, lz::DType::F32)?;
+            lz::shape!(view, axes, [heads]);
+        }
         if NUMBER == 1 {
             lz::same_size(&mut axes.kv_heads, &mut axes.heads)?;
         }
@@ -172,7 +182,7 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
         }
         lz::holds(axes.batch >= 1i64 || axes.total_q == 0i64)?;
         lz::holds(axes.batch >= 1i64 || axes.total_k == 0i64)?;
-        lz::same_device!(self: q, k, v, qo_indptr, kv_indptr, alibi_slopes);
+        lz::same_device!(self: q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks);
         lz::value_rule!(self, qo_indptr: indptr_ok(axes.total_q));
         lz::value_rule!(self, kv_indptr: indptr_ok(axes.total_k));
         Some(
@@ -194,7 +204,7 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
     }
 }
 
-static FIELDS: [lz::Field; 24] = [
+static FIELDS: [lz::Field; 26] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis(
         "total_k",
@@ -213,15 +223,17 @@ static FIELDS: [lz::Field; 24] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 2, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 3, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 8, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 14, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 50, 6),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 3, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 4, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 9, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 15, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 21, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 27, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 33, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 39, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 45, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 51, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 57, 6),
     lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 
@@ -239,13 +251,14 @@ impl AttentionGqaPrefillRaggedCall<'_> {
         [
             u64::from(self.causal) | u64::from(self.return_lse) << 1
                 | u64::from(self.args.alibi_slopes.is_some()) << 2
-                | lz::dtype_bits(self.dtype_t) << 3 | lz::stride_class(&self.args.q) << 8
-                | lz::stride_class(&self.args.k) << 14
-                | lz::stride_class(&self.args.v) << 20
-                | lz::stride_class(&self.args.qo_indptr) << 26
-                | lz::stride_class(&self.args.kv_indptr) << 32
-                | lz::stride_class(&self.args.alibi_slopes) << 38 | output << 44
-                | lse << 50,
+                | u64::from(self.args.sinks.is_some()) << 3
+                | lz::dtype_bits(self.dtype_t) << 4 | lz::stride_class(&self.args.q) << 9
+                | lz::stride_class(&self.args.k) << 15
+                | lz::stride_class(&self.args.v) << 21
+                | lz::stride_class(&self.args.qo_indptr) << 27
+                | lz::stride_class(&self.args.kv_indptr) << 33
+                | lz::stride_class(&self.args.alibi_slopes) << 39
+                | lz::stride_class(&self.args.sinks) << 45 | output << 51 | lse << 57,
             lz::device_bits(self.args.q.device()),
             self.axes.total_q as u64,
             self.axes.total_k as u64,
@@ -265,11 +278,11 @@ impl AttentionGqaPrefillRaggedCall<'_> {
 impl AttentionGqaPrefillRaggedCall<'_> {
     lz::output!(
         self, output_spec, fits_output: self.dtype_t?, [total_q, heads, head_dim_v], same(q, k, v, qo_indptr,
-            kv_indptr, alibi_slopes), any()
+            kv_indptr, alibi_slopes, sinks), any()
     );
     lz::output!(
         self, lse_spec, fits_lse if self.return_lse;
-        lz::DType::F32, [total_q, heads], same(q, k, v, qo_indptr, kv_indptr, alibi_slopes), any()
+        lz::DType::F32, [total_q, heads], same(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks), any()
     );
     #[inline(always)]
     #[allow(unused_variables, reason = "schemas differ in what they use")]

@@ -5,7 +5,7 @@ use ::lz_core::call as lz;
 pub static ATTENTION_MLA_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
     "attention.mla.decode.paged",
     1,
-    "6b1a2090824d3ba1a682df8d1c6b7160e8091d1d8ae19489e3cc2b17f72b6dbd",
+    "ab28211b8b7579d711a185b8798c244bb7ebcf4676f1d90c53d2518662f1d7d5",
     "schemas/ops/attention/mla/decode.paged.yaml",
     include_str!("../../schemas/ops/attention/mla/decode.paged.yaml"),
     &FIELDS,
@@ -38,9 +38,9 @@ pub struct AttentionMlaDecodePaged<'a> {
     pub ckv_cache: lz::TensorView<'a>,
     /// Rotary part of the keys, by page and slot.
     pub kpe_cache: lz::TensorView<'a>,
-    /// Start of the pages of each request in kv_indices.
+    /// Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
     pub kv_indptr: lz::TensorView<'a>,
-    /// Pages of all requests, concatenated.
+    /// Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
     pub kv_indices: lz::TensorView<'a>,
     /// Number of filled slots in the last page of each request.
     pub kv_last_page_len: lz::TensorView<'a>,
@@ -117,7 +117,7 @@ impl<'a> AttentionMlaDecodePaged<'a> {
         lz::holds(axes.batch >= 1i64 || axes.num_indices == 0i64)?;
         lz::holds(axes.num_pages >= 1i64 || axes.num_indices == 0i64)?;
         lz::same_device!(self: q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len);
-        lz::value_rule!(self, kv_indptr: indptr_ok(axes.num_indices));
+        lz::value_rule!(self, kv_indptr: indptr_within_ok(axes.num_indices));
         lz::value_rule!(self, kv_indices: index_ok(axes.num_pages));
         lz::value_rule!(self, kv_last_page_len: range_ok(0i64, axes.page_size));
         Some(

@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_DECODE: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.decode",
         1,
-        "3b8b33a46745d126f6f9ae31c256cf540fb4dcc0657f91ef6ea7ee2392f57ea7",
+        "cbbd4e77161d6caf85f1aa75c615565c289a83be54157d3e0818d5ca45233686",
         "schemas/ops/attention/standard/decode.yaml",
         include_str!("../../schemas/ops/attention/standard/decode.yaml"),
         &FIELDS,
@@ -38,7 +38,7 @@ lz::specialization!(
     written();
 );
 
-static FIELDS: [lz::Field; 21] = [
+static FIELDS: [lz::Field; 23] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
@@ -51,14 +51,16 @@ static FIELDS: [lz::Field; 21] = [
     lz::Field::cases("layout", AttentionStandardDecodeLayout::CASES, 0, 1, 5),
     lz::Field::flag("given(kv_lens)", lz::FieldKind::Given, 0, 6, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 13, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 19, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 25, 6),
-    lz::Field::flag("strides(kv_lens)", lz::FieldKind::Strides, 0, 31, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 49, 6),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 14, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 20, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 26, 6),
+    lz::Field::flag("strides(kv_lens)", lz::FieldKind::Strides, 0, 32, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 38, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 44, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 50, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 56, 6),
     lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 

@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_DECODE_PAGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.decode.paged",
         1,
-        "9c06401f87c72d474f1a938e38f89b91d7aae0a5cba980b5f54786ebaab14706",
+        "50b10b0398cd5f41ac6ac7ab91012b1184472e6f98cac9951e395efe0981ee55",
         "schemas/ops/attention/standard/decode.paged.yaml",
         include_str!("../../schemas/ops/attention/standard/decode.paged.yaml"),
         &FIELDS,
@@ -39,7 +39,7 @@ lz::specialization!(
     written();
 );
 
-static FIELDS: [lz::Field; 23] = [
+static FIELDS: [lz::Field; 25] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
@@ -52,17 +52,19 @@ static FIELDS: [lz::Field; 23] = [
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 0, 1),
     lz::Field::cases("layout", AttentionStandardDecodePagedLayout::CASES, 0, 1, 5),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 6, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 7, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 12, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 18, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 24, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 30, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 36, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 42, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 48, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 54, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 7, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 13, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 19, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 25, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 31, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 37, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 43, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 49, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 55, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
 ];
 
 lz::operation_functions!(

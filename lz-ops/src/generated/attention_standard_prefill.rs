@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill",
         1,
-        "e3ddd252179d493aca89e82c925ac13d2bee937213144307d0206adc85d515cc",
+        "69160e937d30b8da1c9ff92f2a254e70b3257452e62d80685bee868326c2795d",
         "schemas/ops/attention/standard/prefill.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.yaml"),
         &FIELDS,
@@ -38,7 +38,7 @@ lz::specialization!(
     written();
 );
 
-static FIELDS: [lz::Field; 26] = [
+static FIELDS: [lz::Field; 28] = [
     lz::Field::axis("batch", 0, Some(&[1, 4, 16, 64, 256])),
     lz::Field::axis("seq_q", 1, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("seq_k", 2, Some(&[128, 512, 1024, 2048, 4096, 8192, 16384, 32768])),
@@ -55,16 +55,18 @@ static FIELDS: [lz::Field; 26] = [
     lz::Field::cases("layout", AttentionStandardPrefillLayout::CASES, 0, 2, 5),
     lz::Field::flag("given(mask)", lz::FieldKind::Given, 0, 7, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 8, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
-    lz::Field::flag("M", lz::FieldKind::DType, 0, 14, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 19, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 25, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 31, 6),
-    lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 49, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 55, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 9, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 10, 5),
+    lz::Field::flag("M", lz::FieldKind::DType, 0, 15, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 20, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 26, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 32, 6),
+    lz::Field::flag("strides(mask)", lz::FieldKind::Strides, 0, 38, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 44, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 50, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 56, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 6, 11),
 ];
 
 lz::operation_functions!(

@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL_PAGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill.paged",
         1,
-        "303ca75cbd6f709144c74ae2e986ff68806185956b2bca2729df7b106fc245fe",
+        "a5c6c72da1d3b2fc33a728979b5c5e8597832eee18f9a543a53fc834910b3968",
         "schemas/ops/attention/standard/prefill.paged.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.paged.yaml"),
         &FIELDS,
@@ -39,7 +39,7 @@ lz::specialization!(
     written();
 );
 
-static FIELDS: [lz::Field; 27] = [
+static FIELDS: [lz::Field; 29] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis("heads", 1, None),
     lz::Field::axis("head_dim", 2, None),
@@ -55,18 +55,20 @@ static FIELDS: [lz::Field; 27] = [
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::cases("layout", AttentionStandardPrefillPagedLayout::CASES, 0, 2, 5),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 7, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 8, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 13, 6),
-    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 19, 6),
-    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 25, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 31, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 37, 6),
-    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 43, 6),
-    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 49, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 55, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 0, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 6, 6),
-    lz::Field::flag("place", lz::FieldKind::Device, 1, 12, 11),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 8, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 9, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 14, 6),
+    lz::Field::flag("strides(k_cache)", lz::FieldKind::Strides, 0, 20, 6),
+    lz::Field::flag("strides(v_cache)", lz::FieldKind::Strides, 0, 26, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 32, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 38, 6),
+    lz::Field::flag("strides(kv_indices)", lz::FieldKind::Strides, 0, 44, 6),
+    lz::Field::flag("strides(kv_last_page_len)", lz::FieldKind::Strides, 0, 50, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 56, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 1, 0, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 1, 6, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 1, 12, 6),
+    lz::Field::flag("place", lz::FieldKind::Device, 1, 18, 11),
 ];
 
 lz::operation_functions!(

@@ -5,7 +5,7 @@ use super::*;
 pub static ATTENTION_STANDARD_PREFILL_RAGGED: lz::OperationInfo = lz::OperationInfo::new(
         "attention.standard.prefill.ragged",
         1,
-        "0f8164ced89f7341d002eace1428af39edd40e47364eca03c7653ccea121adbe",
+        "8e832df3601d3c3e5f2b9bcc5d3cede44e970429764e50b1544bf453ea747b4c",
         "schemas/ops/attention/standard/prefill.ragged.yaml",
         include_str!("../../schemas/ops/attention/standard/prefill.ragged.yaml"),
         &FIELDS,
@@ -36,7 +36,7 @@ lz::specialization!(
     written();
 );
 
-static FIELDS: [lz::Field; 23] = [
+static FIELDS: [lz::Field; 25] = [
     lz::Field::axis("total_q", 0, Some(&[1, 16, 128, 512, 1024, 2048, 4096, 8192])),
     lz::Field::axis(
         "total_k",
@@ -54,15 +54,17 @@ static FIELDS: [lz::Field; 23] = [
     lz::Field::scalar("sm_scale", lz::FieldKind::Float, 3),
     lz::Field::flag("return_lse", lz::FieldKind::Bool, 0, 1, 1),
     lz::Field::flag("given(alibi_slopes)", lz::FieldKind::Given, 0, 2, 1),
-    lz::Field::flag("T", lz::FieldKind::DType, 0, 3, 5),
-    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 8, 6),
-    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 14, 6),
-    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 20, 6),
-    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 26, 6),
-    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 32, 6),
-    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 38, 6),
-    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 44, 6),
-    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 50, 6),
+    lz::Field::flag("given(sinks)", lz::FieldKind::Given, 0, 3, 1),
+    lz::Field::flag("T", lz::FieldKind::DType, 0, 4, 5),
+    lz::Field::flag("strides(q)", lz::FieldKind::Strides, 0, 9, 6),
+    lz::Field::flag("strides(k)", lz::FieldKind::Strides, 0, 15, 6),
+    lz::Field::flag("strides(v)", lz::FieldKind::Strides, 0, 21, 6),
+    lz::Field::flag("strides(qo_indptr)", lz::FieldKind::Strides, 0, 27, 6),
+    lz::Field::flag("strides(kv_indptr)", lz::FieldKind::Strides, 0, 33, 6),
+    lz::Field::flag("strides(alibi_slopes)", lz::FieldKind::Strides, 0, 39, 6),
+    lz::Field::flag("strides(sinks)", lz::FieldKind::Strides, 0, 45, 6),
+    lz::Field::flag("strides(output)", lz::FieldKind::Strides, 0, 51, 6),
+    lz::Field::flag("strides(lse)", lz::FieldKind::Strides, 0, 57, 6),
     lz::Field::flag("place", lz::FieldKind::Device, 1, 0, 11),
 ];
 

@@ -21,10 +21,14 @@ pub mod attention_cross_prefill;
 pub mod attention_gqa_decode;
 /// `attention.gqa.decode.paged`: One decode step of grouped-query attention over a paged cache.
 pub mod attention_gqa_decode_paged;
+/// `attention.gqa.decode.paged.fp8`: One decode step of grouped-query attention over a paged FP8 cache.
+pub mod attention_gqa_decode_paged_fp8;
 /// `attention.gqa.prefill`: Grouped-query attention of whole sequences over contiguous keys and values.
 pub mod attention_gqa_prefill;
 /// `attention.gqa.prefill.paged`: Grouped-query attention of requests of different lengths over a paged cache.
 pub mod attention_gqa_prefill_paged;
+/// `attention.gqa.prefill.paged.fp8`: Grouped-query attention of requests of different lengths over a paged FP8 cache.
+pub mod attention_gqa_prefill_paged_fp8;
 /// `attention.gqa.prefill.ragged`: Grouped-query attention of concatenated requests of different lengths, without padding.
 pub mod attention_gqa_prefill_ragged;
 /// `attention.linear.decode`: One step of linear attention with the gated delta rule; the state is updated in place.
@@ -132,8 +136,10 @@ pub use attention_cross_decode::*;
 pub use attention_cross_prefill::*;
 pub use attention_gqa_decode::*;
 pub use attention_gqa_decode_paged::*;
+pub use attention_gqa_decode_paged_fp8::*;
 pub use attention_gqa_prefill::*;
 pub use attention_gqa_prefill_paged::*;
+pub use attention_gqa_prefill_paged_fp8::*;
 pub use attention_gqa_prefill_ragged::*;
 pub use attention_linear_decode::*;
 pub use attention_linear_prefill::*;
@@ -187,7 +193,7 @@ pub use ssm_step::*;
 pub use tokenize_decode::*;
 pub use tokenize_encode::*;
 /// Every operation of the catalogue, by name.
-pub static OPERATIONS: [&::lz_core::OperationInfo; 64usize] = [
+pub static OPERATIONS: [&::lz_core::OperationInfo; 66usize] = [
     &activation_gelu::ACTIVATION_GELU,
     &activation_gelu_mul::ACTIVATION_GELU_MUL,
     &activation_relu::ACTIVATION_RELU,
@@ -198,8 +204,10 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 64usize] = [
     &attention_cross_prefill::ATTENTION_CROSS_PREFILL,
     &attention_gqa_decode::ATTENTION_GQA_DECODE,
     &attention_gqa_decode_paged::ATTENTION_GQA_DECODE_PAGED,
+    &attention_gqa_decode_paged_fp8::ATTENTION_GQA_DECODE_PAGED_FP8,
     &attention_gqa_prefill::ATTENTION_GQA_PREFILL,
     &attention_gqa_prefill_paged::ATTENTION_GQA_PREFILL_PAGED,
+    &attention_gqa_prefill_paged_fp8::ATTENTION_GQA_PREFILL_PAGED_FP8,
     &attention_gqa_prefill_ragged::ATTENTION_GQA_PREFILL_RAGGED,
     &attention_linear_decode::ATTENTION_LINEAR_DECODE,
     &attention_linear_prefill::ATTENTION_LINEAR_PREFILL,

@@ -40,6 +40,10 @@ pub mod attention_gqa_decode;
 #[path = "../reference/attention/gqa_decode_paged.rs"]
 #[rustfmt::skip]
 pub mod attention_gqa_decode_paged;
+/// Reference of `attention.gqa.decode.paged.fp8`.
+#[path = "../reference/attention/gqa_decode_paged_fp8.rs"]
+#[rustfmt::skip]
+pub mod attention_gqa_decode_paged_fp8;
 /// Reference of `attention.gqa.prefill`.
 #[path = "../reference/attention/gqa_prefill.rs"]
 #[rustfmt::skip]
@@ -48,6 +52,10 @@ pub mod attention_gqa_prefill;
 #[path = "../reference/attention/gqa_prefill_paged.rs"]
 #[rustfmt::skip]
 pub mod attention_gqa_prefill_paged;
+/// Reference of `attention.gqa.prefill.paged.fp8`.
+#[path = "../reference/attention/gqa_prefill_paged_fp8.rs"]
+#[rustfmt::skip]
+pub mod attention_gqa_prefill_paged_fp8;
 /// Reference of `attention.gqa.prefill.ragged`.
 #[path = "../reference/attention/gqa_prefill_ragged.rs"]
 #[rustfmt::skip]
@@ -258,10 +266,15 @@ crate::reference::kernels::references!(
         AttentionGqaDecodeOut) attention_gqa_decode_kernel;
     "attention.gqa.decode.paged" => attention_gqa_decode_paged(AttentionGqaDecodePagedKernel,
         AttentionGqaDecodePagedCall, AttentionGqaDecodePagedOut) attention_gqa_decode_paged_kernel;
+    "attention.gqa.decode.paged.fp8" => attention_gqa_decode_paged_fp8(AttentionGqaDecodePagedFp8Kernel,
+        AttentionGqaDecodePagedFp8Call, AttentionGqaDecodePagedFp8Out) attention_gqa_decode_paged_fp8_kernel;
     "attention.gqa.prefill" => attention_gqa_prefill(AttentionGqaPrefillKernel, AttentionGqaPrefillCall,
         AttentionGqaPrefillOut) attention_gqa_prefill_kernel;
     "attention.gqa.prefill.paged" => attention_gqa_prefill_paged(AttentionGqaPrefillPagedKernel,
         AttentionGqaPrefillPagedCall, AttentionGqaPrefillPagedOut) attention_gqa_prefill_paged_kernel;
+    "attention.gqa.prefill.paged.fp8" => attention_gqa_prefill_paged_fp8(AttentionGqaPrefillPagedFp8Kernel,
+        AttentionGqaPrefillPagedFp8Call,
+        AttentionGqaPrefillPagedFp8Out) attention_gqa_prefill_paged_fp8_kernel;
     "attention.gqa.prefill.ragged" => attention_gqa_prefill_ragged(AttentionGqaPrefillRaggedKernel,
         AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut) attention_gqa_prefill_ragged_kernel;
     "attention.linear.decode" => attention_linear_decode(AttentionLinearDecodeKernel,

@@ -31,16 +31,27 @@ pub enum Row {
 impl Row {
     /// Computes the scores of all keys. A key with score -∞ is masked out.
     pub fn new(keys: impl IntoIterator<Item = i64>, score: impl Fn(i64) -> f64) -> Row {
+        Row::with_sink(keys, None, score)
+    }
+
+    /// As [`Row::new`], with a score that has no value; -∞ means none.
+    pub fn with_sink(
+        keys: impl IntoIterator<Item = i64>,
+        sink: Option<f64>,
+        score: impl Fn(i64) -> f64,
+    ) -> Row {
         let mut scored: Vec<(i64, f64)> = keys.into_iter().map(|key| (key, score(key))).collect();
         scored.retain(|&(_, score)| score != f64::NEG_INFINITY);
-        if scored.is_empty() {
+        let sink = sink.filter(|sink| *sink != f64::NEG_INFINITY);
+        if scored.is_empty() && sink.is_none() {
             return Row::Empty;
         }
-        if scored.iter().any(|&(_, score)| score.is_nan() || score == f64::INFINITY) {
+        let mut scores = scored.iter().map(|&(_, score)| score).chain(sink);
+        if scores.clone().any(|score| score.is_nan() || score == f64::INFINITY) {
             return Row::NotANumber;
         }
-        let max_score = scored.iter().fold(f64::NEG_INFINITY, |max_score, &(_, score)| max_score.max(score));
-        let mut sum_exp = 0.0;
+        let max_score = scores.by_ref().fold(f64::NEG_INFINITY, f64::max);
+        let mut sum_exp = sink.map_or(0.0, |sink| (sink - max_score).exp());
         for (_, score) in &mut scored {
             // In exact arithmetic no weight is zero: one that underflows f64 must still propagate an infinity
             // or NaN of its value.
@@ -107,6 +118,16 @@ pub fn gather(count: i64, feature: impl Fn(i64) -> f64) -> Vec<f64> {
 /// Dot product of a gathered query with the features of a key.
 pub fn dot(query: &[f64], key: impl Fn(i64) -> f64) -> f64 {
     query.iter().zip(0..).map(|(&query, feature)| query * key(feature)).sum()
+}
+
+/// The sink of a query head, if there are sinks.
+pub fn sink(sinks: Option<TensorView<'_>>, head: i64) -> Option<f64> {
+    sinks.map(|sinks| sinks.at(&[head]))
+}
+
+/// The factor of a key head: one for all heads or one per head; 1 without scales.
+pub fn head_scale(scales: Option<TensorView<'_>>, head: i64) -> f64 {
+    scales.map_or(1.0, |scales| scales.at(&broadcast(&scales, &[head])))
 }
 
 /// Soft cap: bounds the score with tanh; a cap of 0 means none.
@@ -261,6 +282,18 @@ mod tests {
         assert_eq!(row.average(|key| [2.0, 1e38][key as usize]), 2.0);
         assert_eq!(row.average(|key| [2.0, f64::INFINITY][key as usize]), f64::INFINITY);
         assert!(row.average(|key| [2.0, f64::NAN][key as usize]).is_nan());
+    }
+
+    #[test]
+    fn a_sink_takes_weight_and_has_no_value() {
+        let row = Row::with_sink([0, 1], Some(2f64.ln()), |_| 0.0);
+        assert!((row.average(|key| [3.0, 5.0][key as usize]) - 2.0).abs() < 1e-15);
+        assert!((row.lse() - 4f64.ln()).abs() < 1e-15);
+        let alone = Row::with_sink([], Some(0.5), |_| 0.0);
+        assert_eq!((alone.average(|_| f64::NAN), alone.lse()), (0.0, 0.5));
+        assert_eq!(Row::with_sink([0], Some(MASKED), |_| 0.0), Row::new([0], |_| 0.0));
+        assert_eq!(Row::with_sink([0], Some(f64::NAN), |_| 0.0), Row::NotANumber);
+        assert_eq!(Row::with_sink([], Some(f64::INFINITY), |_| 0.0), Row::NotANumber);
     }
 
     #[test]

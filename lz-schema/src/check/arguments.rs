@@ -182,6 +182,7 @@ impl Checker<'_> {
             raw.index_into.is_some(),
             raw.between.is_some(),
             raw.indptr_of.is_some(),
+            raw.indptr_within.is_some(),
             raw.partition_of.is_some(),
         ];
         if written.iter().filter(|written| **written).count() != 1 {
@@ -190,9 +191,9 @@ impl Checker<'_> {
                 return None;
             }
             let message = format!("`values` of `{}` must contain exactly one rule", name.value);
-            self.sink
-                .error(Code::ConflictingKeys, raw.span, message)
-                .note("the rules are `index_into`, `between`, `indptr_of` and `partition_of`");
+            self.sink.error(Code::ConflictingKeys, raw.span, message).note(
+                "the rules are `index_into`, `between`, `indptr_of`, `indptr_within` and `partition_of`",
+            );
             return None;
         }
         let floats = elements.iter().filter(|dtype| dtype.is_float()).count();
@@ -215,6 +216,9 @@ impl Checker<'_> {
         }
         if let Some(expression) = &raw.indptr_of {
             return size(expression).map(ValueRule::IndptrOf);
+        }
+        if let Some(expression) = &raw.indptr_within {
+            return size(expression).map(ValueRule::IndptrWithin);
         }
         if let Some(expression) = &raw.partition_of {
             return size(expression).map(ValueRule::PartitionOf);

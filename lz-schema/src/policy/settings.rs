@@ -299,7 +299,7 @@ pub const SETTINGS: &[Setting] = &[
     off_by_default("deterministic", "Whether results must be bitwise reproducible."),
     off_by_default("strict_mode", "Whether a call fails instead of converting its tensors."),
     off_by_default("plan_mode", "Whether the kernels of a block of operations are selected together."),
-    on_by_default("allow_adaptation", "Whether layouts and dtypes may be converted for a kernel."),
+    on_by_default("allow_adaptation", "Whether layouts, strides and dtypes may be converted for a kernel."),
     off_by_default(
         "allow_reduced_precision",
         "Whether TF32 and other reduced-precision arithmetic may be used.",

@@ -150,6 +150,8 @@ mapping! {
         optional between: List<Expression>,
         /// Starts at 0, is non-decreasing, ends at E.
         optional indptr_of: Expression,
+        /// Starts at 0, is non-decreasing, ends at most at E.
+        optional indptr_within: Expression,
         /// Non-negative; sums to E along the last dimension.
         optional partition_of: Expression,
     }

@@ -30,6 +30,8 @@ pub enum Rule {
     Range(f64, f64),
     /// From 0, non-decreasing, to the total.
     Indptr(i64),
+    /// From 0, non-decreasing, to at most the total.
+    IndptrWithin(i64),
     /// Sums along the last dimension to the total.
     Partition(i64),
 }
@@ -48,6 +50,7 @@ pub fn rule(input: &Input, values: &[Value]) -> Option<Rule> {
             }
         }
         ValueRule::IndptrOf(total) => Rule::Indptr(int(total)?),
+        ValueRule::IndptrWithin(total) => Rule::IndptrWithin(int(total)?),
         ValueRule::PartitionOf(total) => Rule::Partition(int(total)?),
     })
 }
@@ -98,6 +101,12 @@ pub fn fill_by_rule(random: &mut Random, tensor: &mut OwnedTensor, rule: Rule) -
                 *last = total;
             }
             set_all(tensor, |index| cuts[index[0] as usize]);
+        }
+        Rule::IndptrWithin(total) => {
+            // Half of them use the whole buffer.
+            let used = if random.one_in(2) { total } else { random.between(0, total.max(0)) };
+            let used = if shape.first() == Some(&1) { 0 } else { used };
+            return fill_by_rule(random, tensor, Rule::Indptr(used)) && total >= 0;
         }
         Rule::Partition(total) => {
             let Some((&parts, rows)) = shape.split_last() else { return false };

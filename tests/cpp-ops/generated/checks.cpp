@@ -337,6 +337,7 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
         .v = drawn.tensor("v"),
         .kv_lens = drawn.optional_tensor("kv_lens"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -360,7 +361,7 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode": [{"kernel_id": "echo.attention.gqa.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_kernel("echo.attention.gqa.decode",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode": [{"kernel_id": "echo.attention.gqa.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes", "sinks"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_kernel("echo.attention.gqa.decode",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaDecode &call, [[maybe_unused]] const lz::ops::AttentionGqaDecodeOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_decode_into(reference, call, out);
@@ -390,6 +391,7 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         .kv_indices = drawn.tensor("kv_indices"),
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -413,7 +415,7 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged": [{"kernel_id": "echo.attention.gqa.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_kernel("echo.attention.gqa.decode.paged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged": [{"kernel_id": "echo.attention.gqa.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_kernel("echo.attention.gqa.decode.paged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaDecodePaged &call, [[maybe_unused]] const lz::ops::AttentionGqaDecodePagedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_decode_paged_into(reference, call, out);
@@ -434,6 +436,62 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_attention_gqa_decode_paged_fp8(const Engines &engines, Case &drawn) {
+    const lz::ops::AttentionGqaDecodePagedFp8 args{
+        .q = drawn.tensor("q"),
+        .k_cache = drawn.tensor("k_cache"),
+        .v_cache = drawn.tensor("v_cache"),
+        .kv_indptr = drawn.tensor("kv_indptr"),
+        .kv_indices = drawn.tensor("kv_indices"),
+        .kv_last_page_len = drawn.tensor("kv_last_page_len"),
+        .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
+        .k_scale = drawn.optional_tensor("k_scale"),
+        .v_scale = drawn.optional_tensor("v_scale"),
+        .window_left = drawn.optional_param<std::int64_t>("window_left"),
+        .soft_cap = drawn.optional_param<float>("soft_cap"),
+        .sm_scale = drawn.optional_param<float>("sm_scale"),
+        .return_lse = drawn.optional_param<bool>("return_lse"),
+        .layout = drawn.optional_param<lz::ops::AttentionGqaDecodePagedFp8Layout>("layout"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::attention_gqa_decode_paged_fp8(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("lse", result.lse, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_decode_paged_fp8_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged.fp8": [{"kernel_id": "echo.attention.gqa.decode.paged.fp8", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "k_scale", "v_scale"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_fp8_kernel("echo.attention.gqa.decode.paged.fp8",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaDecodePagedFp8 &call, [[maybe_unused]] const lz::ops::AttentionGqaDecodePagedFp8Out &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_gqa_decode_paged_fp8_into(reference, call, out);
+        })});
+    engine.lock("attention.gqa.decode.paged.fp8", "echo.attention.gqa.decode.paged.fp8");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_decode_paged_fp8_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
     const lz::ops::AttentionGqaPrefill args{
         .q = drawn.tensor("q"),
@@ -441,6 +499,7 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
         .v = drawn.tensor("v"),
         .mask = drawn.optional_tensor("mask"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .causal = drawn.optional_param<bool>("causal"),
         .causal_offset = drawn.optional_param<std::int64_t>("causal_offset"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
@@ -467,7 +526,7 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill": [{"kernel_id": "echo.attention.gqa.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_kernel("echo.attention.gqa.prefill",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill": [{"kernel_id": "echo.attention.gqa.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes", "sinks"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_kernel("echo.attention.gqa.prefill",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefill &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_prefill_into(reference, call, out);
@@ -498,6 +557,7 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         .kv_indices = drawn.tensor("kv_indices"),
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -523,7 +583,7 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged": [{"kernel_id": "echo.attention.gqa.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_kernel("echo.attention.gqa.prefill.paged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged": [{"kernel_id": "echo.attention.gqa.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_kernel("echo.attention.gqa.prefill.paged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefillPaged &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillPagedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_prefill_paged_into(reference, call, out);
@@ -544,6 +604,65 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_attention_gqa_prefill_paged_fp8(const Engines &engines, Case &drawn) {
+    const lz::ops::AttentionGqaPrefillPagedFp8 args{
+        .q = drawn.tensor("q"),
+        .k_cache = drawn.tensor("k_cache"),
+        .v_cache = drawn.tensor("v_cache"),
+        .qo_indptr = drawn.tensor("qo_indptr"),
+        .kv_indptr = drawn.tensor("kv_indptr"),
+        .kv_indices = drawn.tensor("kv_indices"),
+        .kv_last_page_len = drawn.tensor("kv_last_page_len"),
+        .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
+        .k_scale = drawn.optional_tensor("k_scale"),
+        .v_scale = drawn.optional_tensor("v_scale"),
+        .causal = drawn.optional_param<bool>("causal"),
+        .window_left = drawn.optional_param<std::int64_t>("window_left"),
+        .window_right = drawn.optional_param<std::int64_t>("window_right"),
+        .soft_cap = drawn.optional_param<float>("soft_cap"),
+        .sm_scale = drawn.optional_param<float>("sm_scale"),
+        .return_lse = drawn.optional_param<bool>("return_lse"),
+        .layout = drawn.optional_param<lz::ops::AttentionGqaPrefillPagedFp8Layout>("layout"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::attention_gqa_prefill_paged_fp8(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect("lse", result.lse, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_prefill_paged_fp8_into(engines.reference, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged.fp8": [{"kernel_id": "echo.attention.gqa.prefill.paged.fp8", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks", "k_scale", "v_scale"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_fp8_kernel("echo.attention.gqa.prefill.paged.fp8",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefillPagedFp8 &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillPagedFp8Out &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_gqa_prefill_paged_fp8_into(reference, call, out);
+        })});
+    engine.lock("attention.gqa.prefill.paged.fp8", "echo.attention.gqa.prefill.paged.fp8");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto output_output = drawn.output_tensor("output");
+        auto output_lse = drawn.optional_output_tensor("lse");
+        lz::ops::attention_gqa_prefill_paged_fp8_into(engine, args, {.output = mutable_view(output_output), .lse = mutable_view(output_lse)});
+        drawn.expect("output", output_output, true);
+        drawn.expect("lse", output_lse, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
     const lz::ops::AttentionGqaPrefillRagged args{
         .q = drawn.tensor("q"),
@@ -552,6 +671,7 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         .qo_indptr = drawn.tensor("qo_indptr"),
         .kv_indptr = drawn.tensor("kv_indptr"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -576,7 +696,7 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.ragged": [{"kernel_id": "echo.attention.gqa.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_ragged_kernel("echo.attention.gqa.prefill.ragged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.ragged": [{"kernel_id": "echo.attention.gqa.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_ragged_kernel("echo.attention.gqa.prefill.ragged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefillRagged &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillRaggedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_gqa_prefill_ragged_into(reference, call, out);
@@ -995,6 +1115,7 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
         .v = drawn.tensor("v"),
         .kv_lens = drawn.optional_tensor("kv_lens"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -1018,7 +1139,7 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode": [{"kernel_id": "echo.attention.standard.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_kernel("echo.attention.standard.decode",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode": [{"kernel_id": "echo.attention.standard.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes", "sinks"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_kernel("echo.attention.standard.decode",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardDecode &call, [[maybe_unused]] const lz::ops::AttentionStandardDecodeOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_decode_into(reference, call, out);
@@ -1048,6 +1169,7 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         .kv_indices = drawn.tensor("kv_indices"),
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .soft_cap = drawn.optional_param<float>("soft_cap"),
         .sm_scale = drawn.optional_param<float>("sm_scale"),
@@ -1071,7 +1193,7 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode.paged": [{"kernel_id": "echo.attention.standard.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_paged_kernel("echo.attention.standard.decode.paged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode.paged": [{"kernel_id": "echo.attention.standard.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_paged_kernel("echo.attention.standard.decode.paged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardDecodePaged &call, [[maybe_unused]] const lz::ops::AttentionStandardDecodePagedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_decode_paged_into(reference, call, out);
@@ -1099,6 +1221,7 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
         .v = drawn.tensor("v"),
         .mask = drawn.optional_tensor("mask"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .causal = drawn.optional_param<bool>("causal"),
         .causal_offset = drawn.optional_param<std::int64_t>("causal_offset"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
@@ -1125,7 +1248,7 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill": [{"kernel_id": "echo.attention.standard.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_kernel("echo.attention.standard.prefill",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill": [{"kernel_id": "echo.attention.standard.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes", "sinks"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_kernel("echo.attention.standard.prefill",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefill &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_prefill_into(reference, call, out);
@@ -1156,6 +1279,7 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         .kv_indices = drawn.tensor("kv_indices"),
         .kv_last_page_len = drawn.tensor("kv_last_page_len"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -1181,7 +1305,7 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.paged": [{"kernel_id": "echo.attention.standard.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_paged_kernel("echo.attention.standard.prefill.paged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.paged": [{"kernel_id": "echo.attention.standard.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_paged_kernel("echo.attention.standard.prefill.paged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefillPaged &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillPagedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_prefill_paged_into(reference, call, out);
@@ -1210,6 +1334,7 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         .qo_indptr = drawn.tensor("qo_indptr"),
         .kv_indptr = drawn.tensor("kv_indptr"),
         .alibi_slopes = drawn.optional_tensor("alibi_slopes"),
+        .sinks = drawn.optional_tensor("sinks"),
         .causal = drawn.optional_param<bool>("causal"),
         .window_left = drawn.optional_param<std::int64_t>("window_left"),
         .window_right = drawn.optional_param<std::int64_t>("window_right"),
@@ -1234,7 +1359,7 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         drawn.expect_written(true);
     }
     const lz::Engine engine = lz::Engine::reference();
-    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.ragged": [{"kernel_id": "echo.attention.standard.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_ragged_kernel("echo.attention.standard.prefill.ragged",
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.ragged": [{"kernel_id": "echo.attention.standard.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": [], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes", "sinks"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_ragged_kernel("echo.attention.standard.prefill.ragged",
         [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefillRagged &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillRaggedOut &out,
             [[maybe_unused]] lz::Run &run) {
             lz::ops::attention_standard_prefill_ragged_into(reference, call, out);
@@ -2920,8 +3045,10 @@ const std::vector<Check> &all_checks() {
         {"attention.cross.prefill", check_attention_cross_prefill},
         {"attention.gqa.decode", check_attention_gqa_decode},
         {"attention.gqa.decode.paged", check_attention_gqa_decode_paged},
+        {"attention.gqa.decode.paged.fp8", check_attention_gqa_decode_paged_fp8},
         {"attention.gqa.prefill", check_attention_gqa_prefill},
         {"attention.gqa.prefill.paged", check_attention_gqa_prefill_paged},
+        {"attention.gqa.prefill.paged.fp8", check_attention_gqa_prefill_paged_fp8},
         {"attention.gqa.prefill.ragged", check_attention_gqa_prefill_ragged},
         {"attention.linear.decode", check_attention_linear_decode},
         {"attention.linear.prefill", check_attention_linear_prefill},

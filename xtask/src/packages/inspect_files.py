@@ -42,7 +42,7 @@ def check_wheel(path: str) -> list[str]:
             if len(wheel.read(f"{folder}/licenses/{name}")) < 9_000:
                 problems.append(f"wheel: the text of {name} is incomplete")
         entry_points = wheel.read(f"{folder}/entry_points.txt").decode()
-        for entry in ("lz=layerzero.cli:main", "torch_dynamo_backends"):
+        for entry in ("lz=layerzero.cli:main", "torch_dynamo_backends", "vllm.general_plugins"):
             if entry not in entry_points.replace(" ", ""):
                 problems.append(f"wheel: no entry point {entry}")
         for name in ("layerzero/_docs/schema-language.md", "layerzero/_plugin_worker.py", "layerzero/py.typed", "layerzero/ops.pyi"):

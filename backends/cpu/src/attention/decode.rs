@@ -12,7 +12,7 @@ use lz_ops::{
 };
 
 use super::prefill::CallTensors;
-use super::problem::{Mask, Sequence, Shape, Slopes, index_slice};
+use super::problem::{Mask, Sequence, Shape, Sinks, Slopes, index_slice};
 use super::run::{Attend, CHUNK, Problem, Split, run};
 use super::short;
 use crate::isa::require;
@@ -33,6 +33,7 @@ struct Decode<'a> {
     kv_lens: Option<&'a TensorView<'a>>,
     mask: Option<&'a TensorView<'a>>,
     slopes: Option<&'a TensorView<'a>>,
+    sinks: Option<&'a TensorView<'a>>,
     shape: Shape,
     batch: i64,
     seq_k: i64,
@@ -52,11 +53,13 @@ impl Decode<'_> {
         let lens = self.kv_lens.map(|lens| index_slice(lens, &[])).transpose()?;
         let key_dims = if self.heads_first { (2, 1) } else { (1, 2) };
         let tensors = CallTensors::<T>::new(self.tensors, output, lse, [(0, 1), key_dims])?;
+        let sinks = self.sinks.map(Sinks::new);
         let sequence = |b: usize| {
             let keys = lens.map_or(seq_k, |lens| i64::from(lens[b]).clamp(0, seq_k));
             Sequence {
                 mask: mask.map(|mask| Mask::new(mask, b, 3)),
                 slopes: slopes.map(|slopes| Slopes::new(slopes, b)),
+                sinks,
                 ..tensors.sequence(b, 1, keys, keys - 1)
             }
         };
@@ -106,6 +109,7 @@ impl<S: Attend> AttentionGqaDecodeKernel for GqaDecode<S> {
             kv_lens: call.kv_lens.as_ref(),
             mask: None,
             slopes: call.alibi_slopes.as_ref(),
+            sinks: call.sinks.as_ref(),
             shape: Shape {
                 soft_cap: call.soft_cap,
                 window_left: call.window_left,
@@ -146,6 +150,7 @@ impl<S: Attend> AttentionCrossDecodeKernel for CrossDecode<S> {
             kv_lens: call.kv_lens.as_ref(),
             mask: call.mask.as_ref(),
             slopes: None,
+            sinks: None,
             shape: Shape::grouped(axes.heads, axes.kv_heads, axes.head_dim, axes.head_dim_v, call.sm_scale),
             batch: axes.batch,
             seq_k: axes.seq_k,

@@ -17,7 +17,14 @@ pub(super) fn write_row<T: Float>(task: &Task<'_, '_, T>, row: usize, ranges: Ra
         nan |= score.is_nan() || score == f64::INFINITY;
         running_max = running_max.max(score);
     });
-    let (mut sums, mut sum_exp) = ([0.0f64; MAX_HEAD_DIM], 0.0);
+    // SAFETY: the head is one of the call, which has a sink for each.
+    let sink = task.sequence.sinks.and_then(|sinks| unsafe { sinks.at(head) }).map(f64::from);
+    if let Some(sink) = sink {
+        nan |= sink.is_nan() || sink == f64::INFINITY;
+        running_max = running_max.max(sink);
+    }
+    let mut sum_exp = sink.map_or(0.0, |sink| (sink - running_max).exp());
+    let mut sums = [0.0f64; MAX_HEAD_DIM];
     let sums = &mut sums[..task.shape.dim_v.min(MAX_HEAD_DIM)];
     let lse = if nan {
         sums.fill(f64::NAN);
@@ -76,7 +83,7 @@ fn for_each_score<T: Float>(
                         dot += f64::from(q.to_f32()) * f64::from(k.to_f32());
                     }
                 }
-                let mut score = dot * f64::from(shape.scale);
+                let mut score = dot * shape.exact_scale;
                 if shape.soft_cap > 0.0 {
                     let soft_cap = f64::from(shape.soft_cap);
                     score = soft_cap * (score / soft_cap).tanh();

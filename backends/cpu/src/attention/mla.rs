@@ -69,6 +69,7 @@ impl<T: Float> CallTensors<T> {
             kv_layout: KvLayout::Dense,
             mask: None,
             slopes: None,
+            sinks: None,
             output: self.output,
             lse: self.lse,
         }
@@ -83,6 +84,7 @@ fn shape(heads: i64, dim_ckv: i64, dim_kpe: i64, scale: f32, causal: bool) -> Sh
         dim_v: dim_ckv as usize,
         shared: true,
         scale,
+        exact_scale: f64::from(scale),
         soft_cap: 0.0,
         causal,
         window_left: -1,

@@ -9,6 +9,7 @@ mod amx;
 mod cross;
 mod decode;
 mod exact;
+mod fp8;
 mod math;
 mod mla;
 mod paged;
@@ -25,6 +26,7 @@ mod tile;
 
 pub(crate) use cross::CrossPrefill;
 pub(crate) use decode::{CrossDecode, GqaDecode};
+pub(crate) use fp8::{GqaDecodePagedFp8, GqaPrefillPagedFp8};
 pub(crate) use mla::{MlaDecode, MlaDecodePaged, MlaPrefill};
 pub(crate) use paged::{GqaDecodePaged, GqaPrefillPaged};
 pub(crate) use prefill::GqaPrefill;

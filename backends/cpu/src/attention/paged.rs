@@ -13,7 +13,7 @@ use lz_ops::{
 };
 
 use super::prefill::CallTensors;
-use super::problem::{KvLayout, Sequence, Shape, Slopes, index_slice, span};
+use super::problem::{KvLayout, Sequence, Shape, Sinks, Slopes, index_slice, span};
 use super::run::{Attend, CHUNK, Problem, Split, run, run_ragged};
 use crate::isa::require;
 use crate::simd::{Float, with_float};
@@ -102,6 +102,7 @@ struct Paged<'a> {
     /// Queries, keys and values.
     tensors: [&'a TensorView<'a>; 3],
     slopes: Option<&'a TensorView<'a>>,
+    sinks: Option<&'a TensorView<'a>>,
     pages: PageTable<'a>,
     shape: Shape,
     batch: i64,
@@ -131,6 +132,7 @@ impl Paged<'_> {
                 v: tensors.v,
                 kv_layout: self.pages.kv_layout(listed, tensors.k.outer, 0, tensors.v.outer),
                 slopes: self.slopes.map(|slopes| Slopes::new(slopes, b)),
+                sinks: self.sinks.map(Sinks::new),
                 output: tensors.output.from(queries.start),
                 lse: tensors.lse.from(queries.start),
                 ..tensors.sequence(0, count, keys as i64, keys as i64 - count)
@@ -167,6 +169,7 @@ impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
         let paged = Paged {
             tensors: [&call.q, &call.k_cache, &call.v_cache],
             slopes: call.alibi_slopes.as_ref(),
+            sinks: call.sinks.as_ref(),
             pages,
             shape: Shape {
                 soft_cap: call.soft_cap,
@@ -218,6 +221,7 @@ impl<S: Attend> AttentionGqaPrefillPagedKernel for GqaPrefillPaged<S> {
         let paged = Paged {
             tensors: [&call.q, &call.k_cache, &call.v_cache],
             slopes: call.alibi_slopes.as_ref(),
+            sinks: call.sinks.as_ref(),
             pages: PageTable::new(indptr, indices, last, axes.page_size, axes.num_pages)?,
             shape: Shape {
                 soft_cap: call.soft_cap,

@@ -9,7 +9,7 @@ use lz_ops::{
     AttentionStandardPrefillKernel,
 };
 
-use super::problem::{KvLayout, Mask, Rows, Sequence, Shape, Slopes, lse_mut, rows, rows_mut};
+use super::problem::{KvLayout, Mask, Rows, Sequence, Shape, Sinks, Slopes, lse_mut, rows, rows_mut};
 use super::run::{Attend, Problem, run};
 use crate::isa::require;
 use crate::simd::{Float, with_float};
@@ -63,6 +63,7 @@ impl<T: Float> CallTensors<T> {
             kv_layout: KvLayout::Dense,
             mask: None,
             slopes: None,
+            sinks: None,
             output: self.output.outer(b),
             lse: self.lse.outer(b),
         }
@@ -103,9 +104,11 @@ impl<S: Attend> AttentionGqaPrefillKernel for GqaPrefill<S> {
             let (output, lse) = (&mut out.output, out.lse.as_mut());
             let tensors = CallTensors::<T>::new([&call.q, &call.k, &call.v], output, lse, [dims, dims])?;
             let (mask, slopes) = (call.mask, call.alibi_slopes);
+            let sinks = call.sinks.as_ref().map(Sinks::new);
             let sequence = |b: usize| Sequence {
                 mask: mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
                 slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
+                sinks,
                 ..tensors.sequence(b, axes.seq_q, axes.seq_k, call.causal_offset)
             };
             run(s, &Problem { shape, sequences: axes.batch as usize, sequence: &sequence }, None);

@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     /// Whether a value is the first part of its key (MLA).
     pub shared: bool,
     pub scale: f32,
+    /// The factor of the scores of rows that are computed in f64.
+    pub exact_scale: f64,
     pub soft_cap: f32,
     pub causal: bool,
     /// -1: no limit.
@@ -40,6 +42,7 @@ impl Shape {
             dim_v: dim_v as usize,
             shared: false,
             scale,
+            exact_scale: f64::from(scale),
             soft_cap: 0.0,
             causal: false,
             window_left: -1,
@@ -124,6 +127,7 @@ pub(crate) struct Sequence<'a, T> {
     pub kv_layout: KvLayout<'a>,
     pub mask: Option<Mask>,
     pub slopes: Option<Slopes>,
+    pub sinks: Option<Sinks>,
     pub output: Rows<T>,
     /// Null if no lse is requested.
     pub lse: Rows<f32>,
@@ -256,11 +260,51 @@ impl Slopes {
         Slopes { data, head: aligned(view, 2, 1) }
     }
 
+    /// The slopes of the heads from this one on.
+    pub(crate) fn starting_at(self, head: usize) -> Slopes {
+        Slopes { data: self.data.wrapping_offset(head as isize * self.head), ..self }
+    }
+
     /// # Safety
     /// The head is inside, and the slopes are still borrowed.
     pub(crate) unsafe fn at(&self, head: usize) -> f32 {
         // SAFETY: the caller guarantees the head.
         unsafe { *self.data.offset(head as isize * self.head) }
+    }
+}
+
+/// Sinks: a score of each head that has no value.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sinks {
+    data: *const f32,
+    head: isize,
+}
+
+// SAFETY: it is only read, and the call borrows the tensor.
+unsafe impl Sync for Sinks {}
+
+impl Sinks {
+    /// Of a validated tensor with one element per head.
+    pub(crate) fn new(view: &TensorView<'_>) -> Sinks {
+        Sinks {
+            data: view.as_ptr().cast(),
+            head: view.strides().first().map_or(0, |stride| *stride as isize),
+        }
+    }
+
+    /// The sinks of the heads from this one on.
+    pub(crate) fn starting_at(self, head: usize) -> Sinks {
+        Sinks { data: self.data.wrapping_offset(head as isize * self.head), ..self }
+    }
+
+    /// The sink of a head; `None` if it has no effect.
+    ///
+    /// # Safety
+    /// The head is inside, and the sinks are still borrowed.
+    pub(crate) unsafe fn at(&self, head: usize) -> Option<f32> {
+        // SAFETY: the caller guarantees the head.
+        let sink = unsafe { *self.data.offset(head as isize * self.head) };
+        (sink != f32::NEG_INFINITY).then_some(sink)
     }
 }
 

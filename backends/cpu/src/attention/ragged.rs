@@ -10,7 +10,7 @@ use lz_ops::{
 };
 
 use super::prefill::CallTensors;
-use super::problem::{Sequence, Shape, Slopes, index_slice, span};
+use super::problem::{Sequence, Shape, Sinks, Slopes, index_slice, span};
 use super::run::{Attend, Problem, run_ragged};
 use crate::isa::require;
 use crate::simd::with_float;
@@ -52,6 +52,7 @@ impl<S: Attend> AttentionGqaPrefillRaggedKernel for GqaPrefillRagged<S> {
             let (output, lse) = (&mut out.output, out.lse.as_mut());
             let tensors = CallTensors::<T>::new([&call.q, &call.k, &call.v], output, lse, [(0, 1); 2])?;
             let slopes = call.alibi_slopes;
+            let sinks = call.sinks.as_ref().map(Sinks::new);
             let sequence = |b: usize| {
                 let tensors = &tensors;
                 let (queries, keys) = (span(qo_indptr, b, axes.total_q), span(kv_indptr, b, axes.total_k));
@@ -63,6 +64,7 @@ impl<S: Attend> AttentionGqaPrefillRaggedKernel for GqaPrefillRagged<S> {
                     output: tensors.output.from(queries.start),
                     lse: tensors.lse.from(queries.start),
                     slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
+                    sinks,
                     ..tensors.sequence(0, count, length, length - count)
                 }
             };

@@ -291,9 +291,14 @@ pub(super) fn write_row<S: Simd, T: Float>(
         return false;
     }
     let (query, head) = task.row(row);
+    // SAFETY: the head is one of the call, which has a sink for each.
+    let sink = task.sequence.sinks.and_then(|sinks| unsafe { sinks.at(head) });
+    let Some((running_max, sum_exp, factor)) = with_sink::<T>(sink, running_max, sum_exp) else {
+        return false;
+    };
     let output = task.sequence.output.at(query, head).cast_mut();
     let sound = s.vectorize(|| {
-        let scale = s.splat(1.0 / sum_exp);
+        let scale = s.splat(factor / sum_exp);
         let mut nothing = s.splat(0.0);
         // SAFETY: the state has `dim_v` elements, rounded up to vectors; the row is inside the output, and
         // only this task writes it.
@@ -312,6 +317,20 @@ pub(super) fn write_row<S: Simd, T: Float>(
         exact::write_lse(&task.sequence.lse, query, head, lse as f32);
     }
     sound
+}
+
+/// Adds a sink to a row's state: the new maximum and sum, and the factor of its accumulators. `None` if f32 is not accurate enough.
+fn with_sink<T: Float>(sink: Option<f32>, running_max: f32, sum_exp: f32) -> Option<(f32, f32, f32)> {
+    let Some(sink) = sink else { return Some((running_max, sum_exp, 1.0)) };
+    let sink = sink * std::f32::consts::LOG2_E;
+    // False for NaN.
+    let is_accurate = sink.abs() <= max_accurate_score::<T>();
+    if !is_accurate {
+        return None;
+    }
+    let highest = running_max.max(sink);
+    let factor = (running_max - highest).exp2();
+    Some((highest, sum_exp * factor + (sink - highest).exp2(), factor))
 }
 
 /// Partial states of a split-KV call in the workspace.

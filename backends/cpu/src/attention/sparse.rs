@@ -32,6 +32,7 @@ fn shape(heads: i64, kv_heads: i64, head_dim: i64, scale: f32, soft_cap: f32) ->
         dim_v: head_dim as usize,
         shared: false,
         scale,
+        exact_scale: f64::from(scale),
         soft_cap,
         causal: false,
         window_left: -1,

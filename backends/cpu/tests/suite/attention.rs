@@ -457,3 +457,153 @@ fn sparse_attention_reads_only_listed_blocks() {
     };
     check_against_reference!("attention.sparse.block", attention_sparse_block, args(), 1e-5);
 }
+
+/// A sink of each head, among them those that need the f64 path.
+const SINKS: [[f32; 4]; 4] = [
+    [0.5, -1.5, 3.0, 0.0],
+    [f32::NEG_INFINITY, 1.0, f32::INFINITY, f32::NAN],
+    [90.0, -90.0, 1e4, -1e4],
+    [f32::MIN, f32::MAX, 40.0, -40.0],
+];
+
+#[test]
+fn sinks_take_part_in_the_softmax_of_every_path() {
+    let mut floats = RandomFloats(8);
+    let (h, g, d) = (4, 2, 32);
+    // Short, streamed, split and tiled calls; the last query sees the fewest keys without `causal`.
+    for (m, n) in [(1, 9), (1, 300), (3, 40), (70, 210)] {
+        let q = floats.many((m * h * d) as usize);
+        let (k, mut v) = (floats.many((n * g * d) as usize), floats.many((n * g * d) as usize));
+        for (at, sinks) in SINKS.iter().enumerate() {
+            let sinks = view(sinks, &[h]);
+            v[3] = if at == 2 { f32::INFINITY } else { 1.0 };
+            let (k, v) = (view(&k, &[1, n, g, d]), view(&v, &[1, n, g, d]));
+            let args =
+                || AttentionGqaPrefill::new(view(&q, &[1, m, h, d]), k, v).return_lse(true).sinks(sinks);
+            check_against_reference!("attention.gqa.prefill", attention_gqa_prefill, args(), 1e-5);
+            // The first queries see no key.
+            check_against_reference!(
+                "attention.gqa.prefill",
+                attention_gqa_prefill,
+                args().causal(true).causal_offset(-1).soft_cap(3.0),
+                1e-5
+            );
+            if m == 1 {
+                let args =
+                    || AttentionGqaDecode::new(view(&q, &[1, h, d]), k, v).return_lse(true).sinks(sinks);
+                check_against_reference!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
+                check_against_reference!(
+                    "attention.gqa.decode",
+                    attention_gqa_decode,
+                    args().kv_lens(view(&[0], &[1])),
+                    1e-5
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn sinks_of_bf16_calls() {
+    let mut floats = RandomFloats(9);
+    let (m, n, h, g, d) = (70, 300, 4, 2, 64);
+    let mut many =
+        |count: i64| -> Vec<bf16> { floats.many(count as usize).into_iter().map(bf16::from_f32).collect() };
+    let (q, k, v) = (many(m * h * d), many(n * g * d), many(n * g * d));
+    for sinks in &SINKS {
+        let sinks = view(sinks, &[h]);
+        let args = || {
+            let (q, k, v) = (view(&q, &[1, m, h, d]), view(&k, &[1, n, g, d]), view(&v, &[1, n, g, d]));
+            AttentionGqaPrefill::new(q, k, v).return_lse(true).causal(true).sinks(sinks)
+        };
+        check_against_reference!("attention.gqa.prefill", attention_gqa_prefill, args(), 1e-2);
+    }
+}
+
+/// Pages in a buffer of fixed size, of which the requests use a part.
+#[test]
+fn requests_with_sinks_use_a_part_of_the_page_list() {
+    let mut floats = RandomFloats(10);
+    let (page_size, pages, h, g, d) = (16, 60, 4, 2, 32);
+    let cache = (pages * page_size * g * d) as usize;
+    let (q, k, v) = (floats.many((5 * h * d) as usize), floats.many(cache), floats.many(cache));
+    let indices: Vec<i32> = (0..100).map(|index| index * 77 % pages as i32).collect();
+    let (qo_indptr, last) = ([0i32, 2, 2, 5], [5i32, 0, 16]);
+    let shape = [pages, page_size, g, d];
+    for (used, sinks) in [0, 30, 100, 7].into_iter().zip(&SINKS) {
+        let indptr = [0i32, used / 2, used / 2, used];
+        let (indptr, indices, last) = (view(&indptr, &[4]), view(&indices, &[100]), view(&last, &[3]));
+        let (k, v, sinks) = (view(&k, &shape), view(&v, &shape), view(sinks, &[h]));
+        let args = || {
+            AttentionGqaDecodePaged::new(view(&q[..3 * 4 * 32], &[3, h, d]), k, v, indptr, indices, last)
+                .return_lse(true)
+        };
+        check_against_reference!("attention.gqa.decode.paged", attention_gqa_decode_paged, args(), 1e-5);
+        check_against_reference!(
+            "attention.gqa.decode.paged",
+            attention_gqa_decode_paged,
+            args().sinks(sinks),
+            1e-5
+        );
+        let args = || {
+            let (q, starts) = (view(&q, &[5, h, d]), view(&qo_indptr, &[4]));
+            AttentionGqaPrefillPaged::new(q, k, v, starts, indptr, indices, last)
+                .return_lse(true)
+                .sinks(sinks)
+        };
+        check_against_reference!("attention.gqa.prefill.paged", attention_gqa_prefill_paged, args(), 1e-5);
+    }
+}
+
+#[test]
+fn fp8_caches_match_the_reference() {
+    use lz_core::element::{F8E4M3, F8E5M2};
+    let mut floats = RandomFloats(14);
+    let (page_size, pages, h, g, d) = (16, 60, 6, 2, 40);
+    let shape = [pages, page_size, g, d];
+    let q = floats.many((70 * h * d) as usize);
+    let code = |at: i64| ((at * 37 % 79) | (at * 11 % 2) << 7) as u8;
+    let finite: Vec<u8> = (0..pages * page_size * g * d).map(code).collect();
+    // The largest codes, of which some are infinite or NaN, are on the first page, which only the first request has.
+    let mut codes = finite.clone();
+    codes[..8].copy_from_slice(&[0x7b, 0x7c, 0x7d, 0x7e, 0x7f, 0xff, 0xfc, 0x80]);
+    let indices: Vec<i32> = (0..100).map(|index| index * 77 % pages as i32).collect();
+    let (indptr, last, qo_indptr) = ([0i32, 30, 30, 41], [5i32, 0, 16], [0i32, 3, 3, 70]);
+    let slopes = floats.many(h as usize);
+    let scales = [0.01f32, 0.3];
+    for (at, codes) in [&finite, &codes].into_iter().enumerate() {
+        let e4m3: Vec<F8E4M3> = codes.iter().map(|code| F8E4M3(*code)).collect();
+        let e5m2: Vec<F8E5M2> = codes.iter().map(|code| F8E5M2(*code)).collect();
+        for cache in [view(&e4m3, &shape), view(&e5m2, &shape)] {
+            let (indptr, indices, last) = (view(&indptr, &[4]), view(&indices, &[100]), view(&last, &[3]));
+            let decode = || {
+                let q = view(&q[..(3 * h * d) as usize], &[3, h, d]);
+                let args = AttentionGqaDecodePagedFp8::new(q, cache, cache, indptr, indices, last);
+                args.return_lse(true).k_scale(view(&scales, &[2])).v_scale(view(&scales[..1], &[]))
+            };
+            check_against_reference!(
+                "attention.gqa.decode.paged.fp8",
+                attention_gqa_decode_paged_fp8,
+                decode(),
+                1e-5
+            );
+            check_against_reference!(
+                "attention.gqa.decode.paged.fp8",
+                attention_gqa_decode_paged_fp8,
+                decode().window_left(17).soft_cap(3.0).sinks(view(&slopes, &[h])),
+                1e-5
+            );
+            let prefill = || {
+                let (q, starts) = (view(&q, &[70, h, d]), view(&qo_indptr, &[4]));
+                let args = AttentionGqaPrefillPagedFp8::new(q, cache, cache, starts, indptr, indices, last);
+                args.return_lse(true).k_scale(view(&scales[at..=at], &[1])).alibi_slopes(view(&slopes, &[h]))
+            };
+            check_against_reference!(
+                "attention.gqa.prefill.paged.fp8",
+                attention_gqa_prefill_paged_fp8,
+                prefill().causal(true),
+                1e-5
+            );
+        }
+    }
+}

@@ -7,3 +7,4 @@ mod packed_convolutions;
 mod packed_layers;
 mod sampling;
 mod simd;
+mod strided;

@@ -11,8 +11,10 @@
 #include <layerzero/ops/attention_cross_prefill.hpp>
 #include <layerzero/ops/attention_gqa_decode.hpp>
 #include <layerzero/ops/attention_gqa_decode_paged.hpp>
+#include <layerzero/ops/attention_gqa_decode_paged_fp8.hpp>
 #include <layerzero/ops/attention_gqa_prefill.hpp>
 #include <layerzero/ops/attention_gqa_prefill_paged.hpp>
+#include <layerzero/ops/attention_gqa_prefill_paged_fp8.hpp>
 #include <layerzero/ops/attention_gqa_prefill_ragged.hpp>
 #include <layerzero/ops/attention_linear_decode.hpp>
 #include <layerzero/ops/attention_linear_prefill.hpp>

@@ -1413,6 +1413,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode_paged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode_paged_fp8(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode_paged_fp8_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1420,6 +1424,10 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged_fp8(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged_fp8_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
@@ -2164,6 +2172,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   return lz$bridge$cxxbridge1$205$attention_gqa_decode_paged_explain(engine, args, explanation);
 }
 
+::lz::bridge::Failure *attention_gqa_decode_paged_fp8(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_decode_paged_fp8(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *attention_gqa_decode_paged_fp8_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_decode_paged_fp8_explain(engine, args, explanation);
+}
+
 ::lz::bridge::Failure *attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
   return lz$bridge$cxxbridge1$205$attention_gqa_prefill(engine, args, outputs, options, tuned);
 }
@@ -2178,6 +2194,14 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *attention_gqa_prefill_paged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
   return lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged_explain(engine, args, explanation);
+}
+
+::lz::bridge::Failure *attention_gqa_prefill_paged_fp8(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged_fp8(engine, args, outputs, options, tuned);
+}
+
+::lz::bridge::Failure *attention_gqa_prefill_paged_fp8_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged_fp8_explain(engine, args, explanation);
 }
 
 ::lz::bridge::Failure *attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {

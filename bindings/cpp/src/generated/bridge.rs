@@ -23,8 +23,10 @@ use super::attention_cross_decode::{attention_cross_decode, attention_cross_deco
 use super::attention_cross_prefill::{attention_cross_prefill, attention_cross_prefill_explain};
 use super::attention_gqa_decode::{attention_gqa_decode, attention_gqa_decode_explain};
 use super::attention_gqa_decode_paged::{attention_gqa_decode_paged, attention_gqa_decode_paged_explain};
+use super::attention_gqa_decode_paged_fp8::{attention_gqa_decode_paged_fp8, attention_gqa_decode_paged_fp8_explain};
 use super::attention_gqa_prefill::{attention_gqa_prefill, attention_gqa_prefill_explain};
 use super::attention_gqa_prefill_paged::{attention_gqa_prefill_paged, attention_gqa_prefill_paged_explain};
+use super::attention_gqa_prefill_paged_fp8::{attention_gqa_prefill_paged_fp8, attention_gqa_prefill_paged_fp8_explain};
 use super::attention_gqa_prefill_ragged::{attention_gqa_prefill_ragged, attention_gqa_prefill_ragged_explain};
 use super::attention_linear_decode::{attention_linear_decode, attention_linear_decode_explain};
 use super::attention_linear_prefill::{attention_linear_prefill, attention_linear_prefill_explain};
@@ -325,11 +327,17 @@ pub mod ffi {
         #[cxx_name = "lz_attention_gqa_decode_paged_args"]
         type AttentionGqaDecodePagedArgs = lz_plugin::generated::attention_gqa_decode_paged::AttentionGqaDecodePagedArgs;
         #[namespace = ""]
+        #[cxx_name = "lz_attention_gqa_decode_paged_fp8_args"]
+        type AttentionGqaDecodePagedFp8Args = lz_plugin::generated::attention_gqa_decode_paged_fp8::AttentionGqaDecodePagedFp8Args;
+        #[namespace = ""]
         #[cxx_name = "lz_attention_gqa_prefill_args"]
         type AttentionGqaPrefillArgs = lz_plugin::generated::attention_gqa_prefill::AttentionGqaPrefillArgs;
         #[namespace = ""]
         #[cxx_name = "lz_attention_gqa_prefill_paged_args"]
         type AttentionGqaPrefillPagedArgs = lz_plugin::generated::attention_gqa_prefill_paged::AttentionGqaPrefillPagedArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_attention_gqa_prefill_paged_fp8_args"]
+        type AttentionGqaPrefillPagedFp8Args = lz_plugin::generated::attention_gqa_prefill_paged_fp8::AttentionGqaPrefillPagedFp8Args;
         #[namespace = ""]
         #[cxx_name = "lz_attention_gqa_prefill_ragged_args"]
         type AttentionGqaPrefillRaggedArgs = lz_plugin::generated::attention_gqa_prefill_ragged::AttentionGqaPrefillRaggedArgs;
@@ -569,6 +577,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_decode_paged_explain(engine: &Engine, args: *const AttentionGqaDecodePagedArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn attention_gqa_decode_paged_fp8(
+            engine: &Engine,
+            args: *const AttentionGqaDecodePagedFp8Args,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn attention_gqa_decode_paged_fp8_explain(engine: &Engine, args: *const AttentionGqaDecodePagedFp8Args, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_gqa_prefill(
             engine: &Engine,
             args: *const AttentionGqaPrefillArgs,
@@ -585,6 +601,14 @@ pub mod ffi {
             tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_prefill_paged_explain(engine: &Engine, args: *const AttentionGqaPrefillPagedArgs, explanation: &mut Explanation) -> *mut Failure;
+        unsafe fn attention_gqa_prefill_paged_fp8(
+            engine: &Engine,
+            args: *const AttentionGqaPrefillPagedFp8Args,
+            outputs: *mut Output,
+            options: *const CallOptions,
+            tuned: *mut Tuned,
+        ) -> *mut Failure;
+        unsafe fn attention_gqa_prefill_paged_fp8_explain(engine: &Engine, args: *const AttentionGqaPrefillPagedFp8Args, explanation: &mut Explanation) -> *mut Failure;
         unsafe fn attention_gqa_prefill_ragged(
             engine: &Engine,
             args: *const AttentionGqaPrefillRaggedArgs,

@@ -22,10 +22,14 @@ pub mod attention_cross_prefill;
 pub mod attention_gqa_decode;
 /// `attention.gqa.decode.paged`.
 pub mod attention_gqa_decode_paged;
+/// `attention.gqa.decode.paged.fp8`.
+pub mod attention_gqa_decode_paged_fp8;
 /// `attention.gqa.prefill`.
 pub mod attention_gqa_prefill;
 /// `attention.gqa.prefill.paged`.
 pub mod attention_gqa_prefill_paged;
+/// `attention.gqa.prefill.paged.fp8`.
+pub mod attention_gqa_prefill_paged_fp8;
 /// `attention.gqa.prefill.ragged`.
 pub mod attention_gqa_prefill_ragged;
 /// `attention.linear.decode`.

@@ -97,7 +97,7 @@ def _kernel(
     run: Callable[..., Any], names: dict[str, str], outputs: Sequence[str], operation: str
 ) -> Callable[..., Any]:
     """A kernel that calls the reference by the names of the definition, and returns its results in the definition's order."""
-    positional, _, _ = _native.kernel_signature(operation)
+    positional, *_ = _native.kernel_signature(operation)
 
     def kernel(*inputs: Any, **params: Any) -> Any:
         given = {**dict(zip(positional, inputs, strict=True)), **params}

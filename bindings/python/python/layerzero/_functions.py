@@ -44,6 +44,7 @@ def attention(
     *,
     kv_lens: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     causal: bool = False,
     causal_offset: int | None = None,
     window_left: int | None = None,
@@ -58,7 +59,8 @@ def attention(
 
     Queries of rank 4 are a prefill, queries of rank 3 (``[batch, heads, head_dim]``) one decode step. Fewer
     key heads than query heads mean grouped-query attention. ``layout=None`` takes the layout that the numbers of heads
-    allow, and is an error if they allow both: ``[B, 8, 32, D]`` is valid in either.
+    allow, and is an error if they allow both: ``[B, 8, 32, D]`` is valid in either. ``sinks`` ``[heads]`` are logits that take
+    part in the softmax and have no value (GPT-OSS).
     """
     rank = len(q.shape)
     if rank not in (3, 4) or len(k.shape) != 4:
@@ -78,6 +80,7 @@ def attention(
             v,
             mask,
             alibi_slopes,
+            sinks,
             causal=causal,
             causal_offset=causal_offset,
             window_left=window_left,
@@ -98,6 +101,7 @@ def attention(
         v,
         kv_lens,
         alibi_slopes,
+        sinks,
         window_left=window_left,
         soft_cap=soft_cap,
         sm_scale=sm_scale,
@@ -119,6 +123,9 @@ def paged_attention(
     kv_last_page_len: Tensor | None = None,
     qo_indptr: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
     causal: bool | None = None,
     window_left: int | None = None,
     window_right: int | None = None,
@@ -132,7 +139,8 @@ def paged_attention(
 
     Pages are passed as block tables (``block_tables`` with ``context_lens``) or in CSR form (``kv_indptr``,
     ``kv_indices``, ``kv_last_page_len``). With ``qo_indptr`` it is a prefill with several queries per
-    request, without it one decode step.
+    request, without it one decode step. ``k_scale`` and ``v_scale`` are the factors of an FP8 cache, one for all heads or one
+    per head.
     """
     csr: tuple[Any, Any, Any] = (kv_indptr, kv_indices, kv_last_page_len)
     if block_tables is not None and context_lens is not None:
@@ -153,13 +161,19 @@ def paged_attention(
         "out": out,
     }
     axis = 2 if layout == "NHD" else 1
+    optional: tuple[Any, ...] = (alibi_slopes, sinks)
+    is_fp8 = "float8" in str(k_cache.dtype)
+    if is_fp8:
+        optional = (*optional, k_scale, v_scale)
+    elif k_scale is not None or v_scale is not None:
+        raise ValueError(f"k_scale and v_scale are for FP8 caches; found a cache of {k_cache.dtype}")
     if qo_indptr is None:
         if window_right is not None or causal is False:
             raise ValueError("a decode step is causal; window_right and causal=False require qo_indptr")
-        return _heads("decode_paged", q, k_cache, 1, axis)(q, k_cache, v_cache, *csr, alibi_slopes, **shared)
-    return _heads("prefill_paged", q, k_cache, 1, axis)(
-        q, k_cache, v_cache, qo_indptr, *csr, alibi_slopes, causal=causal, window_right=window_right, **shared
-    )
+        decode = ops.attention_gqa_decode_paged_fp8 if is_fp8 else _heads("decode_paged", q, k_cache, 1, axis)
+        return decode(q, k_cache, v_cache, *csr, *optional, **shared)
+    prefill = ops.attention_gqa_prefill_paged_fp8 if is_fp8 else _heads("prefill_paged", q, k_cache, 1, axis)
+    return prefill(q, k_cache, v_cache, qo_indptr, *csr, *optional, causal=causal, window_right=window_right, **shared)
 
 
 def _block_tables_to_csr(tables: Any, lengths: Any, page_size: int) -> tuple[Any, Any, Any]:

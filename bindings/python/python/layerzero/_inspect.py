@@ -80,7 +80,9 @@ def _why(candidate: dict[str, Any]) -> list[str]:
         if evidence:
             measured = f"measured {evidence['median_ns'] / 1e3:.4g} µs, median of {evidence['samples']} samples"
             found.append(f"{measured}: {score['perf']:+.4g}")
-        terms = (("jit", "not compiled yet"), ("reliability", "recent failures"), ("transform", "conversions"), ("fusion", "fusion"))
+        copies = "contiguous" in candidate["transforms"]
+        conversions = "conversions, strided tensors are copied first" if copies else "conversions"
+        terms = (("jit", "not compiled yet"), ("reliability", "recent failures"), ("transform", conversions), ("fusion", "fusion"))
         found += [f"{about}: {score[term]:+.4g}" for term, about in terms if score[term]]
     if candidate["runs_in"]:
         found.append(f"runs in {candidate['runs_in']}")

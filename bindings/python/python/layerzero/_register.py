@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from layerzero import _native, ops
+from layerzero._signatures import positional_count
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -37,7 +38,8 @@ def register_kernel(
 
     The function is called with the caller's own objects: the inputs by position (`None` for absent ones) and
     every param by keyword with defaults filled in, as typed in `layerzero.protocols`. Its result goes to the
-    caller. A function with a parameter ``out`` also gets the caller's output tensors and must fill them; the
+    caller. A function that takes fewer inputs than the operation has declines calls with the optional ones that it does
+    not take. A function with a parameter ``out`` also gets the caller's output tensors and must fill them; the
     results of other functions are copied there.
 
     `limits` are expressions over the operation's axes and params that must be true, such as ``"hidden % 8 ==
@@ -100,7 +102,7 @@ def register_kernel(
         import json
 
         targets = [target for target, _ in _native.operation_targets(operation)]
-        takes_out = all([_check(target, function) for target in targets])
+        takes_out = all([_check(target, function)[0] for target in targets])
         stated = {"kernel_id": id, "writes_into_output": takes_out, **(capabilities or {})}
         descriptor = {
             "schema_version": "1.0",
@@ -117,7 +119,7 @@ def register_kernel(
         _native.register_described_kernel(function, id, text, compile, installed_as(targets[0]))
 
     def register(function: _F, operation: str, fixed: list[str]) -> None:
-        takes_out = _check(operation, function)
+        takes_out, omitted = _check(operation, function)
         variables = _native.dtype_variables(operation)
         chosen: Mapping[str, Sequence[str]]
         if dtypes is None:
@@ -127,7 +129,8 @@ def register_kernel(
         else:
             chosen = dict.fromkeys(variables, dtypes)
         conditions = limits if isinstance(limits, Mapping) else dict.fromkeys(limits, "AXIS_LIMIT")
-        conditions = {**dict.fromkeys(fixed, "PARAM_UNSUPPORTED"), **conditions}
+        unsupported = dict.fromkeys((f"not given({name})" for name in omitted), "OPTIONAL_INPUT_UNSUPPORTED")
+        conditions = {**dict.fromkeys(fixed, "PARAM_UNSUPPORTED"), **unsupported, **conditions}
         _native.register_kernel(
             function,
             {
@@ -159,12 +162,17 @@ def _condition(param: str, value: object) -> str:
     return f"{param} == {value}"
 
 
-def _check(operation: str, function: Callable[..., Any]) -> bool:
-    """Whether the function takes `out`. Refuses a function that cannot be called with the operation's arguments."""
+def _check(operation: str, function: Callable[..., Any]) -> tuple[bool, list[str]]:
+    """Whether the function takes `out`, and the optional inputs that it does not take. Refuses a function that cannot be
+    called with the operation's arguments."""
     import inspect
 
-    inputs, params, has_out = _native.kernel_signature(operation)
+    inputs, params, has_out, required = _native.kernel_signature(operation)
     signature = inspect.signature(function)
+    # A function that was written before the operation had its last optional inputs serves the calls without them.
+    taken = positional_count(function, params)
+    omitted = [] if taken is None else inputs[max(taken, required) :]
+    inputs = inputs[: len(inputs) - len(omitted)]
     try:
         signature.bind(*inputs, **dict.fromkeys(params))
     except TypeError as error:
@@ -172,13 +180,12 @@ def _check(operation: str, function: Callable[..., Any]) -> bool:
         message = f"a kernel of {operation} is called with ({expected}), but {function!r} does not accept that: {error}"
         raise _native.ConfigurationError(message) from None
     if not has_out:
-        return False
+        return False, omitted
     try:
         signature.bind(*inputs, **dict.fromkeys(params), out=None)
     except TypeError:
-        return False
-    named = signature.parameters.get("out")
-    return named is not None
+        return False, omitted
+    return "out" in signature.parameters, omitted
 
 
 def is_interactive() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from types import TracebackType
@@ -97,6 +98,8 @@ def roll_back_version(version: str) -> None:
 def keeping_results(function: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
     """The same function, which also adds its result to a list."""
 
+    # Not its attributes: a planner would run the function itself.
+    @functools.wraps(function, updated=())
     def call(*args: Any, **keywords: Any) -> Any:
         result = function(*args, **keywords)
         kept.append(result)

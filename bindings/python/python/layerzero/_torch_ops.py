@@ -280,7 +280,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     if layout is None:
@@ -297,42 +297,42 @@ def _fake_attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, *, wind
     return result_output
 
 
-def attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.gqa.decode", q, k, v, kv_lens, alibi_slopes)
+def attention_gqa_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.gqa.decode", q, k, v, kv_lens, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_decode.lse(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_decode.lse(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.gqa.decode", out, 2)
-        _layerzero.attention_gqa_decode.lse_out(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_decode.lse_out(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_decode.default(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_decode.default(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.gqa.decode", out, 1)
-    _layerzero.attention_gqa_decode.out(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_decode.out(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_decode(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_decode(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_gqa_decode", _fake_attention_gqa_decode, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_decode.lse(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_decode.lse(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_gqa_decode", _fake_attention_gqa_decode, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_decode.out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_decode.out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_gqa_decode", _fake_attention_gqa_decode, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_decode.lse_out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_decode.lse_out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_decode", _fake_attention_gqa_decode, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_head_dim = q.shape
@@ -343,42 +343,88 @@ def _fake_attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices,
     return result_output
 
 
-def attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.gqa.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes)
+def attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.gqa.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.gqa.decode.paged", out, 2)
-        _layerzero.attention_gqa_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.gqa.decode.paged", out, 1)
-    _layerzero.attention_gqa_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_decode_paged", _fake_attention_gqa_decode_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+    if return_lse is None:
+        return_lse = False
+    axis_batch, axis_heads, axis_head_dim = q.shape
+    result_output = q.new_empty((axis_batch, axis_heads, axis_head_dim), dtype=q.dtype)
+    result_lse = q.new_empty((axis_batch, axis_heads), dtype=torch.float32) if return_lse else None
+    if return_lse:
+        return result_output, result_lse
+    return result_output
+
+
+def attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.gqa.decode.paged.fp8", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale)
+    if return_lse:
+        if out is None:
+            return _layerzero.attention_gqa_decode_paged_fp8.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        out = out_tensors("attention.gqa.decode.paged.fp8", out, 2)
+        _layerzero.attention_gqa_decode_paged_fp8.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        return out
+    if out is None:
+        return _layerzero.attention_gqa_decode_paged_fp8.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+    out = out_tensors("attention.gqa.decode.paged.fp8", out, 1)
+    _layerzero.attention_gqa_decode_paged_fp8.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "attention_gqa_decode_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": False}, 1, (),
+    ),
+    Overload(
+        "attention_gqa_decode_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": True}, 2, (),
+    ),
+    Overload(
+        "attention_gqa_decode_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": False}, 1, ("out",),
+    ),
+    Overload(
+        "attention_gqa_decode_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_decode_paged_fp8", _fake_attention_gqa_decode_paged_fp8, {"return_lse": True}, 2, ("out_output", "out_lse"),
+    ),
+]
+
+
+def _fake_attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     if layout is None:
@@ -398,42 +444,42 @@ def _fake_attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, *, causal
     return result_output
 
 
-def attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.gqa.prefill", q, k, v, mask, alibi_slopes)
+def attention_gqa_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.gqa.prefill", q, k, v, mask, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill.lse(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_prefill.lse(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.gqa.prefill", out, 2)
-        _layerzero.attention_gqa_prefill.lse_out(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill.lse_out(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill.default(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_prefill.default(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.gqa.prefill", out, 1)
-    _layerzero.attention_gqa_prefill.out(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_prefill.out(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_prefill(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_gqa_prefill", _fake_attention_gqa_prefill, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill.lse(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill.lse(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill", _fake_attention_gqa_prefill, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill.out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill.out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill", _fake_attention_gqa_prefill, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill.lse_out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill.lse_out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill", _fake_attention_gqa_prefill, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, axis_head_dim = q.shape
@@ -444,42 +490,88 @@ def _fake_attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr,
     return result_output
 
 
-def attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.gqa.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes)
+def attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.gqa.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_gqa_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.gqa.prefill.paged", out, 2)
-        _layerzero.attention_gqa_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_gqa_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.gqa.prefill.paged", out, 1)
-    _layerzero.attention_gqa_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_gqa_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill_paged", _fake_attention_gqa_prefill_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None):
+def _fake_attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+    if return_lse is None:
+        return_lse = False
+    axis_total_q, axis_heads, axis_head_dim = q.shape
+    result_output = q.new_empty((axis_total_q, axis_heads, axis_head_dim), dtype=q.dtype)
+    result_lse = q.new_empty((axis_total_q, axis_heads), dtype=torch.float32) if return_lse else None
+    if return_lse:
+        return result_output, result_lse
+    return result_output
+
+
+def attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, k_scale=None, v_scale=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.gqa.prefill.paged.fp8", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale)
+    if return_lse:
+        if out is None:
+            return _layerzero.attention_gqa_prefill_paged_fp8.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        out = out_tensors("attention.gqa.prefill.paged.fp8", out, 2)
+        _layerzero.attention_gqa_prefill_paged_fp8.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        return out
+    if out is None:
+        return _layerzero.attention_gqa_prefill_paged_fp8.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+    out = out_tensors("attention.gqa.prefill.paged.fp8", out, 1)
+    _layerzero.attention_gqa_prefill_paged_fp8.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, k_scale, v_scale, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "attention_gqa_prefill_paged_fp8(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": False}, 1, (),
+    ),
+    Overload(
+        "attention_gqa_prefill_paged_fp8.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": True}, 2, (),
+    ),
+    Overload(
+        "attention_gqa_prefill_paged_fp8.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": False}, 1, ("out",),
+    ),
+    Overload(
+        "attention_gqa_prefill_paged_fp8.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? k_scale=None, Tensor? v_scale=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_paged_fp8", _fake_attention_gqa_prefill_paged_fp8, {"return_lse": True}, 2, ("out_output", "out_lse"),
+    ),
+]
+
+
+def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, _ = q.shape
@@ -491,36 +583,36 @@ def _fake_attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slop
     return result_output
 
 
-def attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, out=None):
-    refuse_gradients("attention.gqa.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes)
+def attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, out=None):
+    refuse_gradients("attention.gqa.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_gqa_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
+            return _layerzero.attention_gqa_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
         out = out_tensors("attention.gqa.prefill.ragged", out, 2)
-        _layerzero.attention_gqa_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_gqa_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_gqa_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
+        return _layerzero.attention_gqa_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
     out = out_tensors("attention.gqa.prefill.ragged", out, 1)
-    _layerzero.attention_gqa_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
+    _layerzero.attention_gqa_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_gqa_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> Tensor",
+        "attention_gqa_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> Tensor",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> (Tensor, Tensor)",
+        "attention_gqa_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> (Tensor, Tensor)",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out) -> ()",
+        "attention_gqa_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out) -> ()",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_gqa_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_gqa_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_gqa_prefill_ragged", _fake_attention_gqa_prefill_ragged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
@@ -878,7 +970,7 @@ OVERLOADS += [
 ]
 
 
-def _fake_attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     if layout is None:
@@ -895,42 +987,42 @@ def _fake_attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, *,
     return result_output
 
 
-def attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.standard.decode", q, k, v, kv_lens, alibi_slopes)
+def attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.standard.decode", q, k, v, kv_lens, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_decode.lse(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_standard_decode.lse(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.standard.decode", out, 2)
-        _layerzero.attention_standard_decode.lse_out(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_decode.lse_out(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_decode.default(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_standard_decode.default(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.standard.decode", out, 1)
-    _layerzero.attention_standard_decode.out(q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_standard_decode.out(q, k, v, kv_lens, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_decode(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_standard_decode(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_standard_decode", _fake_attention_standard_decode, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_decode.lse(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_standard_decode.lse(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_standard_decode", _fake_attention_standard_decode, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_decode.out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_standard_decode.out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_standard_decode", _fake_attention_standard_decode, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_decode.lse_out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_decode.lse_out(Tensor q, Tensor k, Tensor v, Tensor? kv_lens=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_decode", _fake_attention_standard_decode, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     axis_batch, axis_heads, axis_head_dim = q.shape
@@ -941,42 +1033,42 @@ def _fake_attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_ind
     return result_output
 
 
-def attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.standard.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes)
+def attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.standard.decode.paged", q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_standard_decode_paged.lse(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.standard.decode.paged", out, 2)
-        _layerzero.attention_standard_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_decode_paged.lse_out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_standard_decode_paged.default(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.standard.decode.paged", out, 1)
-    _layerzero.attention_standard_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_standard_decode_paged.out(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_standard_decode_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_standard_decode_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_standard_decode_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_decode_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, SymInt? window_left=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_decode_paged", _fake_attention_standard_decode_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     if layout is None:
@@ -996,42 +1088,42 @@ def _fake_attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, *, c
     return result_output
 
 
-def attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.standard.prefill", q, k, v, mask, alibi_slopes)
+def attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, sinks=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.standard.prefill", q, k, v, mask, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_prefill.lse(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_standard_prefill.lse(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.standard.prefill", out, 2)
-        _layerzero.attention_standard_prefill.lse_out(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_prefill.lse_out(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_prefill.default(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_standard_prefill.default(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.standard.prefill", out, 1)
-    _layerzero.attention_standard_prefill.out(q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_standard_prefill.out(q, k, v, mask, alibi_slopes, sinks, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_prefill(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_standard_prefill(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_standard_prefill", _fake_attention_standard_prefill, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_prefill.lse(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_standard_prefill.lse(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_standard_prefill", _fake_attention_standard_prefill, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_prefill.out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_standard_prefill.out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_standard_prefill", _fake_attention_standard_prefill, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_prefill.lse_out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_prefill.lse_out(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? causal_offset=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_prefill", _fake_attention_standard_prefill, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
+def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, axis_head_dim = q.shape
@@ -1042,42 +1134,42 @@ def _fake_attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_in
     return result_output
 
 
-def attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
-    refuse_gradients("attention.standard.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes)
+def attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None):
+    refuse_gradients("attention.standard.prefill.paged", q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+            return _layerzero.attention_standard_prefill_paged.lse(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
         out = out_tensors("attention.standard.prefill.paged", out, 2)
-        _layerzero.attention_standard_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_prefill_paged.lse_out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
+        return _layerzero.attention_standard_prefill_paged.default(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout)
     out = out_tensors("attention.standard.prefill.paged", out, 1)
-    _layerzero.attention_standard_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
+    _layerzero.attention_standard_prefill_paged.out(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
+        "attention_standard_prefill_paged(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> Tensor",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
+        "attention_standard_prefill_paged.lse(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None) -> (Tensor, Tensor)",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
+        "attention_standard_prefill_paged.out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out) -> ()",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_prefill_paged.lse_out(Tensor q, Tensor k_cache, Tensor v_cache, Tensor qo_indptr, Tensor kv_indptr, Tensor kv_indices, Tensor kv_last_page_len, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, str? layout=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_prefill_paged", _fake_attention_standard_prefill_paged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]
 
 
-def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None):
+def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None):
     if return_lse is None:
         return_lse = False
     axis_total_q, axis_heads, _ = q.shape
@@ -1089,36 +1181,36 @@ def _fake_attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi
     return result_output
 
 
-def attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, out=None):
-    refuse_gradients("attention.standard.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes)
+def attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, sinks=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, out=None):
+    refuse_gradients("attention.standard.prefill.ragged", q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks)
     if return_lse:
         if out is None:
-            return _layerzero.attention_standard_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
+            return _layerzero.attention_standard_prefill_ragged.lse(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
         out = out_tensors("attention.standard.prefill.ragged", out, 2)
-        _layerzero.attention_standard_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
+        _layerzero.attention_standard_prefill_ragged.lse_out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out_output=out[0], out_lse=out[1])
         return out
     if out is None:
-        return _layerzero.attention_standard_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
+        return _layerzero.attention_standard_prefill_ragged.default(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale)
     out = out_tensors("attention.standard.prefill.ragged", out, 1)
-    _layerzero.attention_standard_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
+    _layerzero.attention_standard_prefill_ragged.out(q, k, v, qo_indptr, kv_indptr, alibi_slopes, sinks, causal=causal, window_left=window_left, window_right=window_right, soft_cap=soft_cap, sm_scale=sm_scale, out=out[0])
     return out[0]
 
 
 OVERLOADS += [
     Overload(
-        "attention_standard_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> Tensor",
+        "attention_standard_prefill_ragged(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> Tensor",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": False}, 1, (),
     ),
     Overload(
-        "attention_standard_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> (Tensor, Tensor)",
+        "attention_standard_prefill_ragged.lse(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None) -> (Tensor, Tensor)",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": True}, 2, (),
     ),
     Overload(
-        "attention_standard_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out) -> ()",
+        "attention_standard_prefill_ragged.out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out) -> ()",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": False}, 1, ("out",),
     ),
     Overload(
-        "attention_standard_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
+        "attention_standard_prefill_ragged.lse_out(Tensor q, Tensor k, Tensor v, Tensor qo_indptr, Tensor kv_indptr, Tensor? alibi_slopes=None, Tensor? sinks=None, *, bool? causal=None, SymInt? window_left=None, SymInt? window_right=None, float? soft_cap=None, float? sm_scale=None, Tensor(a!) out_output, Tensor(b!) out_lse) -> ()",
         "attention_standard_prefill_ragged", _fake_attention_standard_prefill_ragged, {"return_lse": True}, 2, ("out_output", "out_lse"),
     ),
 ]

@@ -18,8 +18,10 @@ __all__ = [
     "attention_cross_prefill",
     "attention_gqa_decode",
     "attention_gqa_decode_paged",
+    "attention_gqa_decode_paged_fp8",
     "attention_gqa_prefill",
     "attention_gqa_prefill_paged",
+    "attention_gqa_prefill_paged_fp8",
     "attention_gqa_prefill_ragged",
     "attention_linear_decode",
     "attention_linear_prefill",
@@ -537,6 +539,7 @@ class _AttentionGqaDecodePlan(PlanHandle):
         v: Tensor,
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -554,6 +557,7 @@ class _AttentionGqaDecode:
         v: Tensor,
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -579,6 +583,9 @@ class _AttentionGqaDecode:
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
+        With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+        without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
         With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
         Args:
@@ -587,6 +594,7 @@ class _AttentionGqaDecode:
             v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
             kv_lens: `[batch]` int32. Number of keys of each batch row; absent means all.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -611,6 +619,7 @@ class _AttentionGqaDecode:
         v: Tensor,
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -632,6 +641,7 @@ class _AttentionGqaDecodePagedPlan(PlanHandle):
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -651,6 +661,7 @@ class _AttentionGqaDecodePaged:
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -679,16 +690,20 @@ class _AttentionGqaDecodePaged:
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
+        With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+        without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
         With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 
         Args:
             q: `[batch, heads, head_dim]` `T`. One query per request.
             k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys, by page and slot.
             v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values, by page and slot.
-            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -718,6 +733,7 @@ class _AttentionGqaDecodePaged:
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -729,6 +745,128 @@ class _AttentionGqaDecodePaged:
 
 attention_gqa_decode_paged: _AttentionGqaDecodePaged
 
+class _AttentionGqaDecodePagedFp8Plan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionGqaDecodePagedFp8:
+    def __call__(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""One decode step of grouped-query attention over a paged FP8 cache.
+
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+        j % page_size. Requests may share pages. Slots beyond the length are never read.
+
+        With j over the L keys of the request, the last of which has the position of the query:
+
+            z    = sm_scale * k_scale[g] * q[b,h] · k[b,j,g]
+            c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            p[j] = exp(s[j]) / Σ_l exp(s[l])
+            output[b,h] = v_scale[g] * Σ_j p[j] v[b,j,g]
+            lse[b,h]    = log Σ_j exp(s[j])
+
+        in exact arithmetic, rounded once at the end, with factors of 1 where no scale is given. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+        without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
+        With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
+
+        Args:
+            q: `[batch, heads, head_dim]` `T`. One query per request.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys, by page and slot, divided by k_scale.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values, by page and slot, divided by v_scale.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
+            kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            k_scale: `[kv_heads]` float32. Factor of the stored keys of each head, or of all; absent means 1.
+            v_scale: `[kv_heads]` float32. Factor of the stored values of each head, or of all; absent means 1.
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned (default `false`).
+            layout: Order of the dimensions of the caches (default `NHD`).
+
+        Returns:
+            output: `[batch, heads, head_dim]` `T`. Attended values.
+            lse: `[batch, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((32, 32, 128), dtype=torch.bfloat16)
+            k_cache = torch.empty((2048, 16, 8, 128), dtype=torch.float8_e5m2)
+            v_cache = torch.empty((2048, 16, 8, 128), dtype=torch.float8_e5m2)
+            kv_indptr = torch.arange(33, dtype=torch.int32) * 32
+            kv_indices = torch.randint(2048, (1024,), dtype=torch.int32)
+            kv_last_page_len = torch.full((32,), 16, dtype=torch.int32)
+            output = lz.ops.attention_gqa_decode_paged_fp8(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len)
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionGqaDecodePagedFp8Plan: ...
+
+attention_gqa_decode_paged_fp8: _AttentionGqaDecodePagedFp8
+
 class _AttentionGqaPrefillPlan(PlanHandle):
     def run(
         self,
@@ -737,6 +875,7 @@ class _AttentionGqaPrefillPlan(PlanHandle):
         v: Tensor,
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -757,6 +896,7 @@ class _AttentionGqaPrefill:
         v: Tensor,
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -784,6 +924,9 @@ class _AttentionGqaPrefill:
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
+        With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+        without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
         The slopes and a float mask are added if given. A score is -∞ where a bool mask is
         false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
         window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
@@ -794,6 +937,7 @@ class _AttentionGqaPrefill:
             v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
             mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             causal: Whether later keys are masked (default `false`).
             causal_offset: Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first (default `seq_k - seq_q`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
@@ -821,6 +965,7 @@ class _AttentionGqaPrefill:
         v: Tensor,
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -846,6 +991,7 @@ class _AttentionGqaPrefillPagedPlan(PlanHandle):
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -868,6 +1014,7 @@ class _AttentionGqaPrefillPaged:
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -900,6 +1047,9 @@ class _AttentionGqaPrefillPaged:
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
+        With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+        without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
         A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
         window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
         aligned at the end of each request; there is no offset parameter.
@@ -909,10 +1059,11 @@ class _AttentionGqaPrefillPaged:
             k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys, by page and slot.
             v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values, by page and slot.
             qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
-            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -946,6 +1097,7 @@ class _AttentionGqaPrefillPaged:
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -959,6 +1111,145 @@ class _AttentionGqaPrefillPaged:
 
 attention_gqa_prefill_paged: _AttentionGqaPrefillPaged
 
+class _AttentionGqaPrefillPagedFp8Plan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionGqaPrefillPagedFp8:
+    def __call__(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Grouped-query attention of requests of different lengths over a paged FP8 cache.
+
+        Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
+        Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
+        j % page_size. Requests may share pages. Slots beyond the length are never read.
+
+        With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
+        of query i among the keys:
+
+            z      = sm_scale * k_scale[g] * q[i,h] · k[b,j,g]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
+            output[i,h] = v_scale[g] * Σ_j p[i,j] v[b,j,g]
+            lse[i,h]    = log Σ_j exp(s[i,j])
+
+        in exact arithmetic, rounded once at the end, with factors of 1 where no scale is given. A key whose score is -∞ has no effect, even if its value is NaN. A
+        query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+        without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
+        A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
+        aligned at the end of each request; there is no offset parameter.
+
+        Args:
+            q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys, by page and slot, divided by k_scale.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values, by page and slot, divided by v_scale.
+            qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
+            kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+            k_scale: `[kv_heads]` float32. Factor of the stored keys of each head, or of all; absent means 1.
+            v_scale: `[kv_heads]` float32. Factor of the stored values of each head, or of all; absent means 1.
+            causal: Whether later keys are masked (default `false`).
+            window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
+            window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
+            soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned (default `false`).
+            layout: Order of the dimensions of the caches (default `NHD`).
+
+        Returns:
+            output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
+            lse: `[total_q, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((1024, 32, 128), dtype=torch.bfloat16)
+            k_cache = torch.empty((1024, 16, 8, 128), dtype=torch.float8_e5m2)
+            v_cache = torch.empty((1024, 16, 8, 128), dtype=torch.float8_e5m2)
+            qo_indptr = torch.arange(17, dtype=torch.int32) * 64
+            kv_indptr = torch.arange(17, dtype=torch.int32) * 8
+            kv_indices = torch.randint(1024, (128,), dtype=torch.int32)
+            kv_last_page_len = torch.full((16,), 16, dtype=torch.int32)
+            output = lz.ops.attention_gqa_prefill_paged_fp8(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, causal=True)
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionGqaPrefillPagedFp8Plan: ...
+
+attention_gqa_prefill_paged_fp8: _AttentionGqaPrefillPagedFp8
+
 class _AttentionGqaPrefillRaggedPlan(PlanHandle):
     def run(
         self,
@@ -968,6 +1259,7 @@ class _AttentionGqaPrefillRaggedPlan(PlanHandle):
         qo_indptr: Tensor,
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -987,6 +1279,7 @@ class _AttentionGqaPrefillRagged:
         qo_indptr: Tensor,
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1013,6 +1306,9 @@ class _AttentionGqaPrefillRagged:
         query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
         makes the row NaN.
 
+        With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+        without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+
         A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
         window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
         aligned at the end of each request; there is no offset parameter.
@@ -1024,6 +1320,7 @@ class _AttentionGqaPrefillRagged:
             qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
             kv_indptr: `[batch + 1]` int32. Start of the keys of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -1052,6 +1349,7 @@ class _AttentionGqaPrefillRagged:
         qo_indptr: Tensor,
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -1362,8 +1660,8 @@ class _AttentionMlaDecodePaged:
             q_pe: `[batch, heads, dim_kpe]` `T`. Rotary part of the queries.
             ckv_cache: `[num_pages, page_size, dim_ckv]` `T`. Compressed keys and values, by page and slot.
             kpe_cache: `[num_pages, page_size, dim_kpe]` `T`. Rotary part of the keys, by page and slot.
-            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             sm_scale: Softmax scale; required, because it depends on the head dimension before absorption (required).
             return_lse: Whether lse is returned (default `false`).
@@ -1754,6 +2052,7 @@ class _AttentionStandardDecodePlan(PlanHandle):
         v: Tensor,
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -1771,6 +2070,7 @@ class _AttentionStandardDecode:
         v: Tensor,
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -1803,6 +2103,7 @@ class _AttentionStandardDecode:
             v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
             kv_lens: `[batch]` int32. Number of keys of each batch row; absent means all.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -1827,6 +2128,7 @@ class _AttentionStandardDecode:
         v: Tensor,
         kv_lens: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -1848,6 +2150,7 @@ class _AttentionStandardDecodePagedPlan(PlanHandle):
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -1867,6 +2170,7 @@ class _AttentionStandardDecodePaged:
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -1900,10 +2204,11 @@ class _AttentionStandardDecodePaged:
             q: `[batch, heads, head_dim]` `T`. One query per request.
             k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys, by page and slot.
             v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values, by page and slot.
-            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             soft_cap: Soft cap of the scores (tanh); 0 disables it (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
@@ -1933,6 +2238,7 @@ class _AttentionStandardDecodePaged:
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         window_left: int | None = None,
         soft_cap: float | None = None,
@@ -1952,6 +2258,7 @@ class _AttentionStandardPrefillPlan(PlanHandle):
         v: Tensor,
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -1972,6 +2279,7 @@ class _AttentionStandardPrefill:
         v: Tensor,
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -2008,6 +2316,7 @@ class _AttentionStandardPrefill:
             v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values; their head dimension may differ from that of the keys.
             mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             causal: Whether later keys are masked (default `false`).
             causal_offset: Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first (default `seq_k - seq_q`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
@@ -2035,6 +2344,7 @@ class _AttentionStandardPrefill:
         v: Tensor,
         mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         causal_offset: int | None = None,
@@ -2060,6 +2370,7 @@ class _AttentionStandardPrefillPagedPlan(PlanHandle):
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2082,6 +2393,7 @@ class _AttentionStandardPrefillPaged:
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2122,10 +2434,11 @@ class _AttentionStandardPrefillPaged:
             k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys, by page and slot.
             v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values, by page and slot.
             qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
-            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices.
-            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated.
+            kv_indptr: `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
+            kv_indices: `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
             kv_last_page_len: `[batch]` int32. Number of filled slots in the last page of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -2159,6 +2472,7 @@ class _AttentionStandardPrefillPaged:
         kv_indices: Tensor,
         kv_last_page_len: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2181,6 +2495,7 @@ class _AttentionStandardPrefillRaggedPlan(PlanHandle):
         qo_indptr: Tensor,
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2200,6 +2515,7 @@ class _AttentionStandardPrefillRagged:
         qo_indptr: Tensor,
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,
@@ -2236,6 +2552,7 @@ class _AttentionStandardPrefillRagged:
             qo_indptr: `[batch + 1]` int32. Start of the queries of each request.
             kv_indptr: `[batch + 1]` int32. Start of the keys of each request.
             alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            sinks: `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
             causal: Whether later keys are masked (default `false`).
             window_left: Number of keys before its own position that a query attends to; -1 means all (default `-1`).
             window_right: Number of keys after its own position that a query attends to; -1 means all (default `-1`).
@@ -2264,6 +2581,7 @@ class _AttentionStandardPrefillRagged:
         qo_indptr: Tensor,
         kv_indptr: Tensor,
         alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
         *,
         causal: bool | None = None,
         window_left: int | None = None,

@@ -12,8 +12,10 @@ mod attention_cross_decode;
 mod attention_cross_prefill;
 mod attention_gqa_decode;
 mod attention_gqa_decode_paged;
+mod attention_gqa_decode_paged_fp8;
 mod attention_gqa_prefill;
 mod attention_gqa_prefill_paged;
+mod attention_gqa_prefill_paged_fp8;
 mod attention_gqa_prefill_ragged;
 mod attention_linear_decode;
 mod attention_linear_prefill;
@@ -78,8 +80,10 @@ pub static ENTRIES: &[&Entry] = &[
     &attention_cross_prefill::ENTRY,
     &attention_gqa_decode::ENTRY,
     &attention_gqa_decode_paged::ENTRY,
+    &attention_gqa_decode_paged_fp8::ENTRY,
     &attention_gqa_prefill::ENTRY,
     &attention_gqa_prefill_paged::ENTRY,
+    &attention_gqa_prefill_paged_fp8::ENTRY,
     &attention_gqa_prefill_ragged::ENTRY,
     &attention_linear_decode::ENTRY,
     &attention_linear_prefill::ENTRY,

@@ -108,6 +108,7 @@ fn step_of<'py>(
     entry.set_item("line", graph.line(step.node))?;
     entry.set_item("source", graph.node(step.node).origin.to_string())?;
     entry.set_item("copy", step.copy.map(|reason| reason.name()))?;
+    let mut hosted = None;
     match &step.pinned {
         DeviceKernel::Executor => {
             entry.set_item("kernel", py.None())?;
@@ -116,17 +117,24 @@ fn step_of<'py>(
         DeviceKernel::Selected(pinned) => {
             let (kernel, spec) = (pinned.entry(), &pinned.entry().spec);
             entry.set_item("kernel", &spec.id)?;
-            let function = PythonKernel::of(kernel).map(|kernel| kernel.find(py)).transpose()?;
-            entry.set_item("function", function)?;
-            entry.set_item("takes_out", PythonKernel::of(kernel).is_some_and(PythonKernel::takes_out))?;
+            hosted = PythonKernel::of(kernel);
+            entry.set_item("function", hosted.map(|kernel| kernel.find(py)).transpose()?)?;
+            entry.set_item("takes_out", hosted.is_some_and(PythonKernel::takes_out))?;
             entry.set_item("graph_safe", spec.cuda_graph_safe)?;
             entry.set_item("reference", spec.reference)?;
             entry.set_item("why", why(model, step, &spec.id))?;
         }
     }
     let (inputs, written) = (PyList::empty(py), PyList::empty(py));
-    for index in signature_order(schema) {
-        match step.args.get(index) {
+    let args: Vec<Option<&StepArg>> =
+        signature_order(schema).into_iter().map(|index| step.args.get(index)).collect();
+    let is_given = |arg: &Option<&StepArg>| matches!(arg, Some(StepArg::Read(_) | StepArg::Write(_)));
+    let args = match hosted {
+        Some(kernel) => kernel.taken(py, &args, is_given)?,
+        None => &args[..],
+    };
+    for arg in args {
+        match arg {
             Some(StepArg::Read(location)) => inputs.append(row(location))?,
             Some(StepArg::Write(location)) => {
                 written.append(inputs.len())?;

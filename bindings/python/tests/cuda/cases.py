@@ -75,7 +75,7 @@ def attention_params(draw, causal=True, window=True):
 
 
 _WIDE = (
-    "attention.sparse.topk", "mlp.linear.fp8", "norm.ada", "norm.group", "norm.layer.add", "norm.rms.add.quantize", "norm.rms.quantize",
+    "attention.gqa.decode.paged.fp8", "attention.gqa.prefill.paged.fp8", "attention.sparse.topk", "mlp.linear.fp8", "norm.ada", "norm.group", "norm.layer.add", "norm.rms.add.quantize", "norm.rms.quantize",
     "rope.append",
 )  # fmt: skip
 

@@ -53,6 +53,7 @@ def _attention(draw, operation, dtype):
         call["mask"] = _mask(draw, batch, heads, *(() if single else (seq_q,)), seq_k)
     if not crossing:
         call["soft_cap"] = draw.one(0.0, 0.0, 3.0)
+        call["sinks"] = draw.one(None, odd(draw, draw.normal(heads) * 3, INF, -INF, NAN))
         call["window_left"] = draw.one(-1, -1, 0, 2)
         if draw.one(True, False):
             call["alibi_slopes"] = draw.normal(*draw.one((heads,), (batch, heads), (1, heads)))
@@ -73,9 +74,26 @@ def _extras(draw, operation, call):
         call["alibi_slopes"] = draw.normal(*draw.one((call["q"].shape[1],), (batch, call["q"].shape[1])))
     if "causal" in call and ".mla." not in operation:
         call["window_right"] = draw.one(-1, 3)
+    if "kv_indices" in call and draw.one(True, False):
+        # A buffer that is longer than what is used.
+        call["kv_indices"] = torch.cat((call["kv_indices"], torch.zeros(draw.number(1, 5), dtype=torch.int32)))
+    if ".mla." not in operation:
+        call["sinks"] = draw.one(None, odd(draw, draw.normal(call["q"].shape[1]) * 3, INF, -INF, NAN))
     for name in ("v_cache", "ckv_cache", "v"):
         if name in call:
             call[name] = odd(draw, call[name], INF, NAN)
+    return call
+
+
+def _fp8_cache(draw, operation, dtype):
+    """A call of the operation without FP8, with caches of codes and scales."""
+    call = _with_few_features(_extras(draw, operation, small(operation.removesuffix(".fp8"), dtype, draw.number(0, 10**6))))
+    kv_heads = call["k_cache"].shape[2 if call["layout"] == "NHD" else 1]
+    stored = DTYPES[draw.one("f8_e4m3", "f8_e5m2")]
+    for name in ("k_cache", "v_cache"):
+        call[name] = call[name].float().to(stored)
+    for name in ("k_scale", "v_scale"):
+        call[name] = draw.one(None, draw.normal().abs(), draw.normal(1).abs(), draw.normal(kv_heads).abs() + 0.1)
     return call
 
 
@@ -409,6 +427,8 @@ def wide(operation, dtype, seed):
         call = _logprobs(draw, dtype)
     elif operation.startswith("sampling."):
         call = _sampling(draw, operation, dtype)
+    elif operation.endswith(".paged.fp8"):
+        call = _fp8_cache(draw, operation, dtype)
     elif operation == "attention.sparse.topk":
         call = _sparse_topk(draw, dtype)
     elif operation == "rope.append":

@@ -107,6 +107,26 @@ def test_function_with_a_wrong_signature_is_refused():
         lz.register_kernel(operation="norm.rm", id="test.wrong")(lambda x: x)
 
 
+@pytest.mark.parametrize("form", ["keyword", "positional"])
+def test_function_with_fewer_inputs_declines_calls_with_the_others(kernels, form):
+    """Written before the operation had an optional input; params may also be taken by position."""
+    if form == "keyword":
+
+        def rms(x, *, eps, weight_offset):
+            return x * 7
+    else:
+
+        def rms(x, eps, weight_offset):
+            return x * 7
+
+    kernels(operation="norm.rms", id="test.norm.rms")(rms)
+    x, w = np.ones((2, 4), np.float32), np.full(4, 3, np.float32)
+    np.testing.assert_array_equal(lz.ops.norm_rms(x), 7)
+    np.testing.assert_allclose(lz.ops.norm_rms(x, w), 3, rtol=1e-5)
+    candidates = {one["kernel"]: one for one in lz.explain("norm.rms", x, w).to_dict()["candidates"]}
+    assert [reason["code"] for reason in candidates["test.norm.rms"]["reasons"]] == ["OPTIONAL_INPUT_UNSUPPORTED"]
+
+
 def test_failing_kernel_falls_back(kernels):
     @kernels(operation="norm.rms", id="test.failing")
     def failing(x, weight, *, eps, weight_offset):

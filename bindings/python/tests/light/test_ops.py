@@ -104,15 +104,29 @@ def test_in_place_update_of_a_cache():
     assert cache.sum() == 4
 
 
+def test_strided_tensors_are_copied_for_a_native_kernel():
+    x = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
+    explanation = lz.explain("norm.rms", x[:, ::2], eps=1e-3)
+    plan = explanation.to_dict()["plan"]
+    assert plan["kernel"].startswith("cpu.norm.rms.") and plan["transforms"] == ["contiguous"] and plan["transform_cost"] > 0
+    assert "strided tensors are copied first" in str(explanation)
+    np.testing.assert_array_equal(lz.ops.norm_rms(x[:, ::2]), lz.ops.norm_rms(x[:, ::2].copy()))
+    out = np.zeros((6, 8), np.float32)
+    lz.ops.norm_rms(x[:, 1::2], out=out[:, ::2])
+    np.testing.assert_array_equal(out[:, ::2], lz.ops.norm_rms(x[:, 1::2].copy()))
+    assert not out[:, 1::2].any()
+    # Of a table a call reads a few rows, so it is not copied.
+    table = np.ones((5, 8), np.float32)
+    explanation = lz.explain("embedding.lookup", table[:, ::2], np.array([1, 2]))
+    ours = [one for one in explanation.to_dict()["candidates"] if one["backend"] == "cpu"]
+    assert ours and all(one["reasons"] for one in ours)
+    assert "STRIDE_LAST_DIM" in str(explanation)
+
+
 def test_which_and_explain_name_the_kernel():
     x = np.ones((2, 4), np.float32)
     assert lz.which("norm.rms", x).kernel_id.startswith("cpu.norm.rms.")
     assert lz.which("norm.rms", x.astype(np.float16)).kernel_id
-    explanation = lz.explain("norm.rms", x[:, ::2], eps=1e-3)
-    ours = [one for one in explanation.to_dict()["candidates"] if one["backend"] == "cpu"]
-    assert ours and all(one["reasons"] for one in ours)
-    assert "STRIDE_LAST_DIM" in str(explanation)
-    assert not explanation.to_dict()["plan"]["kernel"].startswith("cpu.")
     with pytest.raises(KeyError, match='did you mean `norm.rms`'):
         lz.which("norm.rm", x)
     with pytest.raises(lz.ValidationError, match="UNKNOWN_ARGUMENT"):

@@ -1,6 +1,7 @@
 """GPU adapters tested on the host: Triton kernels interpreted and compiled for an absent GPU, and reuse of
 FlashInfer plans."""
 
+import functools
 import importlib
 import importlib.util
 import subprocess
@@ -24,7 +25,7 @@ from layerzero.backends import torch as torch_backend  # noqa: E402
 def as_kernel():
     def register(operation, function):
         lz.register_kernel(operation=operation, id=f"composedone.{operation}", backend="composedone")(
-            lambda *arguments, **keywords: function(*arguments, **keywords)
+            functools.wraps(function)(lambda *arguments, **keywords: function(*arguments, **keywords))
         )
         return f"composedone.{operation}"
 
@@ -94,6 +95,7 @@ def test_triton_kernels_compile_for_an_absent_gpu(tmp_path):
 
 
 _INTERPRETED = """
+import functools
 import sys
 sys.path[:0] = [sys.argv[1]]
 from cases import DTYPES, small
@@ -105,7 +107,7 @@ from layerzero.backends import triton
 
 for id, function in triton.KERNELS.items():
     operation = id.removeprefix("triton.")
-    lz.register_kernel(operation=operation, id=f"interpreted.{operation}", backend="interpreted")(lambda *a, f=function, **k: f(*a, **k))
+    lz.register_kernel(operation=operation, id=f"interpreted.{operation}", backend="interpreted")(functools.wraps(function)(lambda *a, f=function, **k: f(*a, **k)))
     # The interpreter is slow: one in three formats, and half a dozen variants, are run.
     for seed in range(40 if "quantize" in operation else 3):
         call = small(operation, "f32", seed)

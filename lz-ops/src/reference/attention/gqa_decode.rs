@@ -3,7 +3,7 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, length, soft_capped,
+    Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, length, sink, soft_capped,
 };
 use crate::{AttentionGqaDecodeCall, AttentionGqaDecodeLayout, AttentionGqaDecodeOut};
 
@@ -16,7 +16,7 @@ pub fn run(call: &AttentionGqaDecodeCall<'_>, mut out: AttentionGqaDecodeOut<'_>
         let key_count = length(call.kv_lens, b, axes.seq_k);
         let t = key_count - 1;
         let query = gather(axes.head_dim, |d| call.q.at(&[b, h, d]));
-        let row = Row::new(0..key_count, |j| {
+        let row = Row::with_sink(0..key_count, sink(call.sinks, h), |j| {
             if is_masked_out(j, t, false, call.window_left, -1) {
                 return f64::NEG_INFINITY;
             }

@@ -3,7 +3,8 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    PageTable, Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, soft_capped,
+    PageTable, Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, sink,
+    soft_capped,
 };
 use crate::{AttentionGqaDecodePagedCall, AttentionGqaDecodePagedLayout, AttentionGqaDecodePagedOut};
 
@@ -20,7 +21,7 @@ pub fn run(
             PageTable::of(b, &call.kv_indptr, &call.kv_indices, &call.kv_last_page_len, axes.page_size);
         let t = pages.length - 1;
         let query = gather(axes.head_dim, |d| call.q.at(&[b, h, d]));
-        let row = Row::new(0..pages.length, |j| {
+        let row = Row::with_sink(0..pages.length, sink(call.sinks, h), |j| {
             if is_masked_out(j, t, false, call.window_left, -1) {
                 return f64::NEG_INFINITY;
             }

@@ -3,7 +3,7 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Row, alibi, dot, feature_index, gather, head_index, index_tuples, is_masked_out, kv_head, masked,
+    Row, alibi, dot, feature_index, gather, head_index, index_tuples, is_masked_out, kv_head, masked, sink,
     soft_capped,
 };
 use crate::{AttentionGqaPrefillCall, AttentionGqaPrefillLayout, AttentionGqaPrefillOut};
@@ -19,7 +19,7 @@ pub fn run(
         let g = kv_head(h, axes.heads, axes.kv_heads);
         let t = i + call.causal_offset;
         let query = gather(axes.head_dim, |d| call.q.at(&feature_index(heads_first, b, i, h, d)));
-        let row = Row::new(0..axes.seq_k, |j| {
+        let row = Row::with_sink(0..axes.seq_k, sink(call.sinks, h), |j| {
             if is_masked_out(j, t, call.causal, call.window_left, call.window_right) {
                 return f64::NEG_INFINITY;
             }

@@ -4,8 +4,8 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    PageTable, Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, soft_capped,
-    span,
+    PageTable, Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, kv_head, sink,
+    soft_capped, span,
 };
 use crate::{AttentionGqaPrefillPagedCall, AttentionGqaPrefillPagedLayout, AttentionGqaPrefillPagedOut};
 
@@ -25,7 +25,7 @@ pub fn run(
             let g = kv_head(h, axes.heads, axes.kv_heads);
             let t = i + pages.length - query_count;
             let query = gather(axes.head_dim, |d| call.q.at(&[queries.start + i, h, d]));
-            let row = Row::new(0..pages.length, |j| {
+            let row = Row::with_sink(0..pages.length, sink(call.sinks, h), |j| {
                 if is_masked_out(j, t, call.causal, call.window_left, call.window_right) {
                     return f64::NEG_INFINITY;
                 }

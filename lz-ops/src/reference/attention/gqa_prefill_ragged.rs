@@ -4,7 +4,7 @@
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Row, alibi, dot, gather, index_tuples, is_masked_out, kv_head, soft_capped, span,
+    Row, alibi, dot, gather, index_tuples, is_masked_out, kv_head, sink, soft_capped, span,
 };
 use crate::{AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut};
 
@@ -22,7 +22,7 @@ pub fn run(
             let g = kv_head(h, axes.heads, axes.kv_heads);
             let t = i + key_count - query_count;
             let query = gather(axes.head_dim, |d| call.q.at(&[queries.start + i, h, d]));
-            let row = Row::new(0..key_count, |j| {
+            let row = Row::with_sink(0..key_count, sink(call.sinks, h), |j| {
                 if is_masked_out(j, t, call.causal, call.window_left, call.window_right) {
                     return f64::NEG_INFINITY;
                 }

@@ -416,6 +416,7 @@ typedef struct lz_attention_gqa_decode_args {
     const lz_tensor *v; /* BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T` */
     const lz_tensor *kv_lens; /* `[batch]` int32, or NULL */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -453,6 +454,7 @@ typedef struct lz_attention_gqa_decode_paged_args {
     const lz_tensor *kv_indices; /* `[num_indices]` int32 */
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -474,6 +476,46 @@ typedef struct lz_attention_gqa_decode_paged_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_gqa_decode_paged_kernel;
 
+/* attention.gqa.decode.paged.fp8: One decode step of grouped-query attention over a paged FP8 cache. */
+
+#define LZ_ATTENTION_GQA_DECODE_PAGED_FP8_VERSION 1u
+
+enum { LZ_ATTENTION_GQA_DECODE_PAGED_FP8_LAYOUT_NHD = 0, LZ_ATTENTION_GQA_DECODE_PAGED_FP8_LAYOUT_HND = 1 };
+
+typedef struct lz_attention_gqa_decode_paged_fp8_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *q; /* `[batch, heads, head_dim]` `T` */
+    const lz_tensor *k_cache; /* NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C` */
+    const lz_tensor *v_cache; /* NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C` */
+    const lz_tensor *kv_indptr; /* `[batch + 1]` int32 */
+    const lz_tensor *kv_indices; /* `[num_indices]` int32 */
+    const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
+    const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *k_scale; /* `[kv_heads]` float32, or NULL */
+    const lz_tensor *v_scale; /* `[kv_heads]` float32, or NULL */
+    int64_t window_left; /* param 0 */
+    float soft_cap; /* param 1 */
+    float sm_scale; /* param 2 */
+    uint8_t return_lse; /* param 3 */
+    uint32_t layout; /* param 4 */
+} lz_attention_gqa_decode_paged_fp8_args;
+
+typedef struct lz_attention_gqa_decode_paged_fp8_out {
+    size_t size;
+    lz_tensor *output; /* `[batch, heads, head_dim]` `T` */
+    lz_tensor *lse; /* `[batch, heads]` float32, NULL unless return_lse */
+} lz_attention_gqa_decode_paged_fp8_out;
+
+typedef struct lz_attention_gqa_decode_paged_fp8_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_attention_gqa_decode_paged_fp8_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_attention_gqa_decode_paged_fp8_args *args, const lz_attention_gqa_decode_paged_fp8_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_attention_gqa_decode_paged_fp8_kernel;
+
 /* attention.gqa.prefill: Grouped-query attention of whole sequences over contiguous keys and values. */
 
 #define LZ_ATTENTION_GQA_PREFILL_VERSION 1u
@@ -488,6 +530,7 @@ typedef struct lz_attention_gqa_prefill_args {
     const lz_tensor *v; /* BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T` */
     const lz_tensor *mask; /* `[batch, heads, seq_q, seq_k]` `M`, or NULL */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t causal_offset; /* param 1 */
     int64_t window_left; /* param 2 */
@@ -529,6 +572,7 @@ typedef struct lz_attention_gqa_prefill_paged_args {
     const lz_tensor *kv_indices; /* `[num_indices]` int32 */
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */
@@ -552,6 +596,49 @@ typedef struct lz_attention_gqa_prefill_paged_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_attention_gqa_prefill_paged_kernel;
 
+/* attention.gqa.prefill.paged.fp8: Grouped-query attention of requests of different lengths over a paged FP8 cache. */
+
+#define LZ_ATTENTION_GQA_PREFILL_PAGED_FP8_VERSION 1u
+
+enum { LZ_ATTENTION_GQA_PREFILL_PAGED_FP8_LAYOUT_NHD = 0, LZ_ATTENTION_GQA_PREFILL_PAGED_FP8_LAYOUT_HND = 1 };
+
+typedef struct lz_attention_gqa_prefill_paged_fp8_args {
+    size_t size;
+    uint64_t given; /* bit n: the n-th param is given; kernels get all */
+    const lz_tensor *q; /* `[total_q, heads, head_dim]` `T` */
+    const lz_tensor *k_cache; /* NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C` */
+    const lz_tensor *v_cache; /* NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C` */
+    const lz_tensor *qo_indptr; /* `[batch + 1]` int32 */
+    const lz_tensor *kv_indptr; /* `[batch + 1]` int32 */
+    const lz_tensor *kv_indices; /* `[num_indices]` int32 */
+    const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
+    const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
+    const lz_tensor *k_scale; /* `[kv_heads]` float32, or NULL */
+    const lz_tensor *v_scale; /* `[kv_heads]` float32, or NULL */
+    uint8_t causal; /* param 0 */
+    int64_t window_left; /* param 1 */
+    int64_t window_right; /* param 2 */
+    float soft_cap; /* param 3 */
+    float sm_scale; /* param 4 */
+    uint8_t return_lse; /* param 5 */
+    uint32_t layout; /* param 6 */
+} lz_attention_gqa_prefill_paged_fp8_args;
+
+typedef struct lz_attention_gqa_prefill_paged_fp8_out {
+    size_t size;
+    lz_tensor *output; /* `[total_q, heads, head_dim]` `T` */
+    lz_tensor *lse; /* `[total_q, heads]` float32, NULL unless return_lse */
+} lz_attention_gqa_prefill_paged_fp8_out;
+
+typedef struct lz_attention_gqa_prefill_paged_fp8_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_attention_gqa_prefill_paged_fp8_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_attention_gqa_prefill_paged_fp8_args *args, const lz_attention_gqa_prefill_paged_fp8_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_attention_gqa_prefill_paged_fp8_kernel;
+
 /* attention.gqa.prefill.ragged: Grouped-query attention of concatenated requests of different lengths, without padding. */
 
 #define LZ_ATTENTION_GQA_PREFILL_RAGGED_VERSION 1u
@@ -565,6 +652,7 @@ typedef struct lz_attention_gqa_prefill_ragged_args {
     const lz_tensor *qo_indptr; /* `[batch + 1]` int32 */
     const lz_tensor *kv_indptr; /* `[batch + 1]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */
@@ -856,6 +944,7 @@ typedef struct lz_attention_standard_decode_args {
     const lz_tensor *v; /* BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T` */
     const lz_tensor *kv_lens; /* `[batch]` int32, or NULL */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -893,6 +982,7 @@ typedef struct lz_attention_standard_decode_paged_args {
     const lz_tensor *kv_indices; /* `[num_indices]` int32 */
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     int64_t window_left; /* param 0 */
     float soft_cap; /* param 1 */
     float sm_scale; /* param 2 */
@@ -928,6 +1018,7 @@ typedef struct lz_attention_standard_prefill_args {
     const lz_tensor *v; /* BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T` */
     const lz_tensor *mask; /* `[batch, heads, seq_q, seq_k]` `M`, or NULL */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t causal_offset; /* param 1 */
     int64_t window_left; /* param 2 */
@@ -969,6 +1060,7 @@ typedef struct lz_attention_standard_prefill_paged_args {
     const lz_tensor *kv_indices; /* `[num_indices]` int32 */
     const lz_tensor *kv_last_page_len; /* `[batch]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */
@@ -1005,6 +1097,7 @@ typedef struct lz_attention_standard_prefill_ragged_args {
     const lz_tensor *qo_indptr; /* `[batch + 1]` int32 */
     const lz_tensor *kv_indptr; /* `[batch + 1]` int32 */
     const lz_tensor *alibi_slopes; /* `[batch, heads]` float32, or NULL */
+    const lz_tensor *sinks; /* `[heads]` float32, or NULL */
     uint8_t causal; /* param 0 */
     int64_t window_left; /* param 1 */
     int64_t window_right; /* param 2 */

@@ -4,7 +4,8 @@ crate::operation::plugin_kernel!(
     "attention.gqa.decode", "lz_attention_gqa_decode_args", "lz_attention_gqa_decode_out";
     AttentionGqaDecode, AttentionGqaDecodeCall, AttentionGqaDecodeOut,
         AttentionGqaDecodeKernel => AttentionGqaDecodeArgs, AttentionGqaDecodeOutputSlots;
-    inputs(q: tensor, k: tensor, v: tensor, kv_lens: optional_tensor, alibi_slopes: optional_tensor);
+    inputs(q: tensor, k: tensor, v: tensor, kv_lens: optional_tensor, alibi_slopes: optional_tensor,
+        sinks: optional_tensor);
     params(window_left: optional i64 0, soft_cap: optional f32 1, sm_scale: optional f32 2,
         return_lse: optional bool 3, layout: optional case(AttentionGqaDecodeLayout) 4);
     outputs(output: tensor, lse: optional_tensor);

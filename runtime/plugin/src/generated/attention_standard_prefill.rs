@@ -4,7 +4,8 @@ crate::operation::plugin_kernel!(
     "attention.standard.prefill", "lz_attention_standard_prefill_args", "lz_attention_standard_prefill_out";
     AttentionStandardPrefill, AttentionStandardPrefillCall, AttentionStandardPrefillOut,
         AttentionStandardPrefillKernel => AttentionStandardPrefillArgs, AttentionStandardPrefillOutputSlots;
-    inputs(q: tensor, k: tensor, v: tensor, mask: optional_tensor, alibi_slopes: optional_tensor);
+    inputs(q: tensor, k: tensor, v: tensor, mask: optional_tensor, alibi_slopes: optional_tensor,
+        sinks: optional_tensor);
     params(causal: optional bool 0, causal_offset: optional i64 1, window_left: optional i64 2,
         window_right: optional i64 3, soft_cap: optional f32 4, sm_scale: optional f32 5,
         return_lse: optional bool 6, layout: optional case(AttentionStandardPrefillLayout) 7);

@@ -7,7 +7,7 @@ crate::operation::plugin_kernel!(
         AttentionStandardPrefillRaggedKernel => AttentionStandardPrefillRaggedArgs,
         AttentionStandardPrefillRaggedOutputSlots;
     inputs(q: tensor, k: tensor, v: tensor, qo_indptr: tensor, kv_indptr: tensor,
-        alibi_slopes: optional_tensor);
+        alibi_slopes: optional_tensor, sinks: optional_tensor);
     params(causal: optional bool 0, window_left: optional i64 1, window_right: optional i64 2,
         soft_cap: optional f32 3, sm_scale: optional f32 4, return_lse: optional bool 5);
     outputs(output: tensor, lse: optional_tensor);

@@ -20,10 +20,14 @@ pub mod attention_cross_prefill;
 pub mod attention_gqa_decode;
 /// `attention.gqa.decode.paged`.
 pub mod attention_gqa_decode_paged;
+/// `attention.gqa.decode.paged.fp8`.
+pub mod attention_gqa_decode_paged_fp8;
 /// `attention.gqa.prefill`.
 pub mod attention_gqa_prefill;
 /// `attention.gqa.prefill.paged`.
 pub mod attention_gqa_prefill_paged;
+/// `attention.gqa.prefill.paged.fp8`.
+pub mod attention_gqa_prefill_paged_fp8;
 /// `attention.gqa.prefill.ragged`.
 pub mod attention_gqa_prefill_ragged;
 /// `attention.linear.decode`.
@@ -150,10 +154,14 @@ crate::operation::plugin_entries!(
         AttentionGqaDecodeOutputSlots) attention_gqa_decode_kernel;
     "attention.gqa.decode.paged" => attention_gqa_decode_paged(AttentionGqaDecodePagedArgs,
         AttentionGqaDecodePagedOutputSlots) attention_gqa_decode_paged_kernel;
+    "attention.gqa.decode.paged.fp8" => attention_gqa_decode_paged_fp8(AttentionGqaDecodePagedFp8Args,
+        AttentionGqaDecodePagedFp8OutputSlots) attention_gqa_decode_paged_fp8_kernel;
     "attention.gqa.prefill" => attention_gqa_prefill(AttentionGqaPrefillArgs,
         AttentionGqaPrefillOutputSlots) attention_gqa_prefill_kernel;
     "attention.gqa.prefill.paged" => attention_gqa_prefill_paged(AttentionGqaPrefillPagedArgs,
         AttentionGqaPrefillPagedOutputSlots) attention_gqa_prefill_paged_kernel;
+    "attention.gqa.prefill.paged.fp8" => attention_gqa_prefill_paged_fp8(AttentionGqaPrefillPagedFp8Args,
+        AttentionGqaPrefillPagedFp8OutputSlots) attention_gqa_prefill_paged_fp8_kernel;
     "attention.gqa.prefill.ragged" => attention_gqa_prefill_ragged(AttentionGqaPrefillRaggedArgs,
         AttentionGqaPrefillRaggedOutputSlots) attention_gqa_prefill_ragged_kernel;
     "attention.linear.decode" => attention_linear_decode(AttentionLinearDecodeArgs,

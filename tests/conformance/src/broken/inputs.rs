@@ -324,7 +324,7 @@ fn value(
             view.set_int(&index, if variant == 0 || !above { low - 1 } else { high + 1 });
             ReasonCode::ValueOutOfRange
         }
-        Rule::Indptr(total) => {
+        Rule::Indptr(total) | Rule::IndptrWithin(total) => {
             match variant {
                 0 => view.set_int(&[0], 1),
                 1 => view.set_int(&[shape[0] - 1], total + 1),

@@ -318,7 +318,7 @@ fn input_breaks(operation: &Operation, index: usize, found: &mut Vec<Break>) {
     }
     let variants = match &input.values {
         None => 0,
-        Some(ValueRule::IndptrOf(_)) => 3,
+        Some(ValueRule::IndptrOf(_) | ValueRule::IndptrWithin(_)) => 3,
         Some(_) => 2,
     };
     found.extend((0..variants).map(|variant| Break::Value(index, variant)));

@@ -16,10 +16,14 @@ crate::subject::subjects!(
         lse: optional_tensor];
     "attention.gqa.decode.paged" => attention_gqa_decode_paged(AttentionGqaDecodePaged,
         ATTENTION_GQA_DECODE_PAGED)[output: tensor, lse: optional_tensor];
+    "attention.gqa.decode.paged.fp8" => attention_gqa_decode_paged_fp8(AttentionGqaDecodePagedFp8,
+        ATTENTION_GQA_DECODE_PAGED_FP8)[output: tensor, lse: optional_tensor];
     "attention.gqa.prefill" => attention_gqa_prefill(AttentionGqaPrefill,
         ATTENTION_GQA_PREFILL)[output: tensor, lse: optional_tensor];
     "attention.gqa.prefill.paged" => attention_gqa_prefill_paged(AttentionGqaPrefillPaged,
         ATTENTION_GQA_PREFILL_PAGED)[output: tensor, lse: optional_tensor];
+    "attention.gqa.prefill.paged.fp8" => attention_gqa_prefill_paged_fp8(AttentionGqaPrefillPagedFp8,
+        ATTENTION_GQA_PREFILL_PAGED_FP8)[output: tensor, lse: optional_tensor];
     "attention.gqa.prefill.ragged" => attention_gqa_prefill_ragged(AttentionGqaPrefillRagged,
         ATTENTION_GQA_PREFILL_RAGGED)[output: tensor, lse: optional_tensor];
     "attention.linear.decode" => attention_linear_decode(AttentionLinearDecode,

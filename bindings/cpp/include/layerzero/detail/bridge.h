@@ -1295,6 +1295,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *attention_gqa_decode_paged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
+::lz::bridge::Failure *attention_gqa_decode_paged_fp8(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *attention_gqa_decode_paged_fp8_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
 ::lz::bridge::Failure *attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_gqa_prefill_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
@@ -1302,6 +1306,10 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 ::lz::bridge::Failure *attention_gqa_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_gqa_prefill_paged_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
+
+::lz::bridge::Failure *attention_gqa_prefill_paged_fp8(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_fp8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
+
+::lz::bridge::Failure *attention_gqa_prefill_paged_fp8_explain(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_fp8_args const *args, ::lz::bridge::Explanation &explanation) noexcept;
 
 ::lz::bridge::Failure *attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 

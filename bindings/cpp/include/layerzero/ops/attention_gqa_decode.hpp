@@ -29,6 +29,9 @@ enum class AttentionGqaDecodeLayout : std::uint32_t {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 struct AttentionGqaDecode {
     /// `[batch, heads, head_dim]` `T`. One query per batch row.
@@ -41,6 +44,8 @@ struct AttentionGqaDecode {
     std::optional<TensorView> kv_lens = std::nullopt;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
+    /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    std::optional<TensorView> sinks = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -88,6 +93,7 @@ struct AttentionGqaDecodeCrossing {
         args.v = from.v.raw();
         args.kv_lens = from.kv_lens ? from.kv_lens->raw() : nullptr;
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
+        args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.window_left, from.window_left);
         lz::detail::pass(args.given, 1, args.soft_cap, from.soft_cap);
         lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
@@ -151,6 +157,7 @@ struct AttentionGqaDecodeAbi {
             .v = TensorView::borrow(args.v),
             .kv_lens = args.kv_lens ? std::optional<TensorView>(TensorView::borrow(args.kv_lens)) : std::nullopt,
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
+            .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .window_left = args.window_left,
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,

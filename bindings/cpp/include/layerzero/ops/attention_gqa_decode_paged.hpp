@@ -32,6 +32,9 @@ enum class AttentionGqaDecodePagedLayout : std::uint32_t {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// With window_left ≥ 0, the score is -∞ where j < L - 1 - window_left.
 struct AttentionGqaDecodePaged {
     /// `[batch, heads, head_dim]` `T`. One query per request.
@@ -40,14 +43,16 @@ struct AttentionGqaDecodePaged {
     TensorView k_cache;
     /// NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values, by page and slot.
     TensorView v_cache;
-    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
     TensorView kv_indptr;
-    /// `[num_indices]` int32. Pages of all requests, concatenated.
+    /// `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
     TensorView kv_indices;
     /// `[batch]` int32. Number of filled slots in the last page of each request.
     TensorView kv_last_page_len;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
+    /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    std::optional<TensorView> sinks = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -97,6 +102,7 @@ struct AttentionGqaDecodePagedCrossing {
         args.kv_indices = from.kv_indices.raw();
         args.kv_last_page_len = from.kv_last_page_len.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
+        args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.window_left, from.window_left);
         lz::detail::pass(args.given, 1, args.soft_cap, from.soft_cap);
         lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
@@ -162,6 +168,7 @@ struct AttentionGqaDecodePagedAbi {
             .kv_indices = TensorView::borrow(args.kv_indices),
             .kv_last_page_len = TensorView::borrow(args.kv_last_page_len),
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
+            .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .window_left = args.window_left,
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,

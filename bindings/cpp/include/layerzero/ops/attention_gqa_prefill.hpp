@@ -28,6 +28,9 @@ enum class AttentionGqaPrefillLayout : std::uint32_t {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// The slopes and a float mask are added if given. A score is -∞ where a bool mask is
 /// false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
 /// window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows also apply without `causal`.
@@ -42,6 +45,8 @@ struct AttentionGqaPrefill {
     std::optional<TensorView> mask = std::nullopt;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
+    /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    std::optional<TensorView> sinks = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first. Default: `seq_k - seq_q`.
@@ -95,6 +100,7 @@ struct AttentionGqaPrefillCrossing {
         args.v = from.v.raw();
         args.mask = from.mask ? from.mask->raw() : nullptr;
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
+        args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.causal_offset, from.causal_offset);
         lz::detail::pass(args.given, 2, args.window_left, from.window_left);
@@ -161,6 +167,7 @@ struct AttentionGqaPrefillAbi {
             .v = TensorView::borrow(args.v),
             .mask = args.mask ? std::optional<TensorView>(TensorView::borrow(args.mask)) : std::nullopt,
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
+            .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .causal = args.causal != 0,
             .causal_offset = args.causal_offset,
             .window_left = args.window_left,

@@ -34,6 +34,9 @@ enum class AttentionGqaPrefillPagedLayout : std::uint32_t {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
 /// aligned at the end of each request; there is no offset parameter.
@@ -46,14 +49,16 @@ struct AttentionGqaPrefillPaged {
     TensorView v_cache;
     /// `[batch + 1]` int32. Start of the queries of each request.
     TensorView qo_indptr;
-    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
     TensorView kv_indptr;
-    /// `[num_indices]` int32. Pages of all requests, concatenated.
+    /// `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
     TensorView kv_indices;
     /// `[batch]` int32. Number of filled slots in the last page of each request.
     TensorView kv_last_page_len;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
+    /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    std::optional<TensorView> sinks = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -108,6 +113,7 @@ struct AttentionGqaPrefillPagedCrossing {
         args.kv_indices = from.kv_indices.raw();
         args.kv_last_page_len = from.kv_last_page_len.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
+        args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.window_left, from.window_left);
         lz::detail::pass(args.given, 2, args.window_right, from.window_right);
@@ -176,6 +182,7 @@ struct AttentionGqaPrefillPagedAbi {
             .kv_indices = TensorView::borrow(args.kv_indices),
             .kv_last_page_len = TensorView::borrow(args.kv_last_page_len),
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
+            .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .causal = args.causal != 0,
             .window_left = args.window_left,
             .window_right = args.window_right,

@@ -23,6 +23,9 @@ namespace lz::ops {
 /// query without any other key has output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
 /// makes the row NaN.
 ///
+/// With `sinks`, exp(`sinks[h]`) is added to the sum of exponentials, in p and in lse: a sink is a score without a value. A query
+/// without a key then has output 0 and lse `sinks[h]`. A sink of -∞ has no effect; NaN and +∞ make the row NaN.
+///
 /// A score is -∞ with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
 /// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows also apply without `causal`. Causality is
 /// aligned at the end of each request; there is no offset parameter.
@@ -39,6 +42,8 @@ struct AttentionGqaPrefillRagged {
     TensorView kv_indptr;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
+    /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    std::optional<TensorView> sinks = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -89,6 +94,7 @@ struct AttentionGqaPrefillRaggedCrossing {
         args.qo_indptr = from.qo_indptr.raw();
         args.kv_indptr = from.kv_indptr.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
+        args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.window_left, from.window_left);
         lz::detail::pass(args.given, 2, args.window_right, from.window_right);
@@ -154,6 +160,7 @@ struct AttentionGqaPrefillRaggedAbi {
             .qo_indptr = TensorView::borrow(args.qo_indptr),
             .kv_indptr = TensorView::borrow(args.kv_indptr),
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
+            .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .causal = args.causal != 0,
             .window_left = args.window_left,
             .window_right = args.window_right,

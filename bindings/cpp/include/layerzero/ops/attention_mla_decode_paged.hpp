@@ -29,9 +29,9 @@ struct AttentionMlaDecodePaged {
     TensorView ckv_cache;
     /// `[num_pages, page_size, dim_kpe]` `T`. Rotary part of the keys, by page and slot.
     TensorView kpe_cache;
-    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
     TensorView kv_indptr;
-    /// `[num_indices]` int32. Pages of all requests, concatenated.
+    /// `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
     TensorView kv_indices;
     /// `[batch]` int32. Number of filled slots in the last page of each request.
     TensorView kv_last_page_len;

@@ -39,14 +39,16 @@ struct AttentionStandardDecodePaged {
     TensorView k_cache;
     /// NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values, by page and slot.
     TensorView v_cache;
-    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices.
+    /// `[batch + 1]` int32. Start of the pages of each request in kv_indices; the last value is the number of entries that are used.
     TensorView kv_indptr;
-    /// `[num_indices]` int32. Pages of all requests, concatenated.
+    /// `[num_indices]` int32. Pages of all requests, concatenated; entries after the used ones have no effect, but must be valid pages.
     TensorView kv_indices;
     /// `[batch]` int32. Number of filled slots in the last page of each request.
     TensorView kv_last_page_len;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
+    /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    std::optional<TensorView> sinks = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
     std::optional<std::int64_t> window_left = std::nullopt;
     /// Soft cap of the scores (tanh); 0 disables it. Default: `0`.
@@ -96,6 +98,7 @@ struct AttentionStandardDecodePagedCrossing {
         args.kv_indices = from.kv_indices.raw();
         args.kv_last_page_len = from.kv_last_page_len.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
+        args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.window_left, from.window_left);
         lz::detail::pass(args.given, 1, args.soft_cap, from.soft_cap);
         lz::detail::pass(args.given, 2, args.sm_scale, from.sm_scale);
@@ -161,6 +164,7 @@ struct AttentionStandardDecodePagedAbi {
             .kv_indices = TensorView::borrow(args.kv_indices),
             .kv_last_page_len = TensorView::borrow(args.kv_last_page_len),
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
+            .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .window_left = args.window_left,
             .soft_cap = args.soft_cap,
             .sm_scale = args.sm_scale,

@@ -41,6 +41,8 @@ struct AttentionStandardPrefill {
     std::optional<TensorView> mask = std::nullopt;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
+    /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    std::optional<TensorView> sinks = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Query i has the position of key i + causal_offset; the default aligns the last query with the last key, 0 aligns the first. Default: `seq_k - seq_q`.
@@ -94,6 +96,7 @@ struct AttentionStandardPrefillCrossing {
         args.v = from.v.raw();
         args.mask = from.mask ? from.mask->raw() : nullptr;
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
+        args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.causal_offset, from.causal_offset);
         lz::detail::pass(args.given, 2, args.window_left, from.window_left);
@@ -160,6 +163,7 @@ struct AttentionStandardPrefillAbi {
             .v = TensorView::borrow(args.v),
             .mask = args.mask ? std::optional<TensorView>(TensorView::borrow(args.mask)) : std::nullopt,
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
+            .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .causal = args.causal != 0,
             .causal_offset = args.causal_offset,
             .window_left = args.window_left,

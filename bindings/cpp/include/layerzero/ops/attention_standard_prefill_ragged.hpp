@@ -38,6 +38,8 @@ struct AttentionStandardPrefillRagged {
     TensorView kv_indptr;
     /// `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
     std::optional<TensorView> alibi_slopes = std::nullopt;
+    /// `[heads]` float32. Logit of each query head that joins the softmax and has no value (attention sink); absent means none.
+    std::optional<TensorView> sinks = std::nullopt;
     /// Whether later keys are masked. Default: `false`.
     std::optional<bool> causal = std::nullopt;
     /// Number of keys before its own position that a query attends to; -1 means all. Default: `-1`.
@@ -88,6 +90,7 @@ struct AttentionStandardPrefillRaggedCrossing {
         args.qo_indptr = from.qo_indptr.raw();
         args.kv_indptr = from.kv_indptr.raw();
         args.alibi_slopes = from.alibi_slopes ? from.alibi_slopes->raw() : nullptr;
+        args.sinks = from.sinks ? from.sinks->raw() : nullptr;
         lz::detail::pass(args.given, 0, args.causal, from.causal);
         lz::detail::pass(args.given, 1, args.window_left, from.window_left);
         lz::detail::pass(args.given, 2, args.window_right, from.window_right);
@@ -153,6 +156,7 @@ struct AttentionStandardPrefillRaggedAbi {
             .qo_indptr = TensorView::borrow(args.qo_indptr),
             .kv_indptr = TensorView::borrow(args.kv_indptr),
             .alibi_slopes = args.alibi_slopes ? std::optional<TensorView>(TensorView::borrow(args.alibi_slopes)) : std::nullopt,
+            .sinks = args.sinks ? std::optional<TensorView>(TensorView::borrow(args.sinks)) : std::nullopt,
             .causal = args.causal != 0,
             .window_left = args.window_left,
             .window_right = args.window_right,

@@ -8,7 +8,7 @@ respected: a kernel that they disable declines.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -416,6 +416,7 @@ def _takes_arrays(function: Callable[..., Any], written: tuple[int, ...] = ()) -
     with a negative stride cannot be viewed by torch and is copied; it is copied back if the argument is one
     of `written`."""
 
+    @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         if isinstance(arguments[0], torch.Tensor):
             return function(*arguments, **keywords)

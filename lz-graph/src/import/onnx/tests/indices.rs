@@ -1,4 +1,4 @@
-//! Indices outside a dimension are refused, never another row.
+//! Indices outside a dimension are refused, never another row. Negative ones count from the end.
 
 use lz_core::{Tensor, TensorView};
 
@@ -38,6 +38,19 @@ fn gather_nd_refuses_an_index_of_another_row() {
     }
     let error = run("GatherND", &[0, 3], "1 2", None).unwrap_err();
     assert!(error.contains("indices[0] is 3, but must be between -3 and 2"), "{error}");
+}
+
+#[test]
+fn gather_counts_negative_indices_from_the_end() {
+    let found = run("Gather", &[-1, 0, -2], "3", None).unwrap();
+    assert_eq!(found, [3.0, 4.0, 5.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0]);
+    assert_eq!(run("GatherElements", &[-1, 0, -2], "1 3", None).unwrap(), [3.0, 1.0, 2.0]);
+    for wrong in [-3, 2] {
+        let error = run("Gather", &[wrong], "1", None).unwrap_err();
+        assert!(error.contains(&format!("indices[0] is {wrong}, but must be between -2 and 1")), "{error}");
+        let error = run("GatherElements", &[wrong, 0, 0], "1 3", None).unwrap_err();
+        assert!(error.contains("VALUE_OUT_OF_RANGE"), "{error}");
+    }
 }
 
 #[test]

@@ -20,33 +20,37 @@ def is_capturing(tensor: Any) -> bool:
     return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def attend(q: Any, k: Any, v: Any, visible: Any, bias: Any, sm_scale: float, soft_cap: float) -> Any:
+def attend(q: Any, k: Any, v: Any, visible: Any, bias: Any, sm_scale: float, soft_cap: float, sinks: Any = None) -> Any:
     """Attention of ``q [B, H, M, D]`` over ``k [B, G, L, D]`` and ``v [B, G, L, V]``: output and natural lse, in f32.
 
     `visible` (bool) and `bias` (float) are None or broadcast to ``[B, G, H / G, M, L]``. Keys that are not
-    visible, or whose score is -inf, are ignored whatever their values.
+    visible, or whose score is -inf, are ignored whatever their values. `sinks` ``[H]`` are scores without a value.
     """
     batch, heads, queries, _ = q.shape
     groups, length = k.shape[1], k.shape[2]
     if length == 0:
         output = q.new_zeros((batch, heads, queries, v.shape[-1]), dtype=torch.float32)
-        return output, output.new_full((batch, heads, queries), _HIDDEN)
+        if sinks is None:
+            return output, output.new_full((batch, heads, queries), _HIDDEN)
+        lse = torch.where(sinks < torch.inf, sinks, torch.nan)[:, None].expand(batch, heads, queries)
+        return output.masked_fill(lse.isnan()[..., None], torch.nan), lse.contiguous()
     # One product for all queries that share a key head: keys are not repeated.
     q = (q.float() * sm_scale).unflatten(1, (groups, heads // groups))
+    sinks = None if sinks is None else sinks.view(groups, heads // groups, 1, 1)
     keys, values = k.float().transpose(-1, -2), v.float()
     # 0 times a non-finite value is NaN. Such values are rare, so they are searched for first where
     # synchronizing is possible.
     non_finite = is_capturing(v) or not bool(values.isfinite().all())
     step = max(1, _MAX_SCORES // max(batch * heads * length, 1))
     if step >= queries:
-        output, lse = _attend_some(q, keys, values, visible, bias, soft_cap, non_finite)
+        output, lse = _attend_some(q, keys, values, visible, bias, soft_cap, non_finite, sinks)
     else:
         output = q.new_empty((*q.shape[:-1], v.shape[-1]))
         lse = q.new_empty(q.shape[:-1])
         for first in range(0, queries, step):
             some = slice(first, min(first + step, queries))
             inside = (_rows(visible, some), _rows(bias, some))
-            output[:, :, :, some], lse[:, :, :, some] = _attend_some(q[:, :, :, some], keys, values, *inside, soft_cap, non_finite)
+            output[:, :, :, some], lse[:, :, :, some] = _attend_some(q[:, :, :, some], keys, values, *inside, soft_cap, non_finite, sinks)
     return output.flatten(1, 2), lse.flatten(1, 2)
 
 
@@ -54,7 +58,9 @@ def _rows(mask: Any, some: slice) -> Any:
     return mask if mask is None or mask.shape[-2] == 1 else mask[..., some, :]
 
 
-def _attend_some(q: Any, keys: Any, values: Any, visible: Any, bias: Any, soft_cap: float, non_finite: bool) -> Any:
+def _attend_some(
+    q: Any, keys: Any, values: Any, visible: Any, bias: Any, soft_cap: float, non_finite: bool, sinks: Any
+) -> Any:
     """Some queries ``[B, G, R, M, D]`` against all keys."""
     shape = (*q.shape[:-1], keys.shape[-1])
     scores = torch.matmul(q.flatten(2, 3), keys).view(shape)
@@ -66,9 +72,13 @@ def _attend_some(q: Any, keys: Any, values: Any, visible: Any, bias: Any, soft_c
         scores.masked_fill_(~visible, _HIDDEN)
     visible_keys = (scores != _HIDDEN).float().flatten(2, 3) if non_finite else None
     top = scores.amax(-1, keepdim=True)
+    if sinks is not None:
+        top = torch.maximum(top, sinks)
     top = top.masked_fill(top == _HIDDEN, 0)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + (sinks - top).exp()
     weights = weights.flatten(2, 3)
     output = torch.matmul(weights, values.nan_to_num(0, 0, 0) if non_finite else values).view(*shape[:-1], values.shape[-1])
     output /= total.masked_fill(total == 0, 1)
@@ -103,7 +113,7 @@ def _with_mask(mask: Any, visible: Any, bias: Any, groups: int) -> Any:
 
 def attend_in_sequence(
     q: Any, k: Any, v: Any, mask: Any, slopes: Any, offset: int,
-    causal: bool, window_left: int, window_right: int, sm_scale: float, soft_cap: float,
+    causal: bool, window_left: int, window_right: int, sm_scale: float, soft_cap: float, sinks: Any = None,
 ) -> Any:  # fmt: skip
     """Queries ``[B, H, M, D]`` at the positions `offset`, `offset` + 1, … of the keys."""
     groups = k.shape[1]
@@ -122,11 +132,11 @@ def attend_in_sequence(
         if slopes is not None:
             bias = _heads_of(slopes[..., None, None], groups) * distance
     visible, bias = _with_mask(mask, visible, bias, groups)
-    return attend(q, k, v, visible, bias, sm_scale, soft_cap)
+    return attend(q, k, v, visible, bias, sm_scale, soft_cap, sinks)
 
 
 def prefill(
-    q: Any, k: Any, v: Any, mask: Any = None, alibi_slopes: Any = None, *,
+    q: Any, k: Any, v: Any, mask: Any = None, alibi_slopes: Any = None, sinks: Any = None, *,
     causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
     layout: str,
 ) -> Any:  # fmt: skip
@@ -134,7 +144,7 @@ def prefill(
     if layout == "BSHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     output, lse = attend_in_sequence(
-        q, k, v, mask, alibi_slopes, causal_offset, causal, window_left, window_right, sm_scale, soft_cap
+        q, k, v, mask, alibi_slopes, causal_offset, causal, window_left, window_right, sm_scale, soft_cap, sinks
     )  # fmt: skip
     output = output.to(q.dtype)
     if layout == "BSHD":
@@ -143,18 +153,18 @@ def prefill(
 
 
 def decode(
-    q: Any, k: Any, v: Any, kv_lens: Any = None, alibi_slopes: Any = None, *,
+    q: Any, k: Any, v: Any, kv_lens: Any = None, alibi_slopes: Any = None, sinks: Any = None, *,
     window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     """One query per row, at the position of its last key."""
     if layout == "BSHD":
         k, v = k.transpose(1, 2), v.transpose(1, 2)
     lengths = None if kv_lens is None else kv_lens[:, None]
-    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse)
+    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse, sinks)
 
 
 def decode_rows(
-    q: Any, k: Any, v: Any, lengths: Any, slopes: Any, window_left: int, soft_cap: float, sm_scale: float, return_lse: bool
+    q: Any, k: Any, v: Any, lengths: Any, slopes: Any, window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, sinks: Any = None
 ) -> Any:
     """One query per row; `lengths` is ``[B, 1]``, or None if all keys count."""
     positions = torch.arange(k.shape[2], device=q.device)
@@ -169,7 +179,7 @@ def decode_rows(
         bias = _heads_of(slopes[..., None, None], k.shape[1]) * (distance if lengths is None else distance[:, None, None, None])
     if visible is not None and visible.dim() == 2:
         visible = visible[:, None, None, None]
-    output, lse = attend(q.unsqueeze(2), k, v, visible, bias, sm_scale, soft_cap)
+    output, lse = attend(q.unsqueeze(2), k, v, visible, bias, sm_scale, soft_cap, sinks)
     output = output.squeeze(2).to(q.dtype)
     return (output, lse.squeeze(2)) if return_lse else output
 

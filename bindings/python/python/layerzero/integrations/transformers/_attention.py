@@ -101,8 +101,12 @@ def attend(
         else:
             mask = mask + position_bias
     options: dict[str, Any] = {"soft_cap": softcap, "sm_scale": scaling, "layout": "BHSD"}
-    if s_aux is not None:
+    # Few kernels of GPUs take sinks; any that returns the lse can be corrected.
+    corrects = s_aux is not None and query.device.type != "cpu"
+    if corrects:
         options["return_lse"] = True
+    elif s_aux is not None:
+        options["sinks"] = s_aux.float()
     decodes = queries == 1 and mask is None
     if decodes:
         output = lz.attention(query[:, :, 0], key, value, **options)
@@ -110,7 +114,7 @@ def attend(
         # torch's alignment: the first query is at the position of the first key.
         options.update(causal=causal, causal_offset=0 if causal else None)
         output = lz.attention(query, key, value, mask, **options)
-    if s_aux is not None:
+    if corrects and s_aux is not None:
         output, lse = output
         # The sink takes part in each row's sum: exp(lse) / (exp(lse) + exp(sink)).
         sink = s_aux.float() if decodes else s_aux.float()[:, None]

@@ -129,8 +129,7 @@ def _is_rms(
 
 
 def _with_own_forward(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a module, with the same parameters, whose forward is that of its class."""
-    other = copy.copy(module)
-    other.__dict__ = {name: value for name, value in vars(module).items() if name != "forward"}
-    other.__dict__["_parameters"] = dict(module._parameters)
+    """A copy of a module, whose forward is that of its class. Other threads may run the module itself meanwhile."""
+    other = copy.deepcopy(module)
+    vars(other).pop("forward", None)
     return other
