@@ -152,7 +152,7 @@ def paged_attention(
         raise ValueError(
             "pages are missing: pass block_tables and context_lens, or kv_indptr, kv_indices and kv_last_page_len"
         )
-    shared = {
+    shared: dict[str, Any] = {
         "window_left": window_left,
         "soft_cap": soft_cap,
         "sm_scale": sm_scale,

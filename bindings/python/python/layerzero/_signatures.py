@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -12,6 +11,8 @@ def positional_count(function: Callable[..., Any], params: Collection[str]) -> i
 
     `params` and `out` are passed by keyword, so parameters with these names take no input.
     """
+    import inspect
+
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
