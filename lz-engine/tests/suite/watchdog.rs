@@ -24,6 +24,15 @@ fn wait_until(condition: impl Fn() -> bool) -> bool {
     true
 }
 
+/// Ends the hanging call, also when an assertion fails: the scope waits for its thread.
+struct End(Arc<AtomicBool>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn a_kernel_that_hangs_is_reported_and_avoided() {
     let engine = engine(0.05);
@@ -38,6 +47,7 @@ fn a_kernel_that_hangs_is_reported_and_avoided() {
     });
     engine.register([hanging, entry(spec("reference.x"))]).unwrap();
     std::thread::scope(|scope| {
+        let end = End(Arc::clone(&ends));
         let first = scope.spawn(|| run(&engine, &Shape::default()));
         assert!(wait_until(|| hangs.load(Ordering::SeqCst)), "the first call hangs");
         assert!(wait_until(|| !engine.circuits().is_empty()), "the hang is found while it lasts");
@@ -48,10 +58,14 @@ fn a_kernel_that_hangs_is_reported_and_avoided() {
             "{}",
             circuit.last_error
         );
+        // The snapshot that avoids the kernel is published after its record.
+        let context = Shape::default().context();
+        let avoided = || engine.explain(attend(), &context).chosen() == Some("reference.x");
+        assert!(wait_until(avoided), "calls use another kernel");
         assert_eq!(run(&engine, &Shape::default()).unwrap(), "reference.x", "another thread is not held up");
         let [hang] = &engine.metrics().kernel_hangs[..] else { panic!("one kernel hangs") };
         assert_eq!((hang.kernel.as_str(), hang.count), ("bad.x", 1), "it is reported once");
-        ends.store(true, Ordering::SeqCst);
+        drop(end);
         assert_eq!(first.join().unwrap().unwrap(), "bad.x", "the call itself ends well");
     });
 }

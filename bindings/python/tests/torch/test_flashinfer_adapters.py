@@ -1,6 +1,7 @@
 """FlashInfer's adapters without FlashInfer: a stub computes on the host what the library would, with its
 conventions. Plans, arguments and results must match what the operations define."""
 
+import functools
 import importlib
 import sys
 import types
@@ -220,7 +221,12 @@ CALLS = [
 @pytest.mark.parametrize(("operation", "kernel", "call"), CALLS, ids=[f"{number} {kernel}" for number, (_, kernel, _) in enumerate(CALLS)])
 def test_adapters_agree_with_the_reference(adapters, operation, kernel, call):
     function = adapters[kernel]
-    lz.register_kernel(operation=operation, id=f"standin.{operation}", backend="standin")(lambda *inputs, **params: function(*inputs, **params))
+
+    @functools.wraps(function)
+    def standin(*inputs, **params):
+        return function(*inputs, **params)
+
+    lz.register_kernel(operation=operation, id=f"standin.{operation}", backend="standin")(standin)
     try:
         results = []
         for chosen in (f"standin.{operation}", f"standin.{operation}", f"reference.{operation}"):
