@@ -337,6 +337,10 @@ fn parts(
     if length >= range.len() {
         return Ok(vec![range]);
     }
+    if length == 0 {
+        // As in the library: nothing of it fits, so its only overflow is all of it.
+        return Ok(vec![range.start..range.start, range]);
+    }
     if options.stride >= length {
         let message = format!(
             "`stride` {} must be less than the {length} tokens that `max_length` leaves for this text",
