@@ -22,7 +22,20 @@ pub fn test(root: &Path) -> Result<()> {
     let archive = root.join("target/debug/liblz_cpp.a");
     exports(root, &folder, &archive)?;
     programs(root, &folder, &archive)?;
-    install(root, &folder)
+    install(root, &folder)?;
+    sources(root, &folder)
+}
+
+/// Builds a program of the example project with the sources of the checkout, as `FetchContent` does, and runs it.
+fn sources(root: &Path, folder: &Path) -> Result<()> {
+    let cmake = ensure_cmake(root)?;
+    let build = text(&folder.join("sources"));
+    let source = format!("-DLAYERZERO_SOURCE={}", text(root));
+    let run = |arguments: &[&str]| command::run(root, &cmake, arguments);
+    run(&["-S", &text(&folder.join("outside")), "-B", &build, &source, "-DLAYERZERO_CARGO_PROFILE=dev", "-Wno-dev"])?;
+    run(&["--build", &build, "--target", "decode_step_shared"])?;
+    command::run(root, &text(&Path::new(&build).join("decode_step_shared")), &[])
+        .context("running a program that was built with FetchContent")
 }
 
 /// Runs the test programs with sanitizers, and the smoke test also under valgrind where it is available.

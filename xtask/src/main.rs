@@ -5,6 +5,7 @@ mod browser;
 mod codegen;
 mod command;
 mod contracts;
+mod conan;
 mod cpp;
 mod definition;
 mod deny;

@@ -80,6 +80,9 @@ const DOCS: Group = Group {
 /// Checks the platform tag of wheels.
 const PACKAGING: Group = Group { name: "packaging", packages: &["auditwheel>=6,<7"] };
 
+/// Packs the C++ library for a release.
+const CONAN: Group = Group { name: "conan", packages: &["conan>=2.20,<3"] };
+
 /// An external backend that is discovered by its entry point.
 const SAMPLE_BACKEND: Group =
     Group { name: "sample-backend", packages: &["--no-deps", "--editable", "tests/plugins/python"] };
@@ -160,6 +163,13 @@ pub fn ensure_docs_tools(root: &Path) -> Result<()> {
 /// Installs what checks packages.
 pub fn ensure_packaging_tools(root: &Path) -> Result<()> {
     ensure(root, &PACKAGING)
+}
+
+/// Installs Conan and returns its program.
+pub fn ensure_conan(root: &Path) -> Result<PathBuf> {
+    ensure_venv(root)?;
+    ensure(root, &CONAN)?;
+    Ok(root.join(".venv/bin/conan"))
 }
 
 /// Whether the virtual environment has torch.
