@@ -7,8 +7,10 @@ use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 use unicode_categories::UnicodeCategories;
 
 use super::Pattern;
+use super::automaton::Automaton;
+use super::char_sets::CharClasses;
 use super::expression::{self, Alternatives, Item, UNLIMITED};
-use super::matcher::Matcher;
+use super::program::Program;
 
 /// The splitter of one tokenizer.
 pub enum Splitter {
@@ -20,14 +22,26 @@ pub enum Splitter {
 
 /// Several stages.
 pub struct Stages {
+    /// The first stages, if each isolates runs of one set of characters and no character is in two of the sets.
+    runs: Option<Box<Runs>>,
+    /// The following stages. The first of them stops before the characters of `runs`, so that all of these are one pass over the text.
     stages: Vec<Stage>,
     /// Whether a piece begins at every space before an ASCII letter.
     begins_at_spaces: bool,
 }
 
+/// Stages that isolate runs of characters of one set each.
+struct Runs {
+    /// The sets, one bit for each run.
+    classes: CharClasses,
+    /// Maximum number of characters of each run.
+    max: Vec<u32>,
+}
+
 /// Splits a text at the matches of an expression.
 pub struct Stage {
-    matcher: Matcher,
+    program: Program,
+    automaton: Automaton,
     /// Whether matches are pieces; they are dropped otherwise.
     keeps_matches: bool,
     /// Whether the text between matches is a piece; it is dropped otherwise.
@@ -61,7 +75,9 @@ impl Stage {
     }
 
     fn new(alternatives: &Alternatives, keeps_matches: bool, keeps_gaps: bool) -> Option<Stage> {
-        Some(Stage { matcher: Matcher::new(alternatives)?, keeps_matches, keeps_gaps })
+        let program = Program::new(alternatives)?;
+        let automaton = Automaton::new(&program, &ClassUnicode::empty())?;
+        Some(Stage { program, automaton, keeps_matches, keeps_gaps })
     }
 }
 
@@ -72,13 +88,56 @@ fn set_of(is: impl Fn(char) -> bool) -> ClassUnicode {
 }
 
 impl From<Vec<Stage>> for Stages {
-    fn from(stages: Vec<Stage>) -> Stages {
+    fn from(mut stages: Vec<Stage>) -> Stages {
         // Stages before must leave spaces and letters together.
-        let inert = |stage: &&Stage| stage.matcher.ignores_words && stage.keeps_gaps;
+        let inert = |stage: &&Stage| stage.program.ignores_words && stage.keeps_gaps;
         let skipped = stages.iter().take_while(inert).count();
         let begins_at_spaces =
-            stages.get(skipped).is_some_and(|stage| stage.matcher.begins_at_spaces && stage.keeps_matches);
-        Stages { stages, begins_at_spaces }
+            stages.get(skipped).is_some_and(|stage| stage.program.begins_at_spaces && stage.keeps_matches);
+        let runs = combine(&mut stages).map(Box::new);
+        Stages { runs, stages, begins_at_spaces }
+    }
+}
+
+/// Removes the first stages that only isolate runs, and lets the stage after them stop before these; `None` if that is not possible.
+fn combine(stages: &mut Vec<Stage>) -> Option<Runs> {
+    let (mut sets, mut max) = (Vec::new(), Vec::new());
+    let mut bounds = ClassUnicode::empty();
+    for stage in stages.iter().take_while(|stage| stage.keeps_matches && stage.keeps_gaps) {
+        let Some((set, most)) = stage.program.run_of_one_set() else { break };
+        let mut both = bounds.clone();
+        both.intersect(set);
+        if !both.ranges().is_empty() {
+            break;
+        }
+        bounds.union(set);
+        sets.push(set.clone());
+        max.push(most);
+    }
+    let main = stages.get_mut(sets.len()).filter(|_| !sets.is_empty())?;
+    let classes = CharClasses::new(&sets)?;
+    main.automaton = Automaton::new(&main.program, &bounds)?;
+    stages.drain(..sets.len());
+    Some(Runs { classes, max })
+}
+
+impl Runs {
+    /// The end of the run that begins at a position.
+    fn end(&self, text: &[u8], start: usize) -> usize {
+        let sets_at = |position: usize| {
+            let (class, length) = self.classes.at(text, position);
+            (self.classes.sets().get(class).copied().unwrap_or(0), length)
+        };
+        let (set, mut position) = (sets_at(start).0, start);
+        let max = self.max.get(set.trailing_zeros() as usize).copied().unwrap_or(0);
+        for _ in 0..max {
+            let (sets, length) = sets_at(position);
+            if sets & set == 0 {
+                break;
+            }
+            position += length;
+        }
+        position
     }
 }
 
@@ -103,7 +162,7 @@ impl Splitter {
         match self {
             Splitter::Known(pattern) => pattern.between(text, start, end, each),
             Splitter::Compiled(stages) => {
-                split(&stages.stages, &text.as_bytes()[..end], start, &mut each);
+                stages.split(&text.as_bytes()[..end], start, &mut each);
             }
         }
     }
@@ -123,6 +182,55 @@ impl Splitter {
     }
 }
 
+impl Stages {
+    /// Splits a text from `start` on.
+    fn split(&self, text: &[u8], mut start: usize, each: &mut impl FnMut(usize, usize)) {
+        let (Some(runs), Some((stage, rest))) = (&self.runs, self.stages.split_first()) else {
+            return split(&self.stages, text, start, each);
+        };
+        loop {
+            let mut done = start;
+            let bound = stage.automaton.bounded(text, start, |from, to| {
+                stage.matched(rest, text, (done, from, to), each);
+                done = to;
+            });
+            if stage.keeps_gaps && done < bound {
+                split(rest, &text[..bound], done, each);
+            }
+            if bound == text.len() {
+                return;
+            }
+            start = runs.end(text, bound);
+            debug_assert!(start > bound, "a run begins at every bound");
+            split(&self.stages, &text[..start], bound, each);
+        }
+    }
+}
+
+impl Stage {
+    /// Splits the text between two matches, and a match, as the stages after this one do.
+    #[inline(always)]
+    fn matched(
+        &self,
+        rest: &[Stage],
+        text: &[u8],
+        (done, from, to): (usize, usize, usize),
+        each: &mut impl FnMut(usize, usize),
+    ) {
+        if self.keeps_gaps && done < from {
+            split(rest, &text[..from], done, each);
+        }
+        if self.keeps_matches {
+            if rest.is_empty() {
+                each(from, to);
+            } else {
+                split(rest, &text[..to], from, each);
+            }
+        }
+    }
+}
+
+/// Splits a text from `start` on.
 fn split(stages: &[Stage], text: &[u8], start: usize, each: &mut impl FnMut(usize, usize)) {
     let Some((stage, rest)) = stages.split_first() else {
         if start < text.len() {
@@ -131,13 +239,8 @@ fn split(stages: &[Stage], text: &[u8], start: usize, each: &mut impl FnMut(usiz
         return;
     };
     let mut done = start;
-    stage.matcher.for_each(text, start, |from, to| {
-        if stage.keeps_gaps && done < from {
-            split(rest, &text[..from], done, each);
-        }
-        if stage.keeps_matches {
-            split(rest, &text[..to], from, each);
-        }
+    stage.automaton.whole(text, start, |from, to| {
+        stage.matched(rest, text, (done, from, to), each);
         done = to;
     });
     if stage.keeps_gaps && done < text.len() {
