@@ -23,6 +23,7 @@ mod oracles;
 mod packages;
 mod progress;
 mod python;
+mod python_versions;
 mod sanitize;
 mod sbom;
 mod scaffold;
@@ -64,6 +65,7 @@ cargo xtask <command>
   bench ipc [--json]          call overhead of a kernel in a worker process
   bench tokenize [--json]     tokenization throughput, compared with other libraries; --two uses two threads
   notices [--check]           write the licenses of third-party packages from Cargo.lock; or fail if the file is stale
+  python-versions             install the newest Python packages that the tests allow, and keep their versions
   docs                        build the documentation site into target/site and check its links
   dist                        build wheel, source distribution, C++ libraries and crates for a release into dist/
   gpu-bundle                  pack the GPU tests and benchmarks, with their wheels, into one archive
@@ -122,6 +124,7 @@ fn run() -> Result<()> {
         ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),
         ["notices"] => notices::run(root, false)?,
         ["notices", "--check"] => notices::run(root, true)?,
+        ["python-versions"] => python_versions::update(root)?,
         ["docs"] => docs::run(root)?,
         ["dist"] => dist::run(root)?,
         ["gpu-bundle", flags @ ..] => gpu_bundle::run(root, flags)?,

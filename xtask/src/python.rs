@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use crate::command;
 use crate::files;
 use crate::oracles::{FLASHINFER_REFERENCES, VLLM};
+use crate::python_versions;
 use crate::tokenizers::ensure_tokenizer_data;
 
 /// Packages that are installed with one pip command.
@@ -109,17 +110,21 @@ pub fn ensure_venv(root: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Installs a group unless its stamp file lists the same packages.
+/// Installs a group unless its stamp file lists the same packages and versions.
 fn ensure(root: &Path, group: &Group) -> Result<()> {
     let venv = root.join(".venv");
     let stamp = venv.join(stamp(group));
-    let packages = group.packages.join("\n");
+    let python = venv.join("bin/python");
+    let constraints = python_versions::constraints(root, &python)?;
+    let versions = constraints.as_ref().map(std::fs::read_to_string).transpose()?.unwrap_or_default();
+    let packages = format!("{}\n{versions}", group.packages.join("\n"));
     if std::fs::read_to_string(&stamp).unwrap_or_default() == packages {
         return Ok(());
     }
     println!("installing Python packages ({})", group.name);
-    let python = venv.join("bin/python");
+    let file = constraints.map(|file| file.to_string_lossy().into_owned());
     let mut arguments = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    arguments.extend(file.iter().flat_map(|file| ["--constraint", file]));
     arguments.extend(group.packages);
     command::run(root, &python.to_string_lossy(), &arguments)
         .with_context(|| format!("installing Python packages ({})", group.name))?;

@@ -132,6 +132,12 @@ fn fill_repeatedly(random: &mut Random, name: &str, tensor: &mut OwnedTensor) {
     }
 }
 
+/// Bytes of all tensors that a workload passes, which is known without filling them.
+pub fn input_bytes(prepared: &Prepared, workload: &Workload) -> Result<usize, String> {
+    let call = call(prepared, workload)?;
+    Ok(call.args.iter().filter_map(OwnedArg::tensor).map(bytes).sum())
+}
+
 fn bytes(tensor: &OwnedTensor) -> usize {
     let elements = tensor.layout().elements().unwrap_or(0) as usize;
     elements * tensor.layout().dtype.size()

