@@ -8,7 +8,7 @@ use regex_syntax::hir::ClassUnicode;
 use rustc_hash::FxHashMap;
 
 use super::ascii_window::AsciiWindow;
-use super::char_sets::CharClasses;
+use super::char_sets::{CharClasses, Text};
 use super::expression::UNLIMITED;
 use super::program::{ACCEPT, Node, Program};
 
@@ -50,10 +50,10 @@ const START: usize = 0;
 
 impl Automaton {
     /// Builds the automaton of a program; `None` if it is too large. `bounds` are the characters at which [`Automaton::bounded`] stops.
-    pub fn new(program: &Program, bounds: &ClassUnicode) -> Option<Automaton> {
+    pub fn new(program: &Program, bounds: &ClassUnicode, text: Text) -> Option<Automaton> {
         let mut sets = program.sets.clone();
         sets.push(bounds.clone());
-        let classes = CharClasses::new(&sets)?;
+        let classes = CharClasses::new(&sets, text)?;
         let whole = Determinizer { program, work: 0 }.table(&classes)?;
         let bound = 1 << program.sets.len();
         let bounded = whole.stopping_at(&classes, |class| classes.sets()[class] & bound != 0);

@@ -2,9 +2,20 @@
 
 use regex_syntax::hir::ClassUnicode;
 
+/// What an expression sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Text {
+    /// The characters of the text.
+    Characters,
+    /// The characters of the byte alphabet that its bytes are written with, as after a byte-level pretokenizer.
+    ByteAlphabet,
+}
+
 /// The class of each character, in pages of 256 characters. Pages whose characters are all of the same class are shared.
 pub struct CharClasses {
-    ascii: [u8; 128],
+    /// The classes of bytes that are a character: ASCII, or all with [`Text::ByteAlphabet`].
+    bytes: [u8; 256],
+    text: Text,
     pages: Vec<[u8; PAGE]>,
     page_of: Box<[u16; PAGES]>,
     /// The sets of each class.
@@ -19,7 +30,7 @@ const PAGES: usize = 0x11_0000 / PAGE;
 
 impl CharClasses {
     /// From at most 32 sets; the bit of a set is its index. `None` if there are too many classes.
-    pub fn new(sets: &[ClassUnicode]) -> Option<CharClasses> {
+    pub fn new(sets: &[ClassUnicode], text: Text) -> Option<CharClasses> {
         // The sets of all characters of a page, and the page if characters differ.
         let mut all = [0u32; PAGES];
         let mut own: Vec<Option<Box<[u32; PAGE]>>> = vec![None; PAGES];
@@ -74,8 +85,15 @@ impl CharClasses {
                 }
             };
         }
-        let ascii = std::array::from_fn(|byte| pages[usize::from(page_of[0])][byte]);
-        Some(CharClasses { ascii, pages, page_of, sets: of_class })
+        let mut classes = CharClasses { bytes: [0; 256], text, pages, page_of, sets: of_class };
+        for byte in 0..=255u8 {
+            let character = match text {
+                Text::Characters => u32::from(byte),
+                Text::ByteAlphabet => u32::from(crate::byte_alphabet::character_of(byte)),
+            };
+            classes.bytes[usize::from(byte)] = classes.of(character) as u8;
+        }
+        Some(classes)
     }
 
     /// The sets of each class.
@@ -90,7 +108,7 @@ impl CharClasses {
 
     /// The class of an ASCII character.
     pub fn of_ascii(&self, byte: u8) -> usize {
-        usize::from(self.ascii[usize::from(byte)])
+        usize::from(self.bytes[usize::from(byte)])
     }
 
     #[inline]
@@ -105,7 +123,9 @@ impl CharClasses {
     #[inline(always)]
     pub fn at(&self, text: &[u8], position: usize) -> (usize, usize) {
         match text.get(position) {
-            Some(&byte) if byte < 0x80 => (usize::from(self.ascii[usize::from(byte)]), 1),
+            Some(&byte) if byte < 0x80 || self.text == Text::ByteAlphabet => {
+                (usize::from(self.bytes[usize::from(byte)]), 1)
+            }
             Some(_) => {
                 let (character, length) = crate::unicode::decode(text, position);
                 (self.of(character), length)
@@ -129,7 +149,7 @@ mod tests {
         };
         let sets =
             [r"\p{L}", r"\s", r"[^\r\n\p{L}\p{N}]", r"\S", "[一-龥]", r"[\x{10fffe}-\x{10ffff}]"].map(of);
-        let classes = CharClasses::new(&sets).unwrap();
+        let classes = CharClasses::new(&sets, Text::Characters).unwrap();
         let mut buffer = [0; 4];
         for character in '\0'..=char::MAX {
             let text = character.encode_utf8(&mut buffer);

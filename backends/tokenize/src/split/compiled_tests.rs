@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 
-use super::{CL100K, GPT2, O200K, QWEN, Splitter, Stage, Stages};
+use super::{CL100K, GPT2, O200K, QWEN, Splitter, Stage, Stages, Text};
 
 const DEEPSEEK: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -29,7 +29,7 @@ const EXPRESSIONS: [(&str, bool); 13] = [
 ];
 
 fn compiled(expression: &str) -> Stage {
-    Stage::of_expression(expression, true, true).unwrap_or_else(|| panic!("{expression}"))
+    Stage::of_expression(expression, true, true, Text::Characters).unwrap_or_else(|| panic!("{expression}"))
 }
 
 /// An expression in the definition's engine and compiled: all parts, and only matches.
@@ -47,7 +47,7 @@ fn compared() -> &'static [Compared] {
             expression,
             engine: fancy_regex::Regex::new(expression).unwrap(),
             isolated: splitter(vec![compiled(expression)]),
-            matches: splitter(vec![Stage::of_expression(expression, true, false).unwrap()]),
+            matches: splitter(vec![Stage::of_expression(expression, true, false, Text::Characters).unwrap()]),
         };
         EXPRESSIONS.into_iter().map(one).collect()
     })
@@ -212,7 +212,7 @@ fn other_expressions_are_rejected() {
         "(?x) a",
         "(?P<n>a)",
     ] {
-        assert!(Stage::of_expression(expression, true, true).is_none(), "{expression}");
+        assert!(Stage::of_expression(expression, true, true, Text::Characters).is_none(), "{expression}");
     }
 }
 
@@ -249,7 +249,7 @@ proptest! {
 
     #[test]
     fn random_expressions_split_like_the_definition(expression in expressions(), texts in prop::collection::vec(texts(), 4)) {
-        let Some(stage) = Stage::of_expression(&expression, true, true) else { return Ok(()) };
+        let Some(stage) = Stage::of_expression(&expression, true, true, Text::Characters) else { return Ok(()) };
         let engine = fancy_regex::Regex::new(&expression).unwrap();
         let splitter = splitter(vec![stage]);
         for text in texts {

@@ -14,6 +14,7 @@ mod program;
 mod stages;
 
 use self::ascii_window::{AsciiWindow, contraction_may_follow};
+pub use self::char_sets::Text;
 pub use self::stages::{Splitter, Stage, Stages};
 use crate::unicode::{Classes, LETTER, LOWER, MARK, NEWLINE, NUMBER, OTHER_LETTER, SPACE, UPPER};
 

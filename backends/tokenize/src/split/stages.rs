@@ -8,7 +8,7 @@ use unicode_categories::UnicodeCategories;
 
 use super::Pattern;
 use super::automaton::Automaton;
-use super::char_sets::CharClasses;
+use super::char_sets::{CharClasses, Text};
 use super::expression::{self, Alternatives, Item, UNLIMITED};
 use super::program::Program;
 
@@ -42,6 +42,7 @@ struct Runs {
 pub struct Stage {
     program: Program,
     automaton: Automaton,
+    text: Text,
     /// Whether matches are pieces; they are dropped otherwise.
     keeps_matches: bool,
     /// Whether the text between matches is a piece; it is dropped otherwise.
@@ -50,34 +51,39 @@ pub struct Stage {
 
 impl Stage {
     /// Splits at the matches of an expression; `None` if it is not supported.
-    pub fn of_expression(expression: &str, keeps_matches: bool, keeps_gaps: bool) -> Option<Stage> {
-        Stage::new(&expression::parse(expression)?, keeps_matches, keeps_gaps)
+    pub fn of_expression(
+        expression: &str,
+        keeps_matches: bool,
+        keeps_gaps: bool,
+        text: Text,
+    ) -> Option<Stage> {
+        Stage::new(&expression::parse(expression)?, keeps_matches, keeps_gaps, text)
     }
 
     /// Isolates digits: each, or runs of them.
-    pub fn digits(individual: bool) -> Option<Stage> {
+    pub fn digits(individual: bool, text: Text) -> Option<Stage> {
         static DIGITS: OnceLock<ClassUnicode> = OnceLock::new();
         let set = DIGITS.get_or_init(|| set_of(char::is_numeric));
-        Stage::runs(set, if individual { 1 } else { UNLIMITED })
+        Stage::runs(set, if individual { 1 } else { UNLIMITED }, text)
     }
 
     /// Isolates punctuation: each character, or runs of them.
-    pub fn punctuation(individual: bool) -> Option<Stage> {
+    pub fn punctuation(individual: bool, text: Text) -> Option<Stage> {
         static PUNCTUATION: OnceLock<ClassUnicode> = OnceLock::new();
         let set = PUNCTUATION.get_or_init(|| {
             set_of(|character: char| character.is_ascii_punctuation() || character.is_punctuation())
         });
-        Stage::runs(set, if individual { 1 } else { UNLIMITED })
+        Stage::runs(set, if individual { 1 } else { UNLIMITED }, text)
     }
 
-    fn runs(set: &ClassUnicode, max: u32) -> Option<Stage> {
-        Stage::new(&vec![vec![Item::Repeat { set: set.clone(), min: 1, max }]], true, true)
+    fn runs(set: &ClassUnicode, max: u32, text: Text) -> Option<Stage> {
+        Stage::new(&vec![vec![Item::Repeat { set: set.clone(), min: 1, max }]], true, true, text)
     }
 
-    fn new(alternatives: &Alternatives, keeps_matches: bool, keeps_gaps: bool) -> Option<Stage> {
+    fn new(alternatives: &Alternatives, keeps_matches: bool, keeps_gaps: bool, text: Text) -> Option<Stage> {
         let program = Program::new(alternatives)?;
-        let automaton = Automaton::new(&program, &ClassUnicode::empty())?;
-        Some(Stage { program, automaton, keeps_matches, keeps_gaps })
+        let automaton = Automaton::new(&program, &ClassUnicode::empty(), text)?;
+        Some(Stage { program, automaton, text, keeps_matches, keeps_gaps })
     }
 }
 
@@ -92,8 +98,9 @@ impl From<Vec<Stage>> for Stages {
         // Stages before must leave spaces and letters together.
         let inert = |stage: &&Stage| stage.program.ignores_words && stage.keeps_gaps;
         let skipped = stages.iter().take_while(inert).count();
-        let begins_at_spaces =
-            stages.get(skipped).is_some_and(|stage| stage.program.begins_at_spaces && stage.keeps_matches);
+        let begins_at_spaces = stages.get(skipped).is_some_and(|stage| {
+            stage.program.begins_at_spaces && stage.keeps_matches && stage.text == Text::Characters
+        });
         let runs = combine(&mut stages).map(Box::new);
         Stages { runs, stages, begins_at_spaces }
     }
@@ -103,7 +110,8 @@ impl From<Vec<Stage>> for Stages {
 fn combine(stages: &mut Vec<Stage>) -> Option<Runs> {
     let (mut sets, mut max) = (Vec::new(), Vec::new());
     let mut bounds = ClassUnicode::empty();
-    for stage in stages.iter().take_while(|stage| stage.keeps_matches && stage.keeps_gaps) {
+    let isolates = |stage: &&Stage| stage.keeps_matches && stage.keeps_gaps && stage.text == Text::Characters;
+    for stage in stages.iter().take_while(isolates) {
         let Some((set, most)) = stage.program.run_of_one_set() else { break };
         let mut both = bounds.clone();
         both.intersect(set);
@@ -114,9 +122,9 @@ fn combine(stages: &mut Vec<Stage>) -> Option<Runs> {
         sets.push(set.clone());
         max.push(most);
     }
-    let main = stages.get_mut(sets.len()).filter(|_| !sets.is_empty())?;
-    let classes = CharClasses::new(&sets)?;
-    main.automaton = Automaton::new(&main.program, &bounds)?;
+    let main = stages.get_mut(sets.len()).filter(|main| !sets.is_empty() && main.text == Text::Characters)?;
+    let classes = CharClasses::new(&sets, Text::Characters)?;
+    main.automaton = Automaton::new(&main.program, &bounds, Text::Characters)?;
     stages.drain(..sets.len());
     Some(Runs { classes, max })
 }
