@@ -2,72 +2,30 @@
 //!
 //! Small allocations (reasons, lists of arguments) are bookkeeping: Rust ends the process if one fails, and no test fails them.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use lz_core::run::{Run, Scratch};
 use lz_core::tensor::{Tensor, TensorView};
 use lz_core::{DType, Reason, ReasonCode};
+use lz_test_support::{FailingAllocator, fail_allocation};
 
 /// Allocations from this size on are data.
 const DATA_BYTES: usize = 1 << 16;
 
-thread_local! {
-    /// How many allocations of data succeed before one fails; negative: none fails.
-    static LEFT: Cell<i32> = const { Cell::new(-1) };
-    static FAILED: Cell<bool> = const { Cell::new(false) };
-}
-
-struct Failing;
-
-fn fails(layout: Layout) -> bool {
-    if layout.size() < DATA_BYTES {
-        return false;
-    }
-    let left = LEFT.get();
-    LEFT.set(if left < 0 { left } else { left - 1 });
-    let fails = left == 0;
-    FAILED.set(FAILED.get() || fails);
-    fails
-}
-
-// SAFETY: every request is passed to the system, or answered with null, as the contract allows.
-unsafe impl GlobalAlloc for Failing {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as for the caller.
-        if fails(layout) { std::ptr::null_mut() } else { unsafe { System.alloc(layout) } }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as for the caller.
-        if fails(layout) { std::ptr::null_mut() } else { unsafe { System.alloc_zeroed(layout) } }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as for the caller.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Failing = Failing;
+static ALLOCATOR: FailingAllocator = FailingAllocator;
 
 /// Fails the first, second, … allocation of data until the call needs no more of them. Returns how many failures it reported.
 fn fail_each(mut call: impl FnMut() -> Result<(), Reason>) -> u32 {
     for failures in 0.. {
-        LEFT.set(failures);
-        FAILED.set(false);
-        let result = call();
-        LEFT.set(-1);
+        let (result, failed) = fail_allocation(failures, DATA_BYTES, &mut call);
         match result {
             Err(reason) => {
-                assert!(FAILED.get(), "nothing failed, but: {reason}");
+                assert!(failed, "nothing failed, but: {reason}");
                 assert_eq!(reason.code, ReasonCode::OutOfMemory, "{reason}");
                 assert!(reason.to_string().contains("bytes"), "{reason}");
             }
             Ok(()) => {
-                assert!(!FAILED.get(), "an allocation failed without an error");
-                return failures as u32;
+                assert!(!failed, "an allocation failed without an error");
+                return failures;
             }
         }
     }

@@ -2,7 +2,7 @@
 //! Python or C++.
 //!
 //! `simd` and `isa`: one kernel source for every instruction set. `pool`: the thread pool. `rows`: tensors as
-//! dense rows; `pointwise`: elementwise functions. The other folders are kernels, one folder per operation
+//! dense rows; `pointwise`: elementwise functions; `memory`: allocations that may fail. The other folders are kernels, one folder per operation
 //! family, and `primitives` those of graphs. `README.md` explains how to write one.
 
 mod activation;
@@ -12,6 +12,7 @@ mod embedding;
 mod gemm;
 mod isa;
 mod kv;
+mod memory;
 mod mlp;
 mod moe;
 mod norm;

@@ -9,8 +9,8 @@ use lz_core::element::Element;
 use lz_core::tensor::Layout;
 use lz_core::{DType, KernelError, TensorMut, TensorView};
 
-use crate::pool;
 use crate::simd::{Float, FloatKind, Simd, not_a_float};
+use crate::{memory, pool};
 
 /// Calls that move fewer bytes run on the caller's thread: waking another thread costs more than it saves.
 const MIN_PARALLEL_BYTES: usize = 1 << 19;
@@ -28,16 +28,17 @@ thread_local! {
 
 /// Calls `body` with memory for one row, which stays in L1. Its content is unspecified.
 #[inline(always)]
-pub(crate) fn with_row<T: Float, R>(width: usize, body: impl FnOnce(&mut [T]) -> R) -> R {
+pub(crate) fn with_row<T: Float, R>(
+    width: usize,
+    body: impl FnOnce(&mut [T]) -> R,
+) -> Result<R, KernelError> {
     const { assert!(size_of::<T>() <= size_of::<f32>() && align_of::<T>() <= align_of::<f32>()) };
     let mut memory = ROW.take();
-    if memory.len() < width {
-        memory.resize(width, 0.0);
-    }
+    memory::grow(&mut memory, width)?;
     // SAFETY: room for `width` elements of at most 4 bytes, of which any bits are valid.
     let result = body(unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), width) });
     ROW.set(memory);
-    result
+    Ok(result)
 }
 
 /// Runs `body` over `0..rows`, in ranges distributed over the thread pool. `bytes` is the traffic of one row,

@@ -33,8 +33,8 @@ pub fn bytes_of(token: &str) -> Option<Vec<u8>> {
     token.chars().map(byte_of).collect()
 }
 
-/// Returns bytes as a token in the byte alphabet.
-pub fn token_of(bytes: &[u8]) -> String {
+/// Returns the character of a byte.
+pub fn character_of(byte: u8) -> char {
     static CHARACTERS: OnceLock<[char; 256]> = OnceLock::new();
     let characters = CHARACTERS.get_or_init(|| {
         let mut characters = ['\0'; 256];
@@ -45,7 +45,12 @@ pub fn token_of(bytes: &[u8]) -> String {
         }
         characters
     });
-    bytes.iter().map(|byte| characters[usize::from(*byte)]).collect()
+    characters[usize::from(byte)]
+}
+
+/// Returns bytes as a token in the byte alphabet.
+pub fn token_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| character_of(*byte)).collect()
 }
 
 #[cfg(test)]

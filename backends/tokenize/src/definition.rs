@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::byte_alphabet;
 use crate::nfc::Form;
-use crate::split::{GPT2, Pattern, Splitter, Stage, Stages};
+use crate::normalization::{Normalization, Step};
+use crate::split::{GPT2, Pattern, Splitter, Stage, Stages, Text};
 
 /// A complete byte-level BPE definition.
 pub struct ByteLevelBpe {
@@ -14,12 +15,14 @@ pub struct ByteLevelBpe {
     pub vocabulary: Vocabulary,
     /// BPE merges in rank order.
     pub merges: Vec<(String, String)>,
+    /// The mark of tokens that end a piece (`end_of_word_suffix`), such as `</w>`.
+    pub end_mark: Option<String>,
     /// Whether a piece that is in the vocabulary becomes that token without merging (`ignore_merges`).
     pub ignores_merges: bool,
     /// The pretokenizer.
     pub splitter: Splitter,
-    /// The Unicode normalization form, if there is a normalizer.
-    pub form: Option<Form>,
+    /// The normalizer.
+    pub normalization: Normalization,
     /// Whether a space is prepended to texts that do not begin with one (`add_prefix_space`).
     pub prefix_space: bool,
     /// Whether offsets exclude the spaces of a token (`trim_offsets`).
@@ -121,12 +124,18 @@ pub fn shown(value: &Value) -> String {
 pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
     let model = &definition["model"];
     let (vocabulary, merges) = bpe_model(model)?;
+    let end_mark = end_mark(model).map(str::to_owned);
     if flag(model, "byte_fallback", false) {
         let required = "`byte_fallback` false (byte-level tokens)";
         return Err(declined(ReasonCode::TokenizerModelUnsupported, required, "`byte_fallback` true"));
     }
+    if end_mark.is_some() && flag(model, "ignore_merges", false) {
+        let required = "not both `end_of_word_suffix` and `ignore_merges`";
+        return Err(declined(ReasonCode::TokenizerModelUnsupported, required, "both"));
+    }
     let (splitter, prefix_space) = pre_tokenizer(&definition["pre_tokenizer"])?;
-    let form = normalization_form(&definition["normalizer"])?;
+    let mut normalization = Normalization::default();
+    add_normalizer(&definition["normalizer"], &mut normalization.0)?;
     if kind(&definition["decoder"]) != "ByteLevel" {
         let found = shown(&definition["decoder"]);
         return Err(declined(ReasonCode::TokenizerModelUnsupported, "a byte-level decoder", found));
@@ -136,9 +145,10 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
     Ok(ByteLevelBpe {
         vocabulary,
         merges,
+        end_mark,
         ignores_merges: flag(model, "ignore_merges", false),
         splitter,
-        form,
+        normalization,
         prefix_space,
         trim_offsets: post.trim_offsets,
         added: added_tokens(definition)?,
@@ -198,10 +208,8 @@ pub fn bpe_model(model: &Value) -> Result<Model, Reason> {
     if kind(model) != "BPE" && !(model["type"].is_null() && model["merges"].is_array()) {
         return wrong("a BPE model", &model["type"]);
     }
-    for name in ["continuing_subword_prefix", "end_of_word_suffix"] {
-        if model[name].as_str().is_some_and(|text| !text.is_empty()) {
-            return wrong(&format!("no `{name}`"), &model[name]);
-        }
+    if model["continuing_subword_prefix"].as_str().is_some_and(|text| !text.is_empty()) {
+        return wrong("no `continuing_subword_prefix`", &model["continuing_subword_prefix"]);
     }
     let tokens = vocabulary(&model["vocab"])?;
     let pair = |merge: &Value| match merge {
@@ -227,23 +235,33 @@ pub fn bpe_model(model: &Value) -> Result<Model, Reason> {
     }
 }
 
-/// The normalization form of a normalizer; `None` if it does nothing.
-fn normalization_form(normalizer: &Value) -> Result<Option<Form>, Reason> {
+/// The `end_of_word_suffix` of a BPE model, if it has one.
+pub fn end_mark(model: &Value) -> Option<&str> {
+    model["end_of_word_suffix"].as_str().filter(|mark| !mark.is_empty())
+}
+
+/// Adds the steps of a normalizer.
+fn add_normalizer(normalizer: &Value, steps: &mut Vec<Step>) -> Result<(), Reason> {
+    let (pattern, content) = (&normalizer["pattern"]["Regex"], normalizer["content"].as_str());
     match kind(normalizer) {
-        "none" if normalizer.is_null() => Ok(None),
-        "NFC" => Ok(Some(Form::Nfc)),
-        "NFKC" => Ok(Some(Form::Nfkc)),
-        "Sequence" => match normalizer["normalizers"].as_array().map(Vec::as_slice) {
-            Some([]) => Ok(None),
-            Some([only]) => normalization_form(only),
-            _ => Err(unsupported_normalizer(normalizer)),
-        },
-        _ => Err(unsupported_normalizer(normalizer)),
+        "none" if normalizer.is_null() => {}
+        "NFC" => steps.push(Step::Form(Form::Nfc)),
+        "NFKC" => steps.push(Step::Form(Form::Nfkc)),
+        "Lowercase" => steps.push(Step::Lowercase),
+        "Replace" if pattern == "\\s+" && content == Some(" ") => steps.push(Step::CollapseSpaces),
+        "Sequence" => {
+            let parts = normalizer["normalizers"].as_array();
+            let parts = parts.ok_or_else(|| unsupported_normalizer(normalizer))?;
+            return parts.iter().try_for_each(|part| add_normalizer(part, steps));
+        }
+        _ => return Err(unsupported_normalizer(normalizer)),
     }
+    Ok(())
 }
 
 fn unsupported_normalizer(found: &Value) -> Reason {
-    declined(ReasonCode::NormalizerMismatch, "no normalizer, NFC or NFKC", shown(found))
+    let required = "NFC, NFKC, lowercase, runs of whitespace as one space, or no normalizer";
+    declined(ReasonCode::NormalizerMismatch, required, shown(found))
 }
 
 /// Maximum number of stages of a splitter; each has tables of some hundred kilobytes.
@@ -259,27 +277,33 @@ fn pre_tokenizer(value: &Value) -> Result<(Splitter, bool), Reason> {
         "Sequence" => value["pretokenizers"].as_array().map(Vec::as_slice).unwrap_or_default(),
         _ => single,
     };
-    let Some((bytes, splits)) = parts.split_last() else { return Err(wrong(value)) };
+    let Some(position) = parts.iter().position(|part| kind(part) == "ByteLevel") else {
+        return Err(wrong(value));
+    };
+    let (splits, bytes, later) = (&parts[..position], &parts[position], &parts[position + 1..]);
     let (splits_itself, prefix_space) =
         (flag(bytes, "use_regex", true), flag(bytes, "add_prefix_space", true));
     // A prefix space after a split would be added to every piece.
-    if kind(bytes) != "ByteLevel" || prefix_space && !splits.is_empty() || splits.len() >= MAX_STAGES {
+    if prefix_space && !splits.is_empty() || parts.len() > MAX_STAGES {
         return Err(wrong(value));
     }
-    match (splits, splits_itself) {
-        ([], true) => return Ok((Splitter::Known(Pattern::Gpt2), prefix_space)),
-        ([], false) => return Err(wrong(value)),
-        ([split], false) => {
+    match (splits, splits_itself, later) {
+        ([], true, []) => return Ok((Splitter::Known(Pattern::Gpt2), prefix_space)),
+        ([], false, []) => return Err(wrong(value)),
+        ([split], false, []) => {
             if let Some(pattern) = known_pattern(split) {
                 return Ok((Splitter::Known(pattern), false));
             }
         }
         _ => {}
     }
-    let own = splits_itself.then(|| Stage::of_expression(GPT2, true, true).ok_or_else(|| wrong(bytes)));
-    let stages = splits.iter().map(|split| stage(split).ok_or_else(|| wrong(split))).chain(own);
-    let stages = stages.collect::<Result<Vec<Stage>, Reason>>()?;
-    Ok((Splitter::Compiled(Stages::from(stages)), false))
+    let own = splits_itself
+        .then(|| Stage::of_expression(GPT2, true, true, Text::Characters).ok_or_else(|| wrong(bytes)));
+    let before = splits.iter().map(|split| stage(split, Text::Characters).ok_or_else(|| wrong(split)));
+    // Splits after the byte-level one see the byte alphabet instead of characters.
+    let later = later.iter().map(|split| stage(split, Text::ByteAlphabet).ok_or_else(|| wrong(split)));
+    let stages = before.chain(own).chain(later).collect::<Result<Vec<Stage>, Reason>>()?;
+    Ok((Splitter::Compiled(Stages::from(stages)), prefix_space))
 }
 
 /// Whether a `Split` keeps matches and the text between them, if its behavior is supported.
@@ -299,16 +323,16 @@ fn known_pattern(split: &Value) -> Option<Pattern> {
 }
 
 /// One stage of a splitter; `None` if it is not supported.
-fn stage(split: &Value) -> Option<Stage> {
+fn stage(split: &Value, text: Text) -> Option<Stage> {
     match kind(split) {
         "Split" => {
             let (keeps_matches, keeps_gaps) = kept_parts(split)?;
-            Stage::of_expression(split["pattern"]["Regex"].as_str()?, keeps_matches, keeps_gaps)
+            Stage::of_expression(split["pattern"]["Regex"].as_str()?, keeps_matches, keeps_gaps, text)
         }
-        "Digits" => Stage::digits(flag(split, "individual_digits", false)),
+        "Digits" => Stage::digits(flag(split, "individual_digits", false), text),
         "Punctuation" => match split["behavior"].as_str().unwrap_or("Isolated") {
-            "Isolated" => Stage::punctuation(true),
-            "Contiguous" => Stage::punctuation(false),
+            "Isolated" => Stage::punctuation(true, text),
+            "Contiguous" => Stage::punctuation(false, text),
             _ => None,
         },
         _ => None,
@@ -409,12 +433,15 @@ impl Post {
 }
 
 impl ByteLevelBpe {
-    /// The bytes of each id of the model; empty for ids without a token and for tokens outside the byte alphabet.
+    /// The bytes of each id of the model, without the mark of tokens that end a piece; empty for ids without a token and for tokens
+    /// outside the byte alphabet.
     pub fn token_bytes(&self) -> Vec<Vec<u8>> {
         let size = self.vocabulary.iter().map(|(_, id)| *id as usize + 1).max().unwrap_or(0);
         let mut bytes = vec![Vec::new(); size];
         for (token, id) in &self.vocabulary {
-            bytes[*id as usize] = byte_alphabet::bytes_of(token).unwrap_or_default();
+            let mark = self.end_mark.as_deref().unwrap_or_default();
+            bytes[*id as usize] =
+                byte_alphabet::bytes_of(token.strip_suffix(mark).unwrap_or(token)).unwrap_or_default();
         }
         bytes
     }

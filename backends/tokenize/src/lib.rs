@@ -23,6 +23,7 @@ mod files;
 mod kernels;
 mod long_text;
 mod nfc;
+mod normalization;
 mod phrase_cache;
 mod pipeline;
 mod probe_texts;

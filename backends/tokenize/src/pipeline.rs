@@ -1,17 +1,15 @@
 //! The stages of a byte-level tokenizer around the model: added tokens, normalization, prefix space and post-processor. Nothing here
 //! depends on how plain text is encoded.
 
-use std::borrow::Cow;
-
 use lz_core::{Reason, ReasonCode};
 
 use crate::added_tokens::{AddedTokenSplitter, Segment};
 use crate::definition::ByteLevelBpe;
-use crate::nfc::Form;
+use crate::normalization::Normalization;
 
 /// The pipeline of one tokenizer.
 pub struct Pipeline {
-    form: Option<Form>,
+    normalization: Normalization,
     prefix_space: bool,
     /// Added tokens that are matched in the raw text.
     raw: Option<AddedTokenSplitter>,
@@ -47,8 +45,7 @@ pub enum Part<'a> {
 impl Pipeline {
     /// Builds the pipeline of a definition, or returns why its added tokens are not supported.
     pub fn new(definition: &ByteLevelBpe) -> Result<Pipeline, Reason> {
-        let unsupported =
-            |text: &str| text.is_empty() || definition.form.is_some_and(|form| !form.holds(text));
+        let unsupported = |text: &str| text.is_empty() || !definition.normalization.holds(text);
         if let Some(added) = definition.added.iter().find(|added| unsupported(&added.content)) {
             return Err(Reason::new(ReasonCode::AddedTokensMismatch)
                 .argument("tokenizer")
@@ -57,7 +54,7 @@ impl Pipeline {
         }
         let (normalized, raw) = definition.added.iter().cloned().partition(|added| added.normalized);
         Ok(Pipeline {
-            form: definition.form,
+            normalization: definition.normalization.clone(),
             prefix_space: definition.prefix_space,
             raw: AddedTokenSplitter::new(raw)?,
             normalized: AddedTokenSplitter::new(normalized)?,
@@ -68,7 +65,7 @@ impl Pipeline {
 
     /// Whether the pipeline leaves this text unchanged, so that offsets of parts are offsets in the caller's text.
     pub fn preserves_offsets(&self, text: &str) -> bool {
-        !self.prefix_space && self.form.is_none_or(|form| form.holds(text))
+        !self.prefix_space && self.normalization.holds(text)
     }
 
     /// Appends the ids of a text; `plain` appends those of a part without added tokens.
@@ -106,7 +103,7 @@ impl Pipeline {
     }
 
     fn normalize(&self, text: &str, base: usize, each: &mut impl FnMut(Part<'_>)) {
-        let text = self.form.map_or(Cow::Borrowed(text), |form| form.apply(text));
+        let text = self.normalization.apply(text);
         match &self.normalized {
             None => self.plain(&text, base, each),
             Some(splitter) => splitter.for_each(&text, |segment| match segment {

@@ -57,9 +57,9 @@ fn every_byte_level_candidate_accepts_the_small_tokenizer() {
 #[test]
 fn unsupported_definitions_are_rejected_with_a_reason() {
     let of = |tokenizer: &Tokenizer, id: &str| objections(tokenizer, |one| one == id).remove(0).1;
-    let lowered = changed(|definition| definition["normalizer"] = json!({"type": "Lowercase"}));
-    assert_eq!(of(&lowered, "tokenize.bpe.encode"), [ReasonCode::NormalizerMismatch]);
-    assert_eq!(of(&lowered, "tokenize.hf.encode"), []);
+    let stripped = changed(|definition| definition["normalizer"] = json!({"type": "StripAccents"}));
+    assert_eq!(of(&stripped, "tokenize.bpe.encode"), [ReasonCode::NormalizerMismatch]);
+    assert_eq!(of(&stripped, "tokenize.hf.encode"), []);
     let spaced = changed(|definition| definition["pre_tokenizer"] = json!({"type": "WhitespaceSplit"}));
     assert_eq!(of(&spaced, "tokenize.bpe.encode"), [ReasonCode::PretokenizerMismatch]);
     let ranked = changed(|definition| {
@@ -135,7 +135,20 @@ fn splitters_are_compiled_from_the_definition() {
             byte_level(false),
         ],
     ];
-    for pretokenizers in sequences {
+    // Falcon, and other splits of the byte alphabet, in which bytes of one character may be digits or punctuation.
+    let falcon = [
+        punctuation("Contiguous"),
+        byte_level(true),
+        digits(false),
+        split("[0-9][0-9][0-9]", "Isolated", false),
+    ];
+    let later = [
+        falcon.to_vec(),
+        vec![byte_level(true), digits(true)],
+        vec![byte_level(false), punctuation("Isolated"), digits(false)],
+        vec![byte_level(false), split(r"Ġ?[a-z]+|[^Ġa-z]", "Isolated", false)],
+    ];
+    for pretokenizers in sequences.into_iter().chain(later) {
         let tokenizer = changed(|definition| {
             definition["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": pretokenizers});
         });
@@ -149,7 +162,8 @@ fn splitters_that_are_not_understood_are_rejected() {
         vec![split(r"\bword", "Isolated", false), byte_level(false)],
         vec![split(r"a++", "Isolated", false), byte_level(false)],
         vec![split(r"\s+", "MergedWithPrevious", false), byte_level(false)],
-        vec![byte_level(true), json!({"type": "Digits", "individual_digits": true})],
+        vec![byte_level(true), json!({"type": "Whitespace"})],
+        vec![byte_level(true), byte_level(true)],
         vec![
             split(r"\p{N}", "Isolated", false),
             json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
@@ -170,8 +184,87 @@ fn splitters_that_are_not_understood_are_rejected() {
 fn normalization_forms_of_byte_level_tokenizers() {
     let nested = json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}]});
     let none = json!({"type": "Sequence", "normalizers": []});
-    for normalizer in [json!({"type": "NFC"}), json!({"type": "NFKC"}), nested, none] {
+    let collapsing = json!({"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "});
+    let lowercase = json!({"type": "Lowercase"});
+    let clip = json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, collapsing, lowercase]});
+    for normalizer in
+        [json!({"type": "NFC"}), json!({"type": "NFKC"}), nested, none, collapsing, lowercase, clip]
+    {
         check_native(&changed(|definition| definition["normalizer"] = normalizer.clone()));
+    }
+}
+
+/// A tokenizer like CLIP's: tokens that end a piece have a suffix.
+fn marked(change: impl FnOnce(&mut Value)) -> Tokenizer {
+    changed(|definition| {
+        let added = definition["added_tokens"].as_array().unwrap().clone();
+        let model = &mut definition["model"];
+        model["end_of_word_suffix"] = json!("</w>");
+        let merges = model["merges"].as_array().unwrap().clone();
+        let vocabulary = model["vocab"].as_object_mut().unwrap();
+        // Added tokens that the model does not have would get the first ids after it.
+        for token in &added {
+            vocabulary.insert(token["content"].as_str().unwrap().to_owned(), token["id"].clone());
+        }
+        let next = vocabulary.values().map(|id| id.as_u64().unwrap()).max().unwrap() + 1;
+        let mut ids: Vec<(String, u64)> =
+            vocabulary.iter().map(|(token, id)| (token.clone(), id.as_u64().unwrap())).collect();
+        ids.sort_by_key(|(_, id)| *id);
+        for ((token, _), id) in ids.into_iter().zip(next..) {
+            vocabulary.insert(format!("{token}</w>"), json!(id));
+        }
+        let pairs = merges.iter().map(|merge| match merge {
+            Value::String(text) => text.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap(),
+            other => (other[0].as_str().unwrap().to_owned(), other[1].as_str().unwrap().to_owned()),
+        });
+        // Every second merge is also one at the end of a piece; the marked one comes first or last.
+        let both = pairs.enumerate().flat_map(|(number, (left, right))| {
+            let plain = format!("{left} {right}");
+            match number % 3 {
+                0 => vec![format!("{plain}</w>"), plain],
+                1 => vec![plain.clone(), format!("{plain}</w>")],
+                _ => vec![plain],
+            }
+        });
+        model["merges"] = both.collect::<Vec<_>>().into();
+        change(definition);
+    })
+}
+
+#[test]
+fn tokens_that_end_a_piece_are_marked() {
+    let clip = |definition: &mut Value| {
+        let split = split(r"'s|'t|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+", "Removed", true);
+        let replace = json!({"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "});
+        definition["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [split, byte_level(true)]});
+        definition["normalizer"] =
+            json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, replace, {"type": "Lowercase"}]});
+    };
+    let unmerged = marked(|definition| definition["model"]["ignore_merges"] = json!(true));
+    let codes = objections(&unmerged, |id| id == "tokenize.bpe.encode").remove(0).1;
+    assert_eq!(codes, [ReasonCode::TokenizerModelUnsupported]);
+    for tokenizer in [marked(|_| {}), marked(clip)] {
+        check_native(&tokenizer);
+        let codes = objections(&tokenizer, |id| id == "tokenize.tiktoken.encode").remove(0).1;
+        assert_eq!(codes.len(), 1, "{codes:?}");
+        // Decoding keeps the marks, as the definition does.
+        let engine = Engine::new();
+        engine
+            .register(
+                lz_tokenize::kernels().into_iter().filter(|entry| entry.spec.id == "tokenize.bpe.decode"),
+            )
+            .unwrap();
+        let ids: Vec<i32> =
+            tokenizer.encode("hello, hello1", false).unwrap().iter().map(|token| token.id as i32).collect();
+        let (tokens, indptr) = (
+            Tensor::from_slice(&ids, &[ids.len() as i64]).unwrap(),
+            Tensor::from_slice(&[0, ids.len() as i64], &[2]).unwrap(),
+        );
+        let found =
+            tokenize_decode(&engine, TokenizeDecode::new(tokens.view(), indptr.view(), &tokenizer)).unwrap();
+        let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+        assert_eq!(found.texts, [tokenizer.decode(&ids, true).unwrap()]);
+        assert!(found.texts[0].contains("</w>"), "{:?}", found.texts);
     }
 }
 

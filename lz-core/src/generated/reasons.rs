@@ -193,6 +193,8 @@ crate::reason_codes::reason_codes!(
         "";
     RandomnessDiffers = "RANDOMNESS_DIFFERS" in Determinism: "The same random numbers are required from every kernel, and the kernel uses its own generator.",
         "";
+    BatchInvarianceRequired = "BATCH_INVARIANCE_REQUIRED" in Determinism: "Results must not depend on the batch, and the kernel does not guarantee this.",
+        "Use a kernel that declares `is_batch_invariant`, or turn `batch_invariance.require_batch_invariant` off.";
     NotInstalled = "NOT_INSTALLED" in Backend: "The library of the backend is not installed.",
         "Install the library; `lz doctor` prints the exact command.";
     BackendImportFailed = "BACKEND_IMPORT_FAILED" in Backend: "The library of the backend is installed but could not be loaded.",
@@ -309,8 +311,6 @@ crate::reason_codes::reason_codes!(
         "Allow requantization, or pass the tensor in the format of the kernel.";
     TpInvarianceRequired = "TP_INVARIANCE_REQUIRED" in Distributed: "Results must not depend on the tensor-parallel size, and the kernel does not guarantee this.",
         "";
-    BatchInvarianceRequired = "BATCH_INVARIANCE_REQUIRED" in Distributed: "Results must not depend on the batch, and the kernel does not guarantee this.",
-        "Use a kernel that declares `is_batch_invariant`, or turn `batch_invariance.require_batch_invariant` off.";
     TpSizeExceeded = "TP_SIZE_EXCEEDED" in Distributed: "The tensor-parallel size exceeds the maximum for which the kernel guarantees invariance.",
         "";
     ReductionOrderMismatch = "REDUCTION_ORDER_MISMATCH" in Distributed: "The kernel does not use the required reduction order.",

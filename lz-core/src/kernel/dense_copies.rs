@@ -59,7 +59,7 @@ impl Kernel for DenseCopies {
         let mut results: Vec<Option<Tensor>> = Vec::with_capacity(outputs.len());
         for output in outputs.iter() {
             results.push(match output {
-                OutArg::Tensor(tensor) if !self.takes(tensor.view()) => Some(memory(tensor.view())?),
+                OutArg::Tensor(tensor) if !self.takes(tensor.view()) => Some(result_memory(tensor.view())?),
                 _ => None,
             });
         }
@@ -83,7 +83,8 @@ impl Kernel for DenseCopies {
         }
         for (output, result) in outputs.iter_mut().zip(&results) {
             if let (OutArg::Tensor(tensor), Some(result)) = (output, result) {
-                copied(&result.view(), tensor)?;
+                // The kernel ran: it may have written other outputs and inputs that it changes, so no fallback may run.
+                copy_into(&result.view(), tensor)?;
             }
         }
         Ok(())
@@ -117,7 +118,7 @@ impl DenseCopy {
         // SAFETY: it has no other elements than the view.
         let from = unsafe { TensorView::from_raw(view.as_ptr(), distinct) };
         let mut memory = memory(&from)?;
-        copied(&from, &mut memory.view_mut())?;
+        copy_into(&from, &mut memory.view_mut()).map_err(KernelError::before_writing)?;
         let layout = Layout { strides: changed(&memory.view().layout().strides, 0), ..whole };
         Ok(DenseCopy { memory, layout })
     }
@@ -133,12 +134,24 @@ fn memory(view: &TensorView<'_>) -> Result<Tensor, KernelError> {
     Tensor::zeros(view.shape(), view.dtype()).map_err(|reason| KernelError::because(reason).before_writing())
 }
 
-fn copied(from: &TensorView<'_>, to: &mut TensorMut<'_>) -> Result<(), KernelError> {
-    if copy_elements(from, to) {
-        return Ok(());
+/// Memory for a dense form of an output, into which it can be copied after the run. Outputs that cannot be copied are refused before
+/// the kernel writes anything.
+fn result_memory(output: &TensorView<'_>) -> Result<Tensor, KernelError> {
+    if output.device().is_host() && output.is_sound() {
+        memory(output)
+    } else {
+        Err(uncopyable().before_writing())
     }
+}
+
+/// Copies a tensor. An error says nothing about what was written before the copy.
+fn copy_into(from: &TensorView<'_>, to: &mut TensorMut<'_>) -> Result<(), KernelError> {
+    if copy_elements(from, to) { Ok(()) } else { Err(uncopyable()) }
+}
+
+fn uncopyable() -> KernelError {
     let message = "a strided tensor that is not in host memory cannot be copied";
-    Err(KernelError::because(Reason::new(ReasonCode::TransformUnavailable).message(message)).before_writing())
+    KernelError::because(Reason::new(ReasonCode::TransformUnavailable).message(message))
 }
 
 #[cfg(test)]
@@ -146,7 +159,73 @@ mod tests {
     use lz_schema::DType;
 
     use super::*;
+    use crate::device::Platform;
+    use crate::kernel::run::Scratch;
     use crate::tensor::{Device, Indices};
+
+    /// Writes ones into its first argument, which it changes in place, and its output, which must be dense.
+    struct Ones;
+
+    impl Kernel for Ones {
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+
+        fn run(
+            &self,
+            args: &mut [Arg<'_>],
+            outputs: &mut [OutArg<'_>],
+            _run: &mut Run<'_>,
+        ) -> Result<(), KernelError> {
+            if let [Arg::TensorMut(changed)] = args {
+                changed.set(&[0], 1.0);
+            }
+            if let [OutArg::Tensor(output)] = outputs {
+                assert!(output.is_contiguous());
+                Indices::new(&[2, 2]).for_each(|index| output.set(&index, 1.0));
+            }
+            Ok(())
+        }
+    }
+
+    /// Runs [`Ones`] on copies of a transposed output on a device. The result is that of the call, the changed argument, and the output.
+    fn run_transposed(device: Device) -> (Result<(), KernelError>, f32, Vec<f32>) {
+        let copies = DenseCopies { inner: Arc::new(Ones), strides: StrideNeeds::Contiguous };
+        let (mut changed, mut data) = ([0.0f32; 1], vec![0.0f32; 4]);
+        let dims = |dims: &[i64]| Dims::new(dims).unwrap();
+        let layout = Layout { shape: dims(&[2, 2]), strides: dims(&[1, 2]), dtype: DType::F32, device };
+        // SAFETY: the memory has the elements of the layout and outlives the call; off-host tensors are not accessed.
+        let output = unsafe { TensorMut::from_raw(data.as_mut_ptr().cast(), layout) };
+        let argument = TensorMut::from_slice(&mut changed, &[1]).unwrap();
+        let mut scratch = Scratch::default();
+        let result = copies.run(
+            &mut [Arg::TensorMut(argument)],
+            &mut [OutArg::Tensor(output)],
+            &mut Run::unbounded(&mut scratch),
+        );
+        (result, changed[0], data)
+    }
+
+    #[test]
+    fn outputs_that_cannot_be_copied_are_refused_before_the_kernel_runs() {
+        let (result, changed, data) = run_transposed(Device::HOST);
+        result.unwrap();
+        assert_eq!((changed, data), (1.0, vec![1.0; 4]));
+        let (result, changed, data) = run_transposed(Device { platform: Platform::Cuda, index: 0 });
+        let error = result.unwrap_err();
+        assert_eq!(error.reason.code, ReasonCode::TransformUnavailable);
+        assert!(error.untouched, "a fallback may run");
+        assert_eq!((changed, data), (0.0, vec![0.0; 4]), "the kernel did not run");
+    }
+
+    /// After the kernel ran, another kernel must not run on what it changed.
+    #[test]
+    fn a_failed_copy_back_does_not_count_as_before_writing() {
+        let from = Tensor::zeros(&[2, 2], DType::F32).unwrap();
+        let mut to = Tensor::zeros(&[2, 3], DType::F32).unwrap();
+        let error = copy_into(&from.view(), &mut to.view_mut()).unwrap_err();
+        assert!(!error.untouched);
+    }
 
     #[test]
     fn broadcast_dimensions_are_not_expanded() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::engine_support::{Shape, attend, engine, entry, failing, run, shared, spec};
 use lz_core::device::{DeviceSpec, Platform};
+use lz_core::reason::ReasonCategory;
 use lz_core::{KernelError, Reason, ReasonCode};
 use lz_device::FreeMemory;
 use lz_engine::Engine;
@@ -153,6 +154,7 @@ fn batch_invariance_selects_one_kernel_for_all_batches() {
         reasons.iter().any(|one| one.starts_with("BATCH_INVARIANCE_REQUIRED: Results must not depend")),
         "{reasons:?}"
     );
+    assert_eq!(ReasonCode::BatchInvarianceRequired.category(), ReasonCategory::Determinism);
     let limited = "BATCH_INVARIANCE_REQUIRED: requires batches of every size, found batch <= 8";
     assert!(reasons.iter().any(|one| one == limited), "{reasons:?}");
     let anything =

@@ -52,6 +52,12 @@ pub(crate) fn out_of_memory(message: impl Into<String>) -> KernelError {
     KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message)).before_writing()
 }
 
+/// There is no memory for a copy of the call's strings or results. The kernel may have run.
+pub(crate) fn no_copy(bytes: usize) -> KernelError {
+    let message = format!("{bytes} bytes for a copy of what the call passes to or from the worker");
+    KernelError { untouched: false, ..out_of_memory(message) }
+}
+
 /// The worker was lost because of another call while this one waited for it.
 pub(crate) fn lost_to_another_call(reason: &Reason) -> KernelError {
     let message = format!("the worker was lost because of another call: {reason}");

@@ -13,11 +13,11 @@ use lz_core::{
 use lz_ops::tokenizer::Tokenizer;
 
 use crate::arena::{AllocationError, Arena, ArenaTensor, Block, rounded};
-use crate::failure::{self, out_of_memory};
+use crate::failure::{self, no_copy, out_of_memory};
 use crate::message::{Answer, Call, PendingOutput, Request, WireArg, WireOutput};
 use crate::slot::SlotGuard;
 use crate::wait::WaitDeadline;
-use crate::wire::{pack_texts, unpack_texts};
+use crate::wire::{UnpackError, pack_texts, try_with_capacity, unpack_texts};
 use crate::worker_state::WorkerState;
 
 /// A kernel of a worker.
@@ -114,15 +114,22 @@ impl<'a> Blocks<'a> {
         Ok(block)
     }
 
-    /// A copy of the bytes of a block.
-    fn get(&self, block: Block) -> Vec<u8> {
-        let bytes = block.bytes as usize;
-        let mut copy = vec![0; bytes];
+    /// Copies the bytes of a block.
+    fn copy_to(&self, block: Block, to: &mut [u8]) {
+        let bytes = to.len().min(block.bytes as usize);
         if let Some(from) = self.arena.memory().at(block.offset as usize, bytes) {
             // SAFETY: inside the memory; any bytes are valid, even if the worker writes concurrently.
-            unsafe { std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), bytes) };
+            unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), bytes) };
         }
-        copy
+    }
+
+    /// The strings of a block, parsed from a copy, which the worker cannot change.
+    fn texts(&self, block: Block) -> Result<Vec<String>, UnpackError> {
+        let size = block.bytes as usize;
+        let mut bytes = try_with_capacity(size).ok_or(UnpackError::OutOfMemory)?;
+        bytes.resize(size, 0);
+        self.copy_to(block, &mut bytes);
+        unpack_texts(&bytes)
     }
 }
 
@@ -180,10 +187,16 @@ impl Kernel for RemoteKernel {
         let slot = SlotGuard::claim(shared)?;
         let number = slot.kernel(&self.id, &self.info.name)?;
         let arena = &*slot.running.arena;
-        let packed: Vec<Option<Vec<u8>>> = args
-            .iter()
-            .map(|arg| if let Arg::Text(texts) = arg { Some(pack_texts(texts)) } else { None })
-            .collect();
+        let mut packed: Vec<Option<Vec<u8>>> = Vec::with_capacity(args.len());
+        for arg in args.iter() {
+            packed.push(match arg {
+                Arg::Text(texts) => Some(
+                    pack_texts(texts)
+                        .ok_or_else(|| no_copy(texts.iter().map(|text| text.len()).sum()).before_writing())?,
+                ),
+                _ => None,
+            });
+        }
         let bytes = required_bytes(arena, args, outputs, &packed)?;
         let mut blocks = Blocks::reserve(arena, bytes, shared.options.deadline)?;
         let mut call = Call {
@@ -335,7 +348,9 @@ impl RemoteKernel {
                 }
                 PendingOutput::Texts(bytes) => usize::try_from(*bytes).ok(),
             };
-            blocks_for_pending.push(blocks.take(bytes.ok_or_else(|| slot.invalid_answer())?)?);
+            let block = blocks.take(bytes.ok_or_else(|| slot.invalid_answer())?);
+            // The kernel ran, so the caller decides whether it may have written something.
+            blocks_for_pending.push(block.map_err(|error| KernelError { untouched: false, ..error })?);
         }
         match slot.request(&Request::Fetch(blocks_for_pending.clone()))? {
             Answer::Done => {}
@@ -344,10 +359,12 @@ impl RemoteKernel {
         }
         let mut outputs = Vec::with_capacity(pending.len());
         for ((output, number), block) in pending.iter().zip(&call.dynamic_outputs()).zip(blocks_for_pending) {
-            let bytes = blocks.get(block);
             outputs.push(match output {
                 PendingOutput::Texts(_) => {
-                    let texts = unpack_texts(&bytes).ok_or_else(|| slot.invalid_answer())?;
+                    let texts = blocks.texts(block).map_err(|error| match error {
+                        UnpackError::Invalid => slot.invalid_answer(),
+                        UnpackError::OutOfMemory => no_copy(block.bytes as usize),
+                    })?;
                     let produced = (*number, None, &[texts.len() as i64][..]);
                     check::check_produced(schema, &bound, &[produced])
                         .map_err(|reason| wrong(reason.to_string()))?;
@@ -356,7 +373,7 @@ impl RemoteKernel {
                 PendingOutput::Tensor(dtype, shape) => {
                     let mut tensor = Tensor::zeros(shape, *dtype).map_err(KernelError::because)?;
                     match tensor.bytes_mut() {
-                        memory if memory.len() == bytes.len() => memory.copy_from_slice(&bytes),
+                        memory if memory.len() as u64 == block.bytes => blocks.copy_to(block, memory),
                         _ => return Err(slot.invalid_answer()),
                     }
                     DynamicOutput::Tensor(tensor)

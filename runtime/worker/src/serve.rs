@@ -13,13 +13,14 @@ use lz_core::{Arg, Handle, KernelEntry, KernelError, OutArg, Tensor};
 use lz_ops::tokenizer::Tokenizer;
 
 use crate::arena::{ArenaTensor, Block};
+use crate::failure::no_copy;
 use crate::handshake::Handshake;
 use crate::memory::SharedMemory;
 use crate::message::{Answer, Call, PendingOutput, Request, WireArg, WireOutput};
 use crate::process::{ARENA_VARIABLE, CONTROL_VARIABLE};
 use crate::protocol::{self, Channel};
 use crate::sandbox::Sandbox;
-use crate::wire::{pack_texts, unpack_texts};
+use crate::wire::{UnpackError, pack_texts, try_with_capacity, unpack_texts};
 
 /// Maximum sleep of a worker between two checks of the ring.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -182,7 +183,10 @@ impl Server {
         for arg in &call.args {
             match arg {
                 WireArg::Texts(block) => {
-                    texts.push(unpack_texts(&self.bytes(*block)?).ok_or_else(invalid_request)?);
+                    texts.push(unpack_texts(&self.bytes(*block)?).map_err(|error| match error {
+                        UnpackError::Invalid => invalid_request(),
+                        UnpackError::OutOfMemory => no_copy(block.bytes as usize).before_writing(),
+                    })?);
                 }
                 WireArg::Tokenizer(digest, json) => match self.tokenizer(digest, *json)? {
                     Some(tokenizer) => tokenizers.push(tokenizer),
@@ -205,8 +209,7 @@ impl Server {
         if dynamic.is_empty() {
             return Ok(Answer::Done);
         }
-        let outputs = dynamic.iter_mut().map(DynamicOutput::describe).collect::<Option<Vec<PendingOutput>>>();
-        let outputs = outputs.ok_or_else(|| KernelError::failed("the kernel did not produce all outputs"))?;
+        let outputs = dynamic.iter_mut().map(DynamicOutput::describe).collect::<Result<Vec<_>, _>>()?;
         if let Some(pending) = self.pending.get_mut(slot) {
             *pending = dynamic;
         }
@@ -295,7 +298,9 @@ impl Server {
     /// A copy of the bytes of a block.
     fn bytes(&self, block: Block) -> Result<Vec<u8>, KernelError> {
         let from = self.block(block).ok_or_else(invalid_request)?;
-        let mut bytes = vec![0; block.bytes as usize];
+        let size = block.bytes as usize;
+        let mut bytes = try_with_capacity(size).ok_or_else(|| no_copy(size).before_writing())?;
+        bytes.resize(size, 0);
         // SAFETY: inside the arena, and the host does not modify it until the call is answered.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(bytes)
@@ -328,19 +333,21 @@ impl Server {
 }
 
 impl DynamicOutput {
-    /// The description for the host; `None` if the kernel did not produce the output.
-    fn describe(&mut self) -> Option<PendingOutput> {
+    /// The description for the host; an error if the kernel did not produce the output.
+    fn describe(&mut self) -> Result<PendingOutput, KernelError> {
         match self {
             DynamicOutput::Tensor(Some(tensor)) => {
-                Some(PendingOutput::Tensor(tensor.view().dtype(), tensor.view().layout().shape))
+                Ok(PendingOutput::Tensor(tensor.view().dtype(), tensor.view().layout().shape))
             }
             DynamicOutput::Texts(Some(texts)) => {
-                let packed = pack_texts(texts);
+                let packed = pack_texts(texts).ok_or_else(|| no_copy(texts.iter().map(String::len).sum()))?;
                 let bytes = packed.len() as u64;
                 *self = DynamicOutput::Packed(packed);
-                Some(PendingOutput::Texts(bytes))
+                Ok(PendingOutput::Texts(bytes))
             }
-            DynamicOutput::Tensor(None) | DynamicOutput::Texts(None) | DynamicOutput::Packed(_) => None,
+            DynamicOutput::Tensor(None) | DynamicOutput::Texts(None) | DynamicOutput::Packed(_) => {
+                Err(KernelError::failed("the kernel did not produce all outputs"))
+            }
         }
     }
 }

@@ -96,32 +96,52 @@ impl Reader<'_> {
     }
 }
 
-/// Serializes strings: their count, the size of each, then their bytes.
-pub fn pack_texts<T: AsRef<str>>(texts: &[T]) -> Vec<u8> {
-    let mut writer = Writer::default();
+/// Why strings were not parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnpackError {
+    /// The bytes are not what [`pack_texts`] writes.
+    Invalid,
+    /// There is no memory for a copy of the strings.
+    OutOfMemory,
+}
+
+/// Memory for `count` elements, whose number comes from a call: `None` if there is not as much.
+pub(crate) fn try_with_capacity<T>(count: usize) -> Option<Vec<T>> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(count).ok()?;
+    Some(memory)
+}
+
+/// Serializes strings: their count, the size of each, then their bytes. `None` if there is no memory for them.
+pub fn pack_texts<T: AsRef<str>>(texts: &[T]) -> Option<Vec<u8>> {
+    let sizes = texts.iter().map(|text| text.as_ref().len() + 8);
+    let mut writer = Writer { bytes: try_with_capacity(8 + sizes.sum::<usize>())? };
     writer.word(texts.len() as u64);
     texts.iter().for_each(|text| writer.word(text.as_ref().len() as u64));
     texts.iter().for_each(|text| writer.bytes.extend(text.as_ref().as_bytes()));
-    writer.bytes
+    Some(writer.bytes)
 }
 
-/// Parses strings; `None` if the bytes are invalid.
-pub fn unpack_texts(bytes: &[u8]) -> Option<Vec<String>> {
+/// Parses strings.
+pub fn unpack_texts(bytes: &[u8]) -> Result<Vec<String>, UnpackError> {
     let mut reader = Reader { bytes };
-    let count = usize::try_from(reader.word()?).ok()?;
+    let count = reader.word().and_then(|count| usize::try_from(count).ok()).ok_or(UnpackError::Invalid)?;
     // Each size takes eight bytes, so an invalid count cannot cause a large allocation.
-    let mut sizes = Vec::with_capacity(count.min(reader.bytes.len() / 8));
-    for _ in 0..count {
-        sizes.push(usize::try_from(reader.word()?).ok()?);
-    }
-    let mut rest = reader.bytes;
-    let mut texts = Vec::with_capacity(sizes.len());
+    let sizes = count.checked_mul(8).and_then(|bytes| reader.bytes.split_at_checked(bytes));
+    let (sizes, mut rest) = sizes.ok_or(UnpackError::Invalid)?;
+    let mut texts = try_with_capacity(count).ok_or(UnpackError::OutOfMemory)?;
+    let (sizes, _) = sizes.as_chunks::<8>();
     for size in sizes {
-        let (text, after) = rest.split_at_checked(size)?;
-        texts.push(String::from_utf8(text.to_vec()).ok()?);
+        let size = usize::try_from(u64::from_le_bytes(*size)).map_err(|_| UnpackError::Invalid)?;
+        let (text, after) = rest.split_at_checked(size).ok_or(UnpackError::Invalid)?;
+        let text = std::str::from_utf8(text).map_err(|_| UnpackError::Invalid)?;
+        let mut copy = String::new();
+        copy.try_reserve_exact(size).map_err(|_| UnpackError::OutOfMemory)?;
+        copy.push_str(text);
+        texts.push(copy);
         rest = after;
     }
-    rest.is_empty().then_some(texts)
+    if rest.is_empty() { Ok(texts) } else { Err(UnpackError::Invalid) }
 }
 
 #[cfg(test)]
@@ -131,13 +151,14 @@ mod tests {
     #[test]
     fn texts_round_trip_and_invalid_bytes_are_rejected() {
         for texts in [vec![], vec![""], vec!["a", "", "äöü 🙂"]] {
-            let bytes = pack_texts(&texts);
+            let bytes = pack_texts(&texts).unwrap();
             assert_eq!(unpack_texts(&bytes).unwrap(), texts);
             for end in 0..bytes.len() {
-                assert_eq!(unpack_texts(&bytes[..end]), None, "a truncated batch is invalid");
+                assert_eq!(unpack_texts(&bytes[..end]), Err(UnpackError::Invalid), "a truncated batch");
             }
         }
-        assert_eq!(unpack_texts(&[255; 8]), None, "an impossible count");
-        assert_eq!(unpack_texts(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xff]), None, "not UTF-8");
+        assert_eq!(unpack_texts(&[255; 8]), Err(UnpackError::Invalid), "an impossible count");
+        let not_utf8 = [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xff];
+        assert_eq!(unpack_texts(&not_utf8), Err(UnpackError::Invalid));
     }
 }

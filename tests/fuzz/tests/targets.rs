@@ -3,9 +3,13 @@
 //! `LZ_FUZZ_CASE=17 cargo test -p lz-fuzz schema` runs a single mutation; `LZ_FUZZ_SEED` selects another sequence.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
 
 use lz_conformance::random::{Random, case_seed};
 use lz_fuzz::{Target, corpus, mutate};
+
+/// Time that one call of a kernel may take here, where it is some milliseconds on an idle machine.
+const MAX_TIME: Duration = Duration::from_secs(3);
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())
@@ -39,6 +43,24 @@ fn guarded(target: &Target, what: &str, input: &[u8]) -> bool {
         eprintln!("{}: {what} fails; the input is in {}", target.name, path.display());
         resume_unwind(panic)
     })
+}
+
+/// A call of every kernel, also the first one of a process. With instrumentation a call takes several times as long, and no input may
+/// hold up the search.
+#[test]
+fn no_kernel_takes_long() {
+    let target = Target::find("kernels").expect("a target");
+    let subjects =
+        u8::try_from(lz_conformance::generated::SUBJECTS.len()).expect("a byte selects the operation");
+    for subject in 0..subjects {
+        // The second byte selects the kernel, the third the largest sizes.
+        for kernel in 0..12 {
+            let start = Instant::now();
+            guarded(target, &format!("operation {subject}, kernel {kernel}"), &[subject, kernel, 100]);
+            let elapsed = start.elapsed();
+            assert!(elapsed < MAX_TIME, "operation {subject}, kernel {kernel}: {elapsed:?}");
+        }
+    }
 }
 
 macro_rules! targets {

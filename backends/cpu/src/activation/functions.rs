@@ -87,6 +87,53 @@ impl Pointwise<1> for Gelu {
     }
 }
 
+/// `gate Φ(gate) * up`. [`Gelu`] has an absolute error, which a large factor would multiply; here the error is relative to the result.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GeluProduct;
+
+impl Pointwise<2> for GeluProduct {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, [gate, up]: [S::F32; 2]) -> S::F32 {
+        // With a = |gate|: gate Φ(gate) = max(gate, 0) - a h(a) exp(-a²/2), where h(a) = erfc(a/√2) exp(a²/2) / 2 is a polynomial of
+        // 1 / (1 + 0.35 a) with a relative error of at most 3e-7 up to the bound. Beyond it the product with any finite factor is
+        // less than 1e-36.
+        let size = s.abs(gate);
+        let bounded = s.min(s.splat(18.6), size);
+        let t = s.div(s.splat(1.0), s.fma(bounded, s.splat(0.35), s.splat(1.0)));
+        let mut sum = s.splat(-2.890_449_2e-2);
+        for coefficient in [
+            1.429_189_4e-1,
+            -2.537_882e-1,
+            1.572_530_3e-1,
+            -2.197_406_1e-2,
+            1.051_032_9e-1,
+            1.199_170_8e-1,
+            1.398_526e-1,
+            1.396_218_1e-1,
+        ] {
+            sum = s.fma(sum, t, s.splat(coefficient));
+        }
+        // The square root of exp(-a²/2), which does not underflow where a product with `up` is large enough to matter. The rounding
+        // error of the exponent is a relative error of the result, so it is compensated.
+        let half = s.mul(bounded, s.splat(0.5));
+        let square = s.mul(half, half);
+        let rounding = s.fma(half, half, s.sub(s.splat(0.0), square));
+        let root = exp(s, s.sub(s.splat(0.0), square));
+        let root = s.sub(root, s.mul(root, rounding));
+        // For a positive gate the difference is multiplied, because infinite terms have none.
+        let is_positive = s.lt(s.splat(0.0), gate);
+        let factor = s.select(is_positive, s.splat(1.0), up);
+        // No lane may become a denormal on its way to 0: 2^64 on both sides keeps the comparison in range. Beyond 38.4 the function is 0
+        // in f64 too, and 0 times infinity is NaN.
+        let scaled = s.mul(root, s.splat(18_446_744_073_709_551_616.0));
+        let is_tiny = s.lt(s.mul(s.mul(s.abs(factor), scaled), scaled), s.splat(16.0));
+        let root = s.select(is_tiny, s.splat(0.0), root);
+        let root = s.select(s.lt(s.splat(38.4), size), s.splat(0.0), root);
+        let tail = s.mul(s.mul(s.mul(s.mul(s.mul(sum, t), bounded), factor), root), root);
+        s.select(is_positive, s.mul(s.sub(gate, tail), up), s.sub(s.splat(0.0), tail))
+    }
+}
+
 /// A function of the first operand, times the second (gated activation).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GatedProduct<F>(pub F);

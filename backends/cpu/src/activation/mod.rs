@@ -16,7 +16,7 @@ use lz_ops::{
 use crate::isa::require;
 use crate::pointwise;
 use crate::simd::Simd;
-use functions::{GatedProduct, ReluSquared};
+use functions::{GatedProduct, GeluProduct, ReluSquared};
 pub(crate) use functions::{Gelu, GeluTanh, Relu, Silu};
 
 /// `max(x, 0)`.
@@ -187,9 +187,7 @@ impl<S: Simd> ActivationGeluMulKernel for GeluMulElements<S> {
         let simd = require::<S>()?;
         let (inputs, output) = ([&call.gate, &call.up], &mut out.output);
         match call.approximate {
-            ActivationGeluMulApproximate::None => {
-                pointwise::run::<S, 2>(simd, inputs, output, GatedProduct(Gelu))
-            }
+            ActivationGeluMulApproximate::None => pointwise::run::<S, 2>(simd, inputs, output, GeluProduct),
             ActivationGeluMulApproximate::Tanh => {
                 pointwise::run::<S, 2>(simd, inputs, output, GatedProduct(GeluTanh))
             }

@@ -21,8 +21,9 @@ use super::problem::{
 use super::run::{Attend, attend_to, for_each};
 use super::task::{Ranges, Task, max_accurate_score};
 use crate::isa::require;
-use crate::pool;
+use crate::memory::FirstError;
 use crate::simd::{Float, Simd, vectors, with_float};
+use crate::{memory, pool};
 
 /// Head dimension up to 256, any float type, caches of either format.
 #[derive(Debug)]
@@ -107,21 +108,23 @@ impl PagedFp8<'_> {
                 keys * ((count.end - count.start).max(0) as usize * self.shape.group + 1)
             })
             .sum();
+        let error = FirstError::default();
         for_each(work.saturating_mul(self.kv_heads * 2 * dim), self.batch * self.kv_heads, &|number| {
             let tensors = &tensors;
             let (b, head) = (number / self.kv_heads, number % self.kv_heads);
-            DECODED.with(|memory| match memory.try_borrow_mut() {
+            error.keep(DECODED.with(|memory| match memory.try_borrow_mut() {
                 Ok(mut memory) => {
-                    self.attend::<S, T, C>(s, tensors, queries(b), (b, head), &mut memory);
+                    let result = self.attend::<S, T, C>(s, tensors, queries(b), (b, head), &mut memory);
                     if memory.capacity() > MAX_KEPT {
                         *memory = Vec::new();
                     }
+                    result
                 }
                 // A task that runs inside another one of this thread has memory of its own.
                 Err(_) => self.attend::<S, T, C>(s, tensors, queries(b), (b, head), &mut Vec::new()),
-            });
+            }));
         });
-        Ok(())
+        error.into_result()
     }
 
     /// Attention of the queries of one request and KV head.
@@ -132,16 +135,18 @@ impl PagedFp8<'_> {
         queries: Range<i64>,
         (b, head): (usize, usize),
         memory: &mut Vec<f32>,
-    ) {
+    ) -> Result<(), KernelError> {
         let (dim, group) = (self.shape.dims[0], self.shape.group);
         let count = (queries.end - queries.start).max(0) as usize;
         if count == 0 || group == 0 {
-            return;
+            return Ok(());
         }
         let (listed, keys) = self.pages.of(b);
         let query_floats = count * group * dim;
+        let all = 2 * (keys * dim + query_floats);
+        // The previous content is not copied if the memory grows.
         memory.clear();
-        memory.resize(2 * (keys * dim + query_floats), 0.0);
+        memory::grow(memory, all)?;
         let (decoded, rest) = memory.split_at_mut(2 * keys * dim);
         let (decoded_k, decoded_v) = decoded.split_at_mut(keys * dim);
         let (q, result) = rest.split_at_mut(query_floats);
@@ -223,6 +228,7 @@ impl PagedFp8<'_> {
                 }
             }
         });
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use lz_core::{KernelError, Run};
 use lz_ops::{ConvCausal1dActivation, ConvCausal1dCall, ConvCausal1dKernel, ConvCausal1dOut};
 
 use crate::activation::Silu;
-use crate::gemm::dots::recompute_non_finite;
+use crate::gemm::dots::recompute_with_bias;
 use crate::isa::require;
 use crate::pointwise::Pointwise;
 use crate::rows::{AnyRow, AnyRows, Rows, RowsMut, Shape, any_row, for_each_range};
@@ -162,7 +162,11 @@ fn convolve<S: Simd, T: Float>(
                 }
             }
         }
-        recompute_non_finite(s, sums, |channel| {
+        let bias_at = |channel: usize| {
+            // SAFETY: there is a bias for every channel.
+            bias.map_or(0.0, |bias| unsafe { bias.kind.get(bias.start, first + channel) })
+        };
+        let done = recompute_with_bias(s, sums, bias_at, |channel| {
             let product = |tap: usize| {
                 // SAFETY: there is a weight for every tap and channel.
                 let weight = unsafe { *taps.row(tap).add(first + channel) };
@@ -170,6 +174,7 @@ fn convolve<S: Simd, T: Float>(
             };
             (0..inputs.width).map(product).sum()
         });
+        let bias = if done { None } else { bias };
         s.vectorize(|| {
             vectors!(S, to.len(), |span| {
                 // SAFETY: sums, outputs and the bias from `first` on have this many elements.

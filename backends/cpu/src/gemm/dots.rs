@@ -124,6 +124,24 @@ pub(crate) fn recompute_non_finite<S: Simd>(s: S, sums: &mut [f32], exact: impl 
     }
 }
 
+/// Like [`recompute_non_finite`]; a sum that was recomputed may exceed f32 before the bias is added, but not after. Whether the bias
+/// was added, which it is only if a sum was not finite.
+pub(crate) fn recompute_with_bias<S: Simd>(
+    s: S,
+    sums: &mut [f32],
+    bias: impl Fn(usize) -> f32,
+    exact: impl Fn(usize) -> f64,
+) -> bool {
+    if all_finite(s, sums) {
+        return false;
+    }
+    for (index, sum) in sums.iter_mut().enumerate() {
+        let bias = bias(index);
+        *sum = if sum.is_finite() { *sum + bias } else { (exact(index) + f64::from(bias)) as f32 };
+    }
+    true
+}
+
 /// Whether no sum is NaN or infinite.
 #[inline(never)]
 pub(crate) fn all_finite<S: Simd>(s: S, sums: &[f32]) -> bool {

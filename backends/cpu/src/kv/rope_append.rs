@@ -8,6 +8,7 @@ use lz_ops::{RopeAppendCall, RopeAppendKernel, RopeAppendLayout, RopeAppendOut};
 
 use super::append::write;
 use crate::isa::require;
+use crate::memory::FirstError;
 use crate::pool;
 use crate::posenc::{Angles, Positions, rotate};
 use crate::rows::{AnyRows, AnyRowsMut, Rows, RowsMut, Shape, for_each_range, should_parallelize, with_row};
@@ -99,8 +100,9 @@ fn run<S: Simd, T: Float>(
             }
         });
     };
+    let error = FirstError::default();
     let append_heads = |values: bool, heads_of: std::ops::Range<usize>| {
-        with_row(k.width(), |key| append_heads(values, heads_of, key));
+        error.keep(with_row(k.width(), |key| append_heads(values, heads_of, key)));
     };
     let bytes = slots.count() * kv_heads * v.width() * (kind.size() + dtype.size());
     if should_parallelize(2 * bytes) {
@@ -114,5 +116,5 @@ fn run<S: Simd, T: Float>(
         append_heads(false, 0..kv_heads);
         append_heads(true, 0..kv_heads);
     }
-    Ok(())
+    error.into_result()
 }

@@ -18,6 +18,7 @@ use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots, gather, reco
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::panels::{PackedPanels, Product, TileEpilogue};
 use crate::isa::require;
+use crate::memory;
 use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
 use crate::simd::{Float, Simd, vectors, with_float};
@@ -89,8 +90,7 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
             };
             layer.run(packed);
             let is_finite = |y: &[T]| y.iter().all(|y| y.to_f32().is_finite());
-            recompute_non_finite_rows(&x, [&gate, &up, &layer.weight], activation, &layer.y, is_finite);
-            Ok(())
+            recompute_non_finite_rows(&x, [&gate, &up, &layer.weight], activation, &layer.y, is_finite)
         })
     }
 }
@@ -153,7 +153,7 @@ fn run_packed<S: Simd>(
     let done = layer.run_packed(down_panels);
     debug_assert!(done, "the intermediate result is dense");
     let weights = [&gate, &up, &layer.weight];
-    recompute_non_finite_rows(&x, weights, activation, &layer.y, |y| all_finite(s, y));
+    recompute_non_finite_rows(&x, weights, activation, &layer.y, |y| all_finite(s, y))?;
     Ok(true)
 }
 
@@ -188,14 +188,15 @@ pub(super) fn recompute_non_finite_rows<T: Float>(
     activation: Activation,
     output: &RowsMut<'_, T>,
     is_finite: impl Fn(&[T]) -> bool,
-) {
+) -> Result<(), KernelError> {
     for row in 0..x.count() {
         // SAFETY: all tasks finished, so no other reference to the row exists.
         let y = unsafe { output.row(row) };
         if !is_finite(y) {
-            write_row_f64(x.row(row), weights, activation, y);
+            write_row_f64(x.row(row), weights, activation, y)?;
         }
     }
+    Ok(())
 }
 
 /// Recomputes a row in f64, because an intermediate result may have overflowed in f32.
@@ -206,9 +207,10 @@ fn write_row_f64<T: Float>(
     [gate, up, down]: [&Rows<'_, T>; 3],
     activation: Activation,
     y: &mut [T],
-) {
+) -> Result<(), KernelError> {
     if x.iter().any(|x| x.to_f32().is_nan()) && gate.count() > 0 {
-        return y.fill(T::from_f32(f32::NAN));
+        y.fill(T::from_f32(f32::NAN));
+        return Ok(());
     }
     let function = match activation {
         Activation::None => activation::identity,
@@ -217,13 +219,14 @@ fn write_row_f64<T: Float>(
         Activation::Gelu => activation::gelu,
         Activation::GeluTanh => activation::gelu_tanh,
     };
-    let hidden: Vec<f64> =
-        (0..gate.count()).map(|m| function(dot_f64(x, gate.row(m))) * dot_f64(x, up.row(m))).collect();
+    let products = (0..gate.count()).map(|m| function(dot_f64(x, gate.row(m))) * dot_f64(x, up.row(m)));
+    let hidden = memory::collect(gate.count(), products)?;
     for (o, y) in y.iter_mut().enumerate() {
         let products =
             hidden.iter().zip(down.row(o)).map(|(hidden, weight)| hidden * f64::from(weight.to_f32()));
         *y = T::from_f32(products.sum::<f64>() as f32);
     }
+    Ok(())
 }
 
 /// The first GEMM: `act(x · gate) * (x · up)`.

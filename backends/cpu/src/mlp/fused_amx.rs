@@ -83,8 +83,7 @@ pub(super) fn run(
     // have the same width.
     unsafe { gemm(s, &operands, packed, &epilogue) };
     let is_finite = |y: &[bf16]| y.iter().all(|y| y.to_f32().is_finite());
-    recompute_non_finite_rows(&x, [&gate, &up, &down], activation, &y, is_finite);
-    Ok(())
+    recompute_non_finite_rows(&x, [&gate, &up, &down], activation, &y, is_finite)
 }
 
 /// The first GEMM, `act(x · gate) * (x · up)`: a column block has gate columns first, then as many up

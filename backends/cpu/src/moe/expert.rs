@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::gating::Gating;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, dots, recompute_non_finite};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, dots, recompute_with_bias};
 use crate::gemm::pack::transpose_rows;
 use crate::mlp::grain;
 use crate::rows::{Rows, for_each_range};
@@ -167,12 +167,13 @@ impl<'a, S: Simd, T: Float> Expert<'a, S, T> {
     pub(super) fn gate(&self, row: usize, first: usize, gates: &mut [f32], ups: &mut [f32], to: &mut [f32]) {
         for (half, sums) in [&mut *gates, &mut *ups].into_iter().enumerate() {
             let sums = &mut sums[..to.len()];
-            recompute_non_finite(self.s, sums, |index| {
+            let bias = |index: usize| self.weights.bias(self.number, half, first + index);
+            let done = recompute_with_bias(self.s, sums, bias, |index| {
                 dot_f64(self.token(row), self.weights.gate_or_up(self.number, half, first + index))
             });
-            if self.weights.gate_up_bias.is_some() {
+            if !done && self.weights.gate_up_bias.is_some() {
                 for (index, sum) in sums.iter_mut().enumerate() {
-                    *sum += self.weights.bias(self.number, half, first + index);
+                    *sum += bias(index);
                 }
             }
         }

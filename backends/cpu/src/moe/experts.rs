@@ -11,6 +11,7 @@ use super::gating::Gating;
 use crate::gemm::blocked::max_packed_bytes;
 use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64};
 use crate::isa::require;
+use crate::memory;
 use crate::rows::{Rows, RowsMut, for_each_range};
 use crate::simd::{Float, Simd, vectors, with_float};
 
@@ -123,16 +124,19 @@ impl<T: Float> Exact<'_, '_, T> {
         let (indices, factors) =
             (Rows::<i32>::new(&self.call.indices)?, Rows::<f32>::new(&self.call.weights)?);
         let (x, weights) = (self.x.row(row), &self.weights);
-        let mut sums = vec![0.0; output.len()];
+        let mut sums = memory::collect(output.len(), std::iter::repeat(0.0))?;
+        let mut hidden = memory::with_capacity(weights.intermediate)?;
         for (&index, &factor) in indices.row(row).iter().zip(factors.row(row)) {
             let Ok(expert) = usize::try_from(index) else { continue };
             let project = |half: usize, feature: usize| {
                 dot_f64(x, weights.gate_or_up(expert, half, feature))
                     + f64::from(weights.bias(expert, half, feature))
             };
-            let hidden: Vec<f64> = (0..weights.intermediate)
-                .map(|feature| self.gating.apply_f64(project(0, feature), project(1, feature)))
-                .collect();
+            hidden.clear();
+            hidden.extend(
+                (0..weights.intermediate)
+                    .map(|feature| self.gating.apply_f64(project(0, feature), project(1, feature))),
+            );
             for (feature, sum) in sums.iter_mut().enumerate() {
                 let products = hidden
                     .iter()

@@ -9,6 +9,7 @@ use lz_ops::QuantizeFormat as Format;
 
 use super::rms::normalize;
 use super::rms_add::add;
+use crate::memory::FirstError;
 use crate::quant::{Code, EncodeRow, Encoder, Integer, Rule, ScaleLayout, ScaleSource, Scales, ScalesMut};
 use crate::rows::{AnyRow, AnyRowsMut, Rows, RowsMut, Shape, for_each_range, read_scalar, with_row};
 use crate::simd::{E2M1, E4M3, E5M2, Float, FloatKind, Simd, with_float};
@@ -117,10 +118,14 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
             Format::Fp8E5m2 => self.rows::<E5M2>(&encoder, &source, &codes),
             Format::Mxfp4 | Format::Nvfp4 => self.rows::<E2M1>(&encoder, &source, &codes),
         }
-        Ok(())
     }
 
-    fn rows<C: Code>(&self, encoder: &Encoder<'_>, source: &ScaleSource<'_>, codes: &AnyRowsMut<'_>) {
+    fn rows<C: Code>(
+        &self,
+        encoder: &Encoder<'_>,
+        source: &ScaleSource<'_>,
+        codes: &AnyRowsMut<'_>,
+    ) -> Result<(), KernelError> {
         let (s, count, width) = (self.s, self.x.count(), self.x.width());
         let weight = (self.norm.weight, self.norm.weight_offset);
         let encode_rows = |range: Range<usize>, normalized: &mut [T]| {
@@ -152,8 +157,10 @@ impl<S: Simd, T: Float> Job<'_, S, T> {
             }
         };
         // The normalized row is encoded while it is in L1.
+        let error = FirstError::default();
         for_each_range(count, 4 * width * size_of::<T>(), |range| {
-            with_row(width, |normalized| encode_rows(range, normalized));
+            error.keep(with_row(width, |normalized| encode_rows(range, normalized)));
         });
+        error.into_result()
     }
 }

@@ -12,7 +12,7 @@ use super::conv_direct::{PackedKernels, Phases};
 use super::matmul::{Matrix, pack};
 use super::window::{self, Plane};
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::recompute_non_finite;
+use crate::gemm::dots::all_finite;
 use crate::simd::{Float, Simd, vectors, with_float};
 
 /// Workspace: packed weights, or packed windows if they are fewer; the padded image and an offset per element of a kernel, if the
@@ -328,14 +328,20 @@ impl<S: Simd, T: Float> Conv<'_, S, T> {
         })
     }
 
-    /// Adds the bias of a channel and the residual, applies the activation and rounds.
+    /// Adds the bias of a channel and the residual, applies the activation and rounds. A sum that is not finite is computed again in f64,
+    /// together with what is added to it, because an intermediate result may have overflowed in f32.
     #[inline(always)]
     pub fn finish(&self, channel: usize, pixel: usize, sum: f32) -> T {
         let (row, column) = (pixel / self.problem.out[1], pixel % self.problem.out[1]);
         let residual = self.residual_at(channel, row, column);
         // SAFETY: the residual has the shape of the output.
         let residual = residual.map_or(0.0, |residual| unsafe { (*residual).to_f32() });
-        let value = sum + self.bias_of(channel) + residual;
+        let bias = self.bias_of(channel);
+        let value = if sum.is_finite() {
+            sum + bias + residual
+        } else {
+            (self.exact(channel, pixel) + f64::from(bias) + f64::from(residual)) as f32
+        };
         T::from_f32(if self.problem.relu && value < 0.0 { 0.0 } else { value })
     }
 
@@ -491,11 +497,10 @@ impl<S: Simd, T: Float> GemmOperands for Conv<'_, S, T> {
         let columns = block * NC..((block + 1) * NC).min(self.problem.pixels());
         // SAFETY: the caller guarantees a block of NC elements.
         let sums = unsafe { std::slice::from_raw_parts_mut(from, columns.len()) };
-        recompute_non_finite(self.s, sums, |index| self.exact(row, columns.start + index));
         let width = self.problem.out[1] as isize;
         let dense_planes = self.problem.out[0] == 1
             || self.to_steps[1] == width && self.residual.is_none_or(|residual| residual.steps[1] == width);
-        if !self.has_dense_rows() || !dense_planes {
+        if !self.has_dense_rows() || !dense_planes || !all_finite(self.s, sums) {
             for (index, &sum) in sums.iter().enumerate() {
                 let pixel = columns.start + index;
                 // SAFETY: the pixel is inside the output, and tasks write disjoint pixels.
@@ -544,7 +549,6 @@ impl<S: Simd, T: Float> GemmOperands for Turned<'_, '_, S, T> {
         let columns = block * NC..((block + 1) * NC).min(conv.problem.group_outputs);
         // SAFETY: the caller guarantees a block of NC elements.
         let sums = unsafe { std::slice::from_raw_parts_mut(from, columns.len()) };
-        recompute_non_finite(conv.s, sums, |index| conv.exact(columns.start + index, row));
         for (index, &sum) in sums.iter().enumerate() {
             let channel = columns.start + index;
             // SAFETY: the channel is inside the output, and tasks write disjoint channels.

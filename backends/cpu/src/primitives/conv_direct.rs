@@ -386,7 +386,6 @@ impl<S: Simd, T: Float> Direct<'_, '_, S, T> {
         let conv = self.conv;
         let pixel = segment.row * conv.problem.out[1] + segment.column;
         for (index, &sum) in sums[segment.at..segment.at + segment.len].iter().enumerate() {
-            let sum = if sum.is_finite() { sum } else { conv.exact(channel, pixel + index) as f32 };
             // SAFETY: the pixel is inside the output, and tasks write disjoint pixels.
             unsafe { *conv.target(channel, pixel + index) = conv.finish(channel, pixel + index, sum) };
         }

@@ -6,7 +6,10 @@
 
 use std::ops::Range;
 
+use lz_core::KernelError;
+
 use crate::gemm::dots::all_finite;
+use crate::memory::FirstError;
 use crate::pool;
 use crate::rows::{Rows, RowsMut, should_parallelize};
 use crate::simd::{Float, Simd, exp, vectors};
@@ -149,7 +152,7 @@ pub(super) struct Recurrence<'a, S, T> {
     /// Factor of the value that is added to the output, for each head.
     pub skip: Option<&'a [f32]>,
     /// A position of a head in f64, by rows of `prepared` and `v`.
-    pub exact: &'a (dyn Fn(usize, usize) -> ExactPosition + Sync),
+    pub exact: &'a (dyn Fn(usize, usize) -> Result<ExactPosition, KernelError> + Sync),
 }
 
 /// Scratch memory of a block.
@@ -198,13 +201,14 @@ pub(super) struct Block {
 
 impl<S: Simd, T: Float> Recurrence<'_, S, T> {
     /// Runs the call. `scratch` has [`scratch_elements`] for all blocks.
-    pub(super) fn run(&self, scratch: *mut f32) {
+    pub(super) fn run(&self, scratch: *mut f32) -> Result<(), KernelError> {
         let [batch, seq, heads, _] = self.sizes;
         let columns = VECTORS * S::LANES;
         let parts = self.value_dim.div_ceil(columns);
         let blocks = batch * heads * parts;
         let slots = blocks.min(SLOTS);
         let memory = Memory(scratch);
+        let error = FirstError::default();
         let task = |slot: usize| {
             let scratch = memory.slot(slot, self.key_dim);
             for block in slot * blocks / slots..(slot + 1) * blocks / slots {
@@ -212,7 +216,7 @@ impl<S: Simd, T: Float> Recurrence<'_, S, T> {
                 let count = columns.min(self.value_dim - first);
                 let block = Block { b: head / heads, h: head % heads, first, count };
                 if !self.run_block(&scratch, &block) {
-                    super::exact::run_block(self, &block);
+                    error.keep(super::exact::run_block(self, &block));
                 }
             }
         };
@@ -221,6 +225,7 @@ impl<S: Simd, T: Float> Recurrence<'_, S, T> {
         } else {
             (0..slots).for_each(task);
         }
+        error.into_result()
     }
 
     /// Row of `v`.

@@ -12,6 +12,7 @@ use lz_ops::{
 
 use super::engine::{ExactPosition, LogDecay, Prepared, Recurrence, States, scratch_elements};
 use crate::isa::require;
+use crate::memory;
 use crate::rows::{AnyRows, Rows, RowsMut, Shape, for_each_range};
 use crate::simd::{Float, Simd, vectors, with_float};
 
@@ -147,13 +148,14 @@ impl Views<'_> {
         });
         // SAFETY: there is an element for every batch row, position and head.
         let factor = |row: usize| unsafe { kind.get(beta.start(row), 0) };
-        let exact = |key_row: usize, row: usize| ExactPosition {
-            q: exact_row(q.row(key_row), self.l2norm),
-            k: exact_row(k.row(key_row), self.l2norm),
-            decay: (0..key_dim)
-                .map(|i| f64::from(gates.row(row)[if self.one_gate { 0 } else { i }]).exp())
-                .collect(),
-            factor: f64::from(factor(row)),
+        let exact = |key_row: usize, row: usize| {
+            let decay = |i: usize| f64::from(gates.row(row)[if self.one_gate { 0 } else { i }]).exp();
+            Ok(ExactPosition {
+                q: exact_row(q.row(key_row), self.l2norm)?,
+                k: exact_row(k.row(key_row), self.l2norm)?,
+                decay: memory::collect(key_dim, (0..key_dim).map(decay))?,
+                factor: f64::from(factor(row)),
+            })
         };
         let gate = |row: usize| gates.row(row)[0];
         let recurrence = Recurrence {
@@ -172,8 +174,7 @@ impl Views<'_> {
             skip: None,
             exact: &exact,
         };
-        recurrence.run(workspace.wrapping_add(elements));
-        Ok(())
+        recurrence.run(workspace.wrapping_add(elements))
     }
 }
 
@@ -185,9 +186,9 @@ fn row_scale<T: Float>(row: &[T], l2norm: bool) -> f64 {
     1.0 / (row.iter().map(|x| f64::from(x.to_f32()).powi(2)).sum::<f64>() + L2_EPS).sqrt()
 }
 
-fn exact_row<T: Float>(row: &[T], l2norm: bool) -> Vec<f64> {
+fn exact_row<T: Float>(row: &[T], l2norm: bool) -> Result<Vec<f64>, KernelError> {
     let scale = row_scale(row, l2norm);
-    row.iter().map(|x| f64::from(x.to_f32()) * scale).collect()
+    memory::collect(row.len(), row.iter().map(|x| f64::from(x.to_f32()) * scale))
 }
 
 /// Converts a row to f32, normalized on request.

@@ -9,6 +9,7 @@ use lz_ops::{SsmScanCall, SsmScanKernel, SsmScanOut};
 use super::engine::{ExactPosition, LogDecay, Prepared, Recurrence, States, scratch_elements};
 use super::linear::{convert, dot};
 use crate::isa::require;
+use crate::memory;
 use crate::rows::{Rows, RowsMut, Shape, for_each_range};
 use crate::simd::{Float, Simd, with_float};
 
@@ -93,14 +94,15 @@ fn scan<S: Simd, T: Float>(
     let factor = |row: usize| steps.at(row);
     let gate = |row: usize| steps.at(row) * a.row(row % heads)[0];
     let exact = |key_row: usize, row: usize| {
-        let wide = |row: &[T]| row.iter().map(|value| f64::from(value.to_f32())).collect();
+        let wide = |row: &[T]| memory::collect(row.len(), row.iter().map(|value| f64::from(value.to_f32())));
         let step = exact_step(row);
-        ExactPosition {
-            q: wide(c.row(key_row)),
-            k: wide(b.row(key_row)),
-            decay: vec![(step * f64::from(a.row(row % heads)[0])).exp(); key_dim],
+        let decay = (step * f64::from(a.row(row % heads)[0])).exp();
+        Ok(ExactPosition {
+            q: wide(c.row(key_row))?,
+            k: wide(b.row(key_row))?,
+            decay: memory::collect(key_dim, std::iter::repeat(decay))?,
             factor: step,
-        }
+        })
     };
     let recurrence = Recurrence {
         s,
@@ -118,8 +120,7 @@ fn scan<S: Simd, T: Float>(
         skip: skip.map(|skip| skip.row(0)),
         exact: &exact,
     };
-    recurrence.run(workspace.wrapping_add(elements));
-    Ok(())
+    recurrence.run(workspace.wrapping_add(elements))
 }
 
 /// Time steps in the workspace.

@@ -22,6 +22,8 @@ pub struct Merges {
     tokens: Vec<u32>,
     /// The token id of each internal id; empty without internal ids.
     ids: Vec<u32>,
+    /// Internal ids from here on are token ids, so that no lookup is needed.
+    same_from: u32,
 }
 
 /// A pair of single bytes: the rank of its merge, and of merges that may consume one of the bytes first.
@@ -56,8 +58,10 @@ pub const MAX_PAIRS: usize = (1 << RANK_BITS) - 1;
 
 /// Pieces of up to this many bytes are merged on the stack, with a linear scan for the lowest rank. Longer ones use a heap.
 const MAX_SHORT_PIECE: usize = 48;
+/// Most pieces have up to this many bytes: they take less memory.
+const MAX_SMALL_PIECE: usize = 16;
 /// Greater than every rank with its position.
-const NO_PAIR: u64 = u64::MAX;
+const NO_PAIR: i32 = i32::MAX;
 /// Bits of a position in a short piece.
 const POSITION_BITS: u32 = 6;
 
@@ -88,7 +92,9 @@ impl Merges {
             *pair = Pair { left: internal(pair.left), right: internal(pair.right), rank };
         }
         let bytes = std::array::from_fn(|byte| byte as u32);
-        let mut merges = Merges { ids, ..Merges::ranked(bytes, &pairs, Vec::new()) };
+        let same_from = ids.iter().enumerate().rposition(|(internal, id)| *id != internal as u32);
+        let same_from = same_from.map_or(0, |last| last as u32 + 1);
+        let mut merges = Merges { ids, same_from, ..Merges::ranked(bytes, &pairs, Vec::new()) };
         merges.compute_rivals(&pairs);
         merges
     }
@@ -124,6 +130,7 @@ impl Merges {
             pairs: PairRanks::new(pairs),
             tokens,
             ids: Vec::new(),
+            same_from: 0,
         };
         let of_bytes = |index: usize| {
             let rank = merges.rank(bytes[index >> 8], bytes[index & 255]);
@@ -148,7 +155,7 @@ impl Merges {
     /// The token id of an internal id.
     #[inline]
     fn id(&self, internal: u32) -> u32 {
-        if self.ids.is_empty() { internal } else { self.ids[internal as usize] }
+        if internal >= self.same_from { internal } else { self.ids[internal as usize] }
     }
 
     /// Appends the tokens of a piece.
@@ -156,8 +163,11 @@ impl Merges {
         match piece.len() {
             0 => {}
             1 => tokens.push(self.id(self.bytes[usize::from(piece[0])])),
-            2..=MAX_SHORT_PIECE => {
-                self.merge_short(piece, |token, _| tokens.push(token));
+            2..=MAX_SMALL_PIECE => {
+                self.merge_short::<MAX_SMALL_PIECE>(piece, |token, _| tokens.push(token));
+            }
+            length if length <= MAX_SHORT_PIECE => {
+                self.merge_short::<MAX_SHORT_PIECE>(piece, |token, _| tokens.push(token));
             }
             _ => {
                 self.merge_long(piece, |token, _| tokens.push(token));
@@ -170,9 +180,23 @@ impl Merges {
         self.merge_symbols_with(symbols, |token, count| tokens.push((token, count)));
     }
 
-    /// The last merge that was applied to a piece, if it became a single token.
-    pub fn last_pair(&self, piece: &[u8]) -> Option<Pair> {
-        let symbols: Vec<u32> = piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect();
+    /// Merges symbols. Calls `each` with every token.
+    pub fn merge_each(&self, symbols: &[u32], mut each: impl FnMut(u32)) {
+        self.merge_symbols_with(symbols, |token, _| each(token));
+    }
+
+    /// The tokens of the bytes of a piece, the last of which is in `last`.
+    pub fn marked_symbols(&self, piece: &[u8], last: &[u32; BYTES]) -> Vec<u32> {
+        let mut symbols: Vec<u32> = piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect();
+        if let (Some(symbol), Some(byte)) = (symbols.last_mut(), piece.last()) {
+            *symbol = last[usize::from(*byte)];
+        }
+        symbols
+    }
+
+    /// The last merge that was applied to a piece, if it became a single token. With `last`, tokens that end a piece are marked.
+    pub fn last_pair(&self, piece: &[u8], last: Option<&[u32; BYTES]>) -> Option<Pair> {
+        let symbols = self.marked_symbols(piece, last.unwrap_or(&self.bytes));
         let mut count = 0;
         self.merge_symbols_with(&symbols, |_, _| count += 1).filter(|_| count == 1)
     }
@@ -182,10 +206,16 @@ impl Merges {
         if symbols.is_empty() {
             return None;
         }
-        if symbols.len() > MAX_SHORT_PIECE {
-            return self.merge_symbols_long(symbols.to_vec(), each);
+        match symbols.len() {
+            ..=MAX_SMALL_PIECE => self.merge_few::<MAX_SMALL_PIECE>(symbols, each),
+            length if length <= MAX_SHORT_PIECE => self.merge_few::<MAX_SHORT_PIECE>(symbols, each),
+            _ => self.merge_symbols_long(symbols.to_vec(), each),
         }
-        let (mut ids, mut ranks) = ([0; MAX_SHORT_PIECE], [NO_PAIR; MAX_SHORT_PIECE]);
+    }
+
+    /// Merges at most `N` symbols. Returns the last merge that was applied.
+    fn merge_few<const N: usize>(&self, symbols: &[u32], each: impl FnMut(u32, u32)) -> Option<Pair> {
+        let (mut ids, mut ranks) = ([0; N], [NO_PAIR; N]);
         ids[..symbols.len()].copy_from_slice(symbols);
         for position in 0..symbols.len() - 1 {
             ranks[position] =
@@ -194,12 +224,11 @@ impl Merges {
         self.merge_symbols_short(&mut ids, &mut ranks, &mut Links::new(), symbols.len(), each)
     }
 
-    /// Merges a short piece. Byte pairs without a rival of lower rank are merged up front: their ranks are independent lookups, so the
-    /// cache misses overlap.
+    /// Merges a piece of at most `N` bytes. Byte pairs without a rival of lower rank are merged up front: their ranks are independent
+    /// lookups, so the cache misses overlap.
     #[inline]
-    fn merge_short(&self, piece: &[u8], each: impl FnMut(u32, u32)) {
-        let (mut ids, mut ranks, mut links) =
-            ([0u32; MAX_SHORT_PIECE], [NO_PAIR; MAX_SHORT_PIECE], Links::new());
+    fn merge_short<const N: usize>(&self, piece: &[u8], each: impl FnMut(u32, u32)) {
+        let (mut ids, mut ranks, mut links) = ([0u32; N], [NO_PAIR; N], Links::<N>::new());
         let byte_pair = |position: usize| match piece.get(position + 1) {
             Some(second) => self.byte_pairs[usize::from(piece[position]) << 8 | usize::from(*second)],
             None => NO_BYTE_PAIR,
@@ -244,11 +273,11 @@ impl Merges {
     /// Merges symbols, given the rank and position of the pair that begins at each: the minimum is the next merge. Calls `each` with
     /// every resulting token and the number of symbols that it covers. Returns the last merge that was applied.
     #[inline]
-    fn merge_symbols_short(
+    fn merge_symbols_short<const N: usize>(
         &self,
-        ids: &mut [u32; MAX_SHORT_PIECE],
-        ranks: &mut [u64; MAX_SHORT_PIECE],
-        Links { next, previous }: &mut Links,
+        ids: &mut [u32; N],
+        ranks: &mut [i32; N],
+        Links { next, previous }: &mut Links<N>,
         count: usize,
         mut each: impl FnMut(u32, u32),
     ) -> Option<Pair> {
@@ -341,17 +370,28 @@ impl Merges {
 }
 
 /// A doubly linked list over the symbols of a short piece.
-struct Links {
-    next: [u8; MAX_SHORT_PIECE],
-    previous: [u8; MAX_SHORT_PIECE],
+#[derive(Clone, Copy)]
+struct Links<const N: usize> {
+    next: [u8; N],
+    previous: [u8; N],
 }
 
-impl Links {
-    fn new() -> Links {
-        Links {
-            next: std::array::from_fn(|position| position as u8 + 1),
-            previous: std::array::from_fn(|position| (position as u8).wrapping_sub(1)),
+impl<const N: usize> Links<N> {
+    /// No symbol is unlinked; copied from a constant.
+    const ALL: Links<N> = {
+        let mut links = Links { next: [0; N], previous: [0; N] };
+        let mut position = 0;
+        while position < N {
+            links.next[position] = position as u8 + 1;
+            links.previous[position] = (position as u8).wrapping_sub(1);
+            position += 1;
         }
+        links
+    };
+
+    #[inline(always)]
+    fn new() -> Links<N> {
+        Links::ALL
     }
 
     /// Unlinks the symbol at `behind`, which was merged into the one at `position`.
@@ -367,8 +407,9 @@ impl Links {
 
 /// A rank with its position in the low bits.
 #[inline(always)]
-fn rank_and_position(rank: u32, position: usize) -> u64 {
-    u64::from(rank) << POSITION_BITS | position as u64
+fn rank_and_position(rank: u32, position: usize) -> i32 {
+    // A rank has 22 bits.
+    (rank << POSITION_BITS | position as u32) as i32
 }
 
 /// A pair as one key.
@@ -379,7 +420,7 @@ pub fn key(left: u32, right: u32) -> u64 {
 
 /// The minimum of whole groups of four.
 #[inline(always)]
-fn minimum(groups: &[u64]) -> u64 {
+fn minimum(groups: &[i32]) -> i32 {
     let mut all = [NO_PAIR; 4];
     for group in groups.chunks_exact(4) {
         for (minimum, &other) in all.iter_mut().zip(group) {
@@ -421,7 +462,7 @@ mod tests {
         fn short_and_long_merging_agree(piece in "[abcd]{2,48}") {
             let (merges, _) = merges();
             let (mut short, mut long) = (Vec::new(), Vec::new());
-            merges.merge_short(piece.as_bytes(), |token, count| short.push((token, count)));
+            merges.merge_short::<MAX_SHORT_PIECE>(piece.as_bytes(), |token, count| short.push((token, count)));
             merges.merge_long(piece.as_bytes(), |token, count| long.push((token, count)));
             prop_assert_eq!(&short, &long);
             let symbols: Vec<u32> = piece.bytes().map(u32::from).collect();
@@ -435,7 +476,7 @@ mod tests {
         #[test]
         fn merges_reduced_to_last_pairs_give_equal_tokens(piece in "[abc]{2,60}") {
             let (merges, texts) = merges();
-            let pairs: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text)).collect();
+            let pairs: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text, None)).collect();
             let reduced = merges.reduced_to(&pairs);
             let (mut all, mut few) = (Vec::new(), Vec::new());
             merges.merge(piece.as_bytes(), &mut all);
@@ -450,7 +491,8 @@ mod tests {
         let (a, b, c) = (u32::from(b'a'), u32::from(b'b'), u32::from(b'c'));
         let pairs = [(256, c, 257), (c, 256, 259), (a, b, 256), (b, c, 258)];
         let merges = Merges::new(std::array::from_fn(|byte| byte as u32), &pairs);
-        let last: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text.as_bytes())).collect();
+        let last: Vec<Pair> =
+            texts.iter().filter_map(|text| merges.last_pair(text.as_bytes(), None)).collect();
         assert_eq!(last.len(), 4);
         let reduced = merges.reduced_to(&last);
         for piece in ["abc", "cabc", "bcab", "abcabcab", "cbcab"] {

@@ -2,6 +2,7 @@
 
 pub mod merge;
 mod pair_ranks;
+mod short_words;
 pub mod word_cache;
 
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +12,9 @@ use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use self::merge::{MAX_PAIRS, Merges, Pair};
+use self::short_words::{Found, ShortWords};
 use self::word_cache::WordCache;
+use crate::byte_alphabet;
 use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{self, ByteLevelBpe, TrimOffsets};
 use crate::long_text;
@@ -26,7 +29,11 @@ pub struct ByteBpe {
     splitter: Splitter,
     trim_offsets: Option<TrimOffsets>,
     merges: Merges,
+    /// The tokens of the last byte of a piece, if tokens that end a piece are marked.
+    last_bytes: LastBytes,
     vocabulary: Vocabulary,
+    /// The words of `vocabulary` that pieces can be, for pieces that are not cached.
+    short_words: ShortWords,
     /// The decoded bytes of each id, of the model and of added tokens.
     decoded: Vocabulary,
     /// Sorted ids of special tokens.
@@ -41,6 +48,20 @@ struct ThreadCaches {
     words: WordCache,
     phrases: PhraseCache,
 }
+
+type LastBytes = Option<Box<[u32; 256]>>;
+
+/// A piece that waits for its lookup; key and hash are those of a short piece.
+#[derive(Clone, Copy)]
+struct QueuedPiece {
+    key: u128,
+    hash: u64,
+    start: usize,
+    end: usize,
+}
+
+/// Number of pieces that are looked up together.
+const QUEUED_PIECES: usize = 16;
 
 impl Coder for ByteBpe {
     const OFFSETS: bool = true;
@@ -88,19 +109,30 @@ impl ByteBpe {
 
     fn new(definition: ByteLevelBpe) -> Result<ByteBpe, Reason> {
         let tokens = definition.token_bytes();
-        let merges = merges_of(&definition, &tokens)?;
-        let pairs = last_pairs(&tokens, &merges);
+        let (merges, last_bytes) = merges_of(&definition, &tokens)?;
+        let pairs = last_pairs(&tokens, &merges, last_bytes.as_deref());
         let mut vocabulary = Vocabulary::new(&tokens);
-        for ((id, token), pair) in (0..).zip(&tokens).zip(&pairs) {
-            // A piece equal to a token becomes that token if `ignore_merges` is set or if merging its bytes produces it.
-            let merged = token.len() == 1 || pair.is_some_and(|pair| merges.token(pair.rank) == id);
-            if !token.is_empty() && (definition.ignores_merges || merged) {
-                vocabulary.index(id);
-            }
-        }
+        // A piece equal to a token becomes that token if `ignore_merges` is set or if merging its bytes produces it.
+        let is_piece = |((id, token), pair): &((u32, &Vec<u8>), &Option<Pair>)| {
+            let merged = match (token.as_slice(), &last_bytes) {
+                ([byte], Some(last)) => last[usize::from(*byte)] == *id,
+                ([_], None) => true,
+                _ => pair.is_some_and(|pair| merges.token(pair.rank) == *id),
+            };
+            !token.is_empty() && (definition.ignores_merges || merged)
+        };
+        let pieces: Vec<u32> =
+            (0..).zip(&tokens).zip(&pairs).filter(is_piece).map(|((id, _), _)| id).collect();
+        pieces.iter().for_each(|id| vocabulary.index(*id));
+        let words = pieces.iter().map(|id| (tokens[*id as usize].as_slice(), *id));
+        let short_words = ShortWords::new(words, pieces.len());
         // When a token is produced, no merge has crossed its ends, so its bytes were merged as if they were alone: the last merge is
         // always the same. The other pairs with the same result never occur and are dropped; there are several times as many.
-        let merges = merges.reduced_to(&pairs.into_iter().flatten().collect::<Vec<_>>());
+        // Marked tokens differ from unmarked ones with the same bytes, so their pairs are all kept.
+        let merges = match &last_bytes {
+            None => merges.reduced_to(&pairs.into_iter().flatten().collect::<Vec<_>>()),
+            Some(_) => merges,
+        };
         let decoded = decoded_of(&definition);
         let mut special: Vec<u32> =
             definition.added.iter().filter(|added| added.special).map(|added| added.id).collect();
@@ -110,7 +142,9 @@ impl ByteBpe {
             splitter: definition.splitter,
             trim_offsets: definition.trim_offsets,
             merges,
+            last_bytes,
             vocabulary,
+            short_words,
             decoded,
             special,
             cache_pool: Mutex::default(),
@@ -180,18 +214,53 @@ impl ByteBpe {
         });
     }
 
-    /// Appends the tokens of a text between two positions at which pieces begin.
+    /// Appends the tokens of a text between two positions at which pieces begin. Pieces are looked up several at a time, so that their
+    /// cache misses overlap.
     fn words(&self, text: &str, start: usize, end: usize, words: &mut WordCache, ids: &mut Vec<i32>) {
         let bytes = text.as_bytes();
+        let mut queue = [QueuedPiece { key: 0, hash: 0, start: 0, end: 0 }; QUEUED_PIECES];
+        let mut queued = 0;
         self.splitter.between(text, start, end, |start, end| {
+            let piece = &mut queue[queued];
+            (piece.start, piece.end) = (start, end);
             if end - start <= word_cache::MAX_SHORT_BYTES {
-                let key = word_cache::key(bytes, start, end);
-                words.short(key, ids, |tokens| self.piece(&bytes[start..end], tokens));
-            } else {
-                let piece = &bytes[start..end];
-                words.long(piece, ids, |tokens| self.piece(piece, tokens));
+                piece.key = word_cache::key(bytes, start, end);
+                piece.hash = word_cache::mix(piece.key);
+                words.prefetch(piece.hash);
+                self.short_words.prefetch(piece.hash);
+            }
+            queued += 1;
+            if queued == QUEUED_PIECES {
+                self.look_up(bytes, &queue, words, ids);
+                queued = 0;
             }
         });
+        self.look_up(bytes, &queue[..queued], words, ids);
+    }
+
+    /// Appends the tokens of pieces.
+    #[inline(never)]
+    fn look_up(&self, text: &[u8], pieces: &[QueuedPiece], words: &mut WordCache, ids: &mut Vec<i32>) {
+        for &QueuedPiece { key, hash, start, end } in pieces {
+            if end - start <= word_cache::MAX_SHORT_BYTES {
+                words.short_hashed(key, hash, ids, |tokens| {
+                    self.short_piece(key, hash, &text[start..end], tokens);
+                });
+            } else {
+                let piece = &text[start..end];
+                words.long(piece, ids, |tokens| self.piece(piece, tokens));
+            }
+        }
+    }
+
+    /// Computes the tokens of a short piece that is not cached.
+    #[inline(never)]
+    fn short_piece(&self, key: u128, hash: u64, piece: &[u8], tokens: &mut Vec<u32>) {
+        match self.short_words.find(key, hash) {
+            Found::Id(id) => tokens.push(id),
+            Found::Absent => self.merge(piece, tokens),
+            Found::Unknown => self.piece(piece, tokens),
+        }
     }
 
     /// Computes the tokens of a piece that is not cached.
@@ -199,7 +268,18 @@ impl ByteBpe {
     fn piece(&self, piece: &[u8], tokens: &mut Vec<u32>) {
         match self.vocabulary.find(piece) {
             Some(id) => tokens.push(id),
+            None => self.merge(piece, tokens),
+        }
+    }
+
+    /// Computes the tokens of a piece that is not a token.
+    fn merge(&self, piece: &[u8], tokens: &mut Vec<u32>) {
+        match self.last_bytes.as_deref() {
             None => self.merges.merge(piece, tokens),
+            Some(last) => {
+                let symbols = self.merges.marked_symbols(piece, last);
+                self.merges.merge_each(&symbols, |token| tokens.push(token));
+            }
         }
     }
 
@@ -240,7 +320,8 @@ impl ByteBpe {
     }
 }
 
-fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Reason> {
+/// The merges of a definition and, if it marks tokens that end a piece, the tokens of last bytes.
+fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<(Merges, LastBytes), Reason> {
     let ids: rustc_hash::FxHashMap<&str, u32> =
         definition.vocabulary.iter().map(|(token, id)| (token.as_str(), *id)).collect();
     if tokens.len() > MAX_IDS || definition.merges.len() > MAX_PAIRS {
@@ -255,20 +336,21 @@ fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Re
             .required("a token for every byte of UTF-8 and for the result of every merge")
             .found(what)
     };
-    let mut bytes = [u32::MAX; 256];
-    for (id, token) in (0..).zip(tokens) {
-        if let [byte] = token.as_slice() {
-            bytes[usize::from(*byte)] = id;
+    let byte_tokens = |mark: &str| {
+        let mut bytes = [0; 256];
+        for (byte, slot) in (0..=255u8).zip(&mut bytes) {
+            let token = format!("{}{mark}", byte_alphabet::character_of(byte));
+            *slot = match (byte, ids.get(token.as_str())) {
+                (_, Some(id)) => *id,
+                // No text contains these bytes, so that they need no token. An id that no merge has stands for it.
+                (0xc0 | 0xc1 | 0xf5..=0xff, None) => MAX_IDS as u32,
+                (_, None) => return Err(incomplete(format!("no token for byte {byte:#04x}, {token:?}"))),
+            };
         }
-    }
-    for (byte, id) in (0..=255).zip(&mut bytes) {
-        match byte {
-            _ if *id != u32::MAX => {}
-            // No text contains these bytes, so that they need no token. An id that no merge has stands for it.
-            0xc0 | 0xc1 | 0xf5..=0xff => *id = MAX_IDS as u32,
-            _ => return Err(incomplete(format!("no token for byte {byte:#04x}"))),
-        }
-    }
+        Ok(bytes)
+    };
+    let bytes = byte_tokens("")?;
+    let last_bytes = definition.end_mark.as_deref().map(byte_tokens).transpose()?.map(Box::new);
     let mut joined = String::new();
     let pair = |(left, right): &(String, String)| {
         joined.clear();
@@ -279,7 +361,7 @@ fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Re
         Ok((id(left)?, id(right)?, id(&joined)?))
     };
     let pairs: Vec<(u32, u32, u32)> = definition.merges.iter().map(pair).collect::<Result<_, Reason>>()?;
-    Ok(Merges::new(bytes, &pairs))
+    Ok((Merges::new(bytes, &pairs), last_bytes))
 }
 
 /// The first token, if any, that merging its own bytes does not produce. `tokens` are those of the model without added tokens.
@@ -287,21 +369,21 @@ pub fn first_unreachable_token(
     definition: &ByteLevelBpe,
     tokens: &[Vec<u8>],
 ) -> Result<Option<usize>, Reason> {
-    let merges = merges_of(definition, &definition.token_bytes())?;
-    let pairs = last_pairs(tokens, &merges);
+    let (merges, last_bytes) = merges_of(definition, &definition.token_bytes())?;
+    let pairs = last_pairs(tokens, &merges, last_bytes.as_deref());
     let reachable = |id: usize, pair: &Option<Pair>| {
         tokens[id].len() < 2 || pair.is_some_and(|pair| merges.token(pair.rank) as usize == id)
     };
     Ok(pairs.iter().enumerate().position(|(id, pair)| !reachable(id, pair)))
 }
 
-/// For each token, the last merge when its bytes are merged; `None` if they do not become one token.
-fn last_pairs(tokens: &[Vec<u8>], merges: &Merges) -> Vec<Option<Pair>> {
+/// For each token, the last merge when its bytes are merged as a piece; `None` if they do not become one token.
+fn last_pairs(tokens: &[Vec<u8>], merges: &Merges, last: Option<&[u32; 256]>) -> Vec<Option<Pair>> {
     const STRIDE: usize = 4096;
     let chunks: Vec<Mutex<Vec<Option<Pair>>>> = tokens.chunks(STRIDE).map(|_| Mutex::default()).collect();
     lz_pool::for_each(chunks.len(), &|chunk: usize| {
         let own = tokens[chunk * STRIDE..].iter().take(STRIDE);
-        let found = own.map(|token| merges.last_pair(token)).collect();
+        let found = own.map(|token| merges.last_pair(token, last)).collect();
         *chunks[chunk].lock().unwrap_or_else(PoisonError::into_inner) = found;
     });
     chunks.into_iter().flat_map(|chunk| chunk.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
@@ -314,8 +396,7 @@ fn decoded_of(definition: &ByteLevelBpe) -> Vocabulary {
     let size = all.clone().map(|(_, id)| id as usize + 1).max().unwrap_or(0);
     let mut bytes = vec![Vec::new(); size];
     for (token, id) in all {
-        bytes[id as usize] =
-            crate::byte_alphabet::bytes_of(token).unwrap_or_else(|| token.as_bytes().to_vec());
+        bytes[id as usize] = byte_alphabet::bytes_of(token).unwrap_or_else(|| token.as_bytes().to_vec());
     }
     Vocabulary::new(&bytes)
 }

@@ -25,8 +25,8 @@ pub struct PairRanks {
     overflow: HashMap<u64, u32>,
 }
 
-/// The rank of a pair that is not in the map.
-pub const NO_RANK: u32 = i32::MAX as u32;
+/// The rank of a pair that is not in the map: greater than every rank.
+pub const NO_RANK: u32 = (1 << RANK_BITS) - 1;
 
 const EMPTY: u64 = u64::MAX;
 /// The displacement that marks a group as kept in the overflow map.

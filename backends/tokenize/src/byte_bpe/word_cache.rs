@@ -70,7 +70,25 @@ impl WordCache {
     /// Appends the tokens of a word of at most [`MAX_SHORT_BYTES`] bytes; calls `compute` on a cache miss.
     #[inline(always)]
     pub fn short(&mut self, key: u128, out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<u32>)) {
-        let position = set_index(key);
+        self.short_hashed(key, mix(key), out, compute);
+    }
+
+    /// Loads the set of a word into the cache.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(&self.sets[set_index(hash)]);
+    }
+
+    /// [`WordCache::short`] with the hash of the key, which [`mix`] returns.
+    #[inline(always)]
+    pub fn short_hashed(
+        &mut self,
+        key: u128,
+        hash: u64,
+        out: &mut Vec<i32>,
+        compute: impl FnOnce(&mut Vec<u32>),
+    ) {
+        let position = set_index(hash);
         let Set(slots) = &self.sets[position];
         let slot = &slots[usize::from(slots[1].key == key)];
         if slot.key != key {
@@ -144,11 +162,30 @@ impl WordCache {
 }
 
 #[inline(always)]
-fn set_index(key: u128) -> usize {
+fn set_index(hash: u64) -> usize {
+    (hash >> (u64::BITS - SET_BITS)) as usize
+}
+
+/// The hash of a key. Its high bits are well mixed.
+#[inline(always)]
+pub fn mix(key: u128) -> u64 {
     // The second factor is never 0: the length in its top byte would have to be 0xd6.
     let (low, high) = (key as u64 ^ 0x9e37_79b9_7f4a_7c15, (key >> 64) as u64 ^ 0xd6e8_feb8_6659_fd93);
     let product = u128::from(low) * u128::from(high);
-    ((product as u64 ^ (product >> 64) as u64) >> (64 - SET_BITS)) as usize
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Loads the cache line of a value.
+#[inline(always)]
+pub fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of every x86-64, and prefetching a valid address has no effect but on the cache.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
 }
 
 /// The key of the word `text[start..end]` of 1 to [`MAX_SHORT_BYTES`] bytes: its bytes, and its length in the top byte.

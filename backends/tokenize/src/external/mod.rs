@@ -35,6 +35,10 @@ fn known_pattern(definition: &ByteLevelBpe) -> Result<Pattern, Reason> {
 /// The tokens of a model whose ids are its ranks, for libraries that merge by token id. Added tokens are excluded: the pipeline splits
 /// them off before.
 fn ranked_tokens(definition: &ByteLevelBpe) -> Result<Vec<Vec<u8>>, Reason> {
+    if let Some(mark) = &definition.end_mark {
+        let required = "no `end_of_word_suffix`";
+        return Err(declined(ReasonCode::TokenizerModelUnsupported, required, mark.as_str()));
+    }
     let mut tokens = definition.token_bytes();
     let wrong = |code, required: &str, found: String| {
         Err(Reason::new(code).argument("tokenizer").required(required).found(found))

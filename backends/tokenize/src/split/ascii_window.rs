@@ -71,6 +71,12 @@ impl AsciiWindow {
         self.run(skip, ((self.upper | self.lower) >> skip).trailing_ones() as usize)
     }
 
+    /// Number of lowercase letters that the window begins with.
+    #[inline(always)]
+    pub fn lowercase(&self) -> usize {
+        self.lower.trailing_ones() as usize
+    }
+
     /// The run of uppercase and then lowercase letters after `skip` bytes; either may be empty.
     #[inline(always)]
     pub fn cased_word(&self, skip: usize) -> Run {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 
-use super::{CL100K, GPT2, O200K, QWEN, Splitter, Stage, Stages};
+use super::{CL100K, GPT2, O200K, QWEN, Splitter, Stage, Stages, Text};
 
 const DEEPSEEK: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -29,7 +29,7 @@ const EXPRESSIONS: [(&str, bool); 13] = [
 ];
 
 fn compiled(expression: &str) -> Stage {
-    Stage::of_expression(expression, true, true).unwrap_or_else(|| panic!("{expression}"))
+    Stage::of_expression(expression, true, true, Text::Characters).unwrap_or_else(|| panic!("{expression}"))
 }
 
 /// An expression in the definition's engine and compiled: all parts, and only matches.
@@ -47,19 +47,40 @@ fn compared() -> &'static [Compared] {
             expression,
             engine: fancy_regex::Regex::new(expression).unwrap(),
             isolated: splitter(vec![compiled(expression)]),
-            matches: splitter(vec![Stage::of_expression(expression, true, false).unwrap()]),
+            matches: splitter(vec![Stage::of_expression(expression, true, false, Text::Characters).unwrap()]),
         };
         EXPRESSIONS.into_iter().map(one).collect()
     })
 }
 
-/// The stages of DeepSeek.
-fn stages() -> &'static ([fancy_regex::Regex; 3], Splitter) {
-    static STAGES: OnceLock<([fancy_regex::Regex; 3], Splitter)> = OnceLock::new();
-    STAGES.get_or_init(|| {
-        let expressions = [r"\p{N}{1,3}", HAN, DEEPSEEK];
-        let engines = expressions.map(|expression| fancy_regex::Regex::new(expression).unwrap());
-        (engines, splitter(expressions.map(compiled).into()))
+/// Several stages, in the definition's engine and compiled.
+struct Combined {
+    expressions: &'static [&'static str],
+    engines: Vec<fancy_regex::Regex>,
+    splitter: Splitter,
+}
+
+/// Stages of tokenizers (DeepSeek, Falcon, StarCoder) whose first ones isolate runs of a set, and others for which these overlap, or which
+/// end with such stages.
+const STAGES: [&[&str]; 7] = [
+    &[r"\p{N}{1,3}", HAN, DEEPSEEK],
+    &[r"\p{P}+", GPT2, "[0-9][0-9][0-9]"],
+    &[r"\p{N}", GPT2],
+    &[r"\p{N}{1,3}", "[0-9a]", TEKKEN],
+    &[r"\s+", HAN, r"\p{L}+"],
+    &[r"\p{N}{1,3}", HAN],
+    &[CLIP, r"\p{N}", "a+"],
+];
+
+fn combined() -> &'static [Combined] {
+    static COMBINED: OnceLock<Vec<Combined>> = OnceLock::new();
+    COMBINED.get_or_init(|| {
+        let one = |expressions: &'static [&'static str]| Combined {
+            expressions,
+            engines: expressions.iter().map(|one| fancy_regex::Regex::new(one).unwrap()).collect(),
+            splitter: splitter(expressions.iter().map(|one| compiled(one)).collect()),
+        };
+        STAGES.into_iter().map(one).collect()
     })
 }
 
@@ -99,6 +120,9 @@ fn texts() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         8 => prop::sample::select(known.to_vec()).prop_map(str::to_owned),
         1 => "[a-zA-Z']{1,9}",
+        // Longer than the window in which letters are skipped.
+        1 => "[a-z]{14,40}",
+        1 => "[A-Z]{1,20}[a-z]{0,20}",
         1 => any::<char>().prop_map(String::from),
     ];
     prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
@@ -161,10 +185,34 @@ fn expressions_of_tokenizers_are_supported() {
 #[test]
 fn other_expressions_are_rejected() {
     for expression in [
-        "", "a*", "a|", "(?=a)b", "(?<=a)b", "(?<!a)b", "a+?", "a++", "a?+b", "a{1,3}+", r"\ba", "^a", "a$",
-        "(?i)a", "a(?i)b", "(ab)*", "(?!a)b", "a(?!bc)", "[", "(", "a)", r"\s++$|a", "(?x) a", "(?P<n>a)",
+        "",
+        "a*",
+        "a|",
+        "(?=a)b",
+        "(?<=a)b",
+        "(?<!a)b",
+        "a+?",
+        "a++",
+        "a?+b",
+        "a{1,3}+",
+        r"\ba",
+        "^a",
+        "a$",
+        "(?i)a",
+        "a(?i)b",
+        "[ab]*a[ab]{12}",
+        r"\p{N}{1,9999}",
+        "(ab)*",
+        "(?!a)b",
+        "a(?!bc)",
+        "[",
+        "(",
+        "a)",
+        r"\s++$|a",
+        "(?x) a",
+        "(?P<n>a)",
     ] {
-        assert!(Stage::of_expression(expression, true, true).is_none(), "{expression}");
+        assert!(Stage::of_expression(expression, true, true, Text::Characters).is_none(), "{expression}");
     }
 }
 
@@ -183,15 +231,16 @@ proptest! {
 
     #[test]
     fn stages_split_the_pieces_before_them(text in texts()) {
-        let (engines, stages) = stages();
-        let mut wanted = vec![(0, text.len())];
-        for engine in engines {
-            let split = |(start, end): (usize, usize)| expected(engine, &text[start..end], start, true);
-            wanted = wanted.into_iter().flat_map(split).collect();
+        for Combined { expressions, engines, splitter } in combined() {
+            let mut wanted = vec![(0, text.len())];
+            for engine in engines {
+                let split = |(start, end): (usize, usize)| expected(engine, &text[start..end], start, true);
+                wanted = wanted.into_iter().flat_map(split).collect();
+            }
+            let found = pieces(splitter, &text);
+            prop_assert_eq!(&found, &wanted, "{:?} of {:?}", expressions, text);
+            check_positions(splitter, &text, &found, &expressions.concat());
         }
-        let found = pieces(stages, &text);
-        prop_assert_eq!(&found, &wanted);
-        check_positions(stages, &text, &found, "stages");
     }
 }
 
@@ -200,7 +249,7 @@ proptest! {
 
     #[test]
     fn random_expressions_split_like_the_definition(expression in expressions(), texts in prop::collection::vec(texts(), 4)) {
-        let Some(stage) = Stage::of_expression(&expression, true, true) else { return Ok(()) };
+        let Some(stage) = Stage::of_expression(&expression, true, true, Text::Characters) else { return Ok(()) };
         let engine = fancy_regex::Regex::new(&expression).unwrap();
         let splitter = splitter(vec![stage]);
         for text in texts {

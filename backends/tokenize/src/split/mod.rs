@@ -1,18 +1,20 @@
 //! Pretokenizers: hand-written splitters that find the same pieces as the well-known regular expressions, and splitters that are compiled
-//! from an expression (`expression`, `matcher`, `char_sets`) or combined from several (`stages`).
+//! from an expression (`expression`, `program`, `automaton`) or combined from several (`stages`).
 //!
 //! Each well-known expression matches at every position, so the pieces cover the text without gaps. The tests compare every splitter with
 //! the expression. Nothing here depends on vocabularies.
 
 mod ascii_window;
+mod automaton;
 mod char_sets;
 #[cfg(test)]
 mod compiled_tests;
 mod expression;
-mod matcher;
+mod program;
 mod stages;
 
 use self::ascii_window::{AsciiWindow, contraction_may_follow};
+pub use self::char_sets::Text;
 pub use self::stages::{Splitter, Stage, Stages};
 use crate::unicode::{Classes, LETTER, LOWER, MARK, NEWLINE, NUMBER, OTHER_LETTER, SPACE, UPPER};
 

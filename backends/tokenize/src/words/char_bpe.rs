@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lz_core::Reason;
+use lz_core::{Reason, ReasonCode};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
@@ -38,6 +38,10 @@ impl Model for CharBpe {
 
     fn read(model: &Value) -> Result<(CharBpe, Vocabulary), Reason> {
         let (vocabulary, merges) = definition::bpe_model(model)?;
+        if let Some(mark) = definition::end_mark(model) {
+            let required = "no `end_of_word_suffix`";
+            return Err(definition::declined(ReasonCode::TokenizerModelUnsupported, required, mark));
+        }
         let flag = |name: &str| model[name].as_bool().unwrap_or(false);
         if !flag("fuse_unk") || flag("ignore_merges") {
             let found =

@@ -23,8 +23,8 @@ pub fn run(input: &[u8]) -> bool {
         0 => request(bytes),
         1 => answer(bytes),
         2 => {
-            let Some(texts) = unpack_texts(bytes) else { return false };
-            assert_eq!(pack_texts(&texts), bytes);
+            let Ok(texts) = unpack_texts(bytes) else { return false };
+            assert_eq!(pack_texts(&texts).as_deref(), Some(bytes));
             true
         }
         3 => {

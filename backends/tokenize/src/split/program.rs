@@ -1,18 +1,17 @@
-//! A backtracking matcher for the expressions of pretokenizers. Sets of characters are bits of a table, so that a character is
-//! classified once, whatever the number of sets.
+//! The program of a pretokenizer's expression, from which `automaton` builds a table, and what can be said about its matches.
 
 use regex_syntax::hir::ClassUnicode;
 
-use super::char_sets::CharSets;
 use super::expression::{Alternatives, Item, UNLIMITED};
 
 /// A compiled expression.
-pub struct Matcher {
-    sets: CharSets,
-    nodes: Vec<Node>,
-    entry: usize,
-    /// The sets that a match may begin with.
-    first: u32,
+pub struct Program {
+    /// The sets of characters; a node refers to one by its bit.
+    pub sets: Vec<ClassUnicode>,
+    /// The steps of a match.
+    pub nodes: Vec<Node>,
+    /// The index of the first step.
+    pub entry: usize,
     /// Whether no set contains a space or an ASCII letter.
     pub ignores_words: bool,
     /// Whether a match begins at every space that an ASCII letter follows, also if the text ends before that space.
@@ -21,119 +20,59 @@ pub struct Matcher {
 
 /// A step of a match; `next` is the index of the following one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Node {
+pub enum Node {
     /// The match is complete.
     Accept,
     /// Between `min` and `max` characters of a set, as many as possible.
     Repeat {
+        /// The bit of the set.
         set: u32,
+        /// Minimum number of characters.
         min: u32,
+        /// Maximum number of characters.
         max: u32,
+        /// The step after it.
         next: usize,
-        /// Whether a shorter repetition can only match if the longest does.
-        exclusive: bool,
     },
     /// The first of several branches that leads to a match.
     Choice(Vec<usize>),
     /// Rejects a following character of the set.
-    NotAhead { set: u32, next: usize },
+    NotAhead {
+        /// The bit of the set.
+        set: u32,
+        /// The step after it.
+        next: usize,
+    },
 }
 
-impl Matcher {
+/// The index of [`Node::Accept`].
+pub const ACCEPT: usize = 0;
+/// Maximum number of sets, one bit each. One bit is left for the characters that end a text (`Automaton::new`).
+const MAX_SETS: usize = 31;
+
+impl Program {
     /// Compiles an expression; `None` if it can match the empty string or has too many sets.
-    pub fn new(alternatives: &Alternatives) -> Option<Matcher> {
+    pub fn new(alternatives: &Alternatives) -> Option<Program> {
         let mut builder = Builder { sets: Vec::new(), nodes: vec![Node::Accept] };
         let entry = builder.choice(alternatives, ACCEPT)?;
-        let Builder { sets, mut nodes } = builder;
+        let Builder { sets, nodes } = builder;
         let analysis = Analysis { nodes: &nodes, sets: &sets };
         if analysis.accepts_empty(entry) {
             return None;
         }
-        let exclusive: Vec<bool> = (0..nodes.len()).map(|node| analysis.is_exclusive(node)).collect();
         let begins_at_spaces = analysis.begins_at_spaces(entry);
-        let first = analysis.first(entry);
         let ignores_words = !analysis.has_space(u32::MAX) && !analysis.has_letter(u32::MAX);
-        for (node, found) in nodes.iter_mut().zip(exclusive) {
-            if let Node::Repeat { exclusive, .. } = node {
-                *exclusive = found;
-            }
-        }
-        Some(Matcher { sets: CharSets::new(&sets), nodes, entry, first, ignores_words, begins_at_spaces })
+        Some(Program { sets, nodes, entry, ignores_words, begins_at_spaces })
     }
 
-    /// Calls `each` with the start and end of every match in a text of valid UTF-8, from `start` on.
-    #[inline]
-    pub fn for_each(&self, text: &[u8], start: usize, mut each: impl FnMut(usize, usize)) {
-        let mut position = start;
-        loop {
-            let (sets, length) = self.sets.at(text, position);
-            if length == 0 {
-                return;
-            }
-            let end = if sets & self.first == 0 { None } else { self.run(self.entry, text, position) };
-            match end {
-                Some(end) => {
-                    each(position, end);
-                    position = end;
-                }
-                None => position += length,
-            }
-        }
-    }
-
-    fn run(&self, mut node: usize, text: &[u8], mut position: usize) -> Option<usize> {
-        loop {
-            match &self.nodes[node] {
-                Node::Accept => return Some(position),
-                Node::NotAhead { set, next } => {
-                    if self.sets.at(text, position).0 & set != 0 {
-                        return None;
-                    }
-                    node = *next;
-                }
-                Node::Choice(branches) => {
-                    let (last, others) = branches.split_last()?;
-                    if let Some(end) = others.iter().find_map(|branch| self.run(*branch, text, position)) {
-                        return Some(end);
-                    }
-                    node = *last;
-                }
-                Node::Repeat { set, min, max, next, exclusive } => {
-                    let start = position;
-                    let mut count = 0;
-                    while count < *max {
-                        let (sets, length) = self.sets.at(text, position);
-                        if sets & set == 0 {
-                            break;
-                        }
-                        position += length;
-                        count += 1;
-                    }
-                    if count < *min {
-                        return None;
-                    }
-                    if !*exclusive {
-                        // Tries the longest repetition first, then shorter ones.
-                        while count > *min {
-                            if let Some(end) = self.run(*next, text, position) {
-                                return Some(end);
-                            }
-                            position -= 1;
-                            while position > start && text[position] & 0xc0 == 0x80 {
-                                position -= 1;
-                            }
-                            count -= 1;
-                        }
-                    }
-                    node = *next;
-                }
-            }
+    /// The set and the maximum length, if a match is any run of characters of one set.
+    pub fn run_of_one_set(&self) -> Option<(&ClassUnicode, u32)> {
+        match (&self.nodes[self.entry], self.sets.as_slice()) {
+            (Node::Repeat { min: 1, max, next: ACCEPT, .. }, [set]) => Some((set, *max)),
+            _ => None,
         }
     }
 }
-
-/// The index of [`Node::Accept`].
-const ACCEPT: usize = 0;
 
 struct Builder {
     sets: Vec<ClassUnicode>,
@@ -157,7 +96,7 @@ impl Builder {
             self.sets.push(set.clone());
             self.sets.len() - 1
         });
-        1u32.checked_shl(index as u32)
+        (index < MAX_SETS).then(|| 1 << index)
     }
 
     fn choice(&mut self, alternatives: &Alternatives, next: usize) -> Option<usize> {
@@ -176,7 +115,7 @@ impl Builder {
                 Item::Group(alternatives) => return self.choice(alternatives, next),
                 Item::NotAhead(set) => Node::NotAhead { set: self.set(set)?, next },
                 Item::Repeat { set, min, max } => {
-                    Node::Repeat { set: self.set(set)?, min: *min, max: *max, next, exclusive: false }
+                    Node::Repeat { set: self.set(set)?, min: *min, max: *max, next }
                 }
             };
             Some(self.node(node))
@@ -211,17 +150,6 @@ impl Analysis<'_> {
         }
     }
 
-    /// Whether every text matches from `node`, also the empty one.
-    fn always_matches(&self, node: usize) -> bool {
-        match &self.nodes[node] {
-            Node::Accept => true,
-            Node::NotAhead { .. } => false,
-            Node::Choice(branches) => branches.iter().any(|branch| self.always_matches(*branch)),
-            // A repetition that backtracks ends with none.
-            Node::Repeat { min, next, .. } => *min == 0 && self.always_matches(*next),
-        }
-    }
-
     fn intersects(&self, one: u32, others: u32) -> bool {
         let of = |sets: u32| self.sets.iter().enumerate().filter(move |(index, _)| sets >> *index & 1 != 0);
         of(one).any(|(_, left)| {
@@ -231,13 +159,6 @@ impl Analysis<'_> {
                 !both.ranges().is_empty()
             })
         })
-    }
-
-    /// Whether giving back characters of a repetition cannot help: what follows always matches, or needs a character that is not in
-    /// the set.
-    fn is_exclusive(&self, node: usize) -> bool {
-        let Node::Repeat { set, next, .. } = &self.nodes[node] else { return false };
-        self.always_matches(*next) || !self.accepts_empty(*next) && !self.intersects(*set, self.first(*next))
     }
 
     fn contains(&self, sets: u32, mut accepted: impl FnMut(char) -> bool) -> bool {
@@ -267,11 +188,11 @@ impl Analysis<'_> {
 
     /// Whether two nodes are `\s+(?!\S)` and `\s+`, for some set with the space and a set of other characters with all letters.
     fn is_trailing_space(&self, trailing: usize, any: usize) -> bool {
-        let Node::Repeat { set, min: 1, max: UNLIMITED, next, .. } = self.nodes[trailing] else {
+        let Node::Repeat { set, min: 1, max: UNLIMITED, next } = self.nodes[trailing] else {
             return false;
         };
         let Node::NotAhead { set: ahead, next: ACCEPT } = self.nodes[next] else { return false };
-        let same = Node::Repeat { set, min: 1, max: UNLIMITED, next: ACCEPT, exclusive: false };
+        let same = Node::Repeat { set, min: 1, max: UNLIMITED, next: ACCEPT };
         self.nodes[any] == same
             && self.has_space(set)
             && !self.intersects(set, ahead)
@@ -297,7 +218,7 @@ impl Analysis<'_> {
             Node::Choice(branches) => {
                 branches.iter().all(|branch| self.stops_before_spaces(*branch, is_first, seen))
             }
-            Node::Repeat { set, min, max, next, .. } => {
+            Node::Repeat { set, min, max, next } => {
                 let inside = self.has_space(*set) && (!is_first || *max > 1);
                 let letter_follows = *max > 1 && self.has_letter(*set) || self.has_letter(self.first(*next));
                 if inside && (letter_follows || self.ends_before_letter(*next)) {
