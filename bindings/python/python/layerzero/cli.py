@@ -624,7 +624,8 @@ def _tokenize(options: argparse.Namespace) -> Report:
     tokenizer = lz.register_tokenizer(options.tokenizer, options.tokenizer)
     text = sys.stdin.read() if options.text is None else options.text
     special = not options.no_special_tokens
-    kernel = lz.which("tokenize.encode", [text], tokenizer, add_special_tokens=special).kernel_id
+    # `which` also lists the kernels to fall back to, and verifies each of them for seconds.
+    kernel = lz.ops.tokenize_encode.plan([text], tokenizer, add_special_tokens=special).kernel
     size = len(text.encode())
     if options.count:
         count = lz.count_tokens(text, tokenizer, add_special_tokens=special)
