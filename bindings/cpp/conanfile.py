@@ -9,7 +9,7 @@ from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
 from conan.tools.files import copy
 
 # What the build does not read, and what other builds wrote.
-_EXCLUDED = (".git/*", ".venv/*", "*/__pycache__/*", "target/*", "dist/*", "results/*", "docs/*", "examples/*")
+_EXCLUDED = (".git/*", ".venv/*", "*/__pycache__/*", "target/*", "dist/*", "*.so")
 
 
 class LayerZero(ConanFile):
@@ -42,6 +42,7 @@ class LayerZero(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
+        toolchain.user_presets_path = False
         toolchain.cache_variables["LAYERZERO_CARGO_PROFILE"] = str(self.options.cargo_profile)
         toolchain.generate()
 

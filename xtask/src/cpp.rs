@@ -32,7 +32,15 @@ fn sources(root: &Path, folder: &Path) -> Result<()> {
     let build = text(&folder.join("sources"));
     let source = format!("-DLAYERZERO_SOURCE={}", text(root));
     let run = |arguments: &[&str]| command::run(root, &cmake, arguments);
-    run(&["-S", &text(&folder.join("outside")), "-B", &build, &source, "-DLAYERZERO_CARGO_PROFILE=dev", "-Wno-dev"])?;
+    run(&[
+        "-S",
+        &text(&folder.join("outside")),
+        "-B",
+        &build,
+        &source,
+        "-DLAYERZERO_CARGO_PROFILE=dev",
+        "-Wno-dev",
+    ])?;
     run(&["--build", &build, "--target", "decode_step_shared"])?;
     command::run(root, &text(&Path::new(&build).join("decode_step_shared")), &[])
         .context("running a program that was built with FetchContent")
@@ -283,7 +291,7 @@ fn install_with(root: &Path, folder: &Path, profile: &str, prefix: &Path) -> Res
 }
 
 /// Finds the system's CMake, or installs one from PyPI into `target/tools`.
-fn ensure_cmake(root: &Path) -> Result<String> {
+pub fn ensure_cmake(root: &Path) -> Result<String> {
     if Command::new("cmake").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok("cmake".to_owned());
     }
