@@ -15,7 +15,7 @@ use lz_ops::{TokenizeEncode, tokenize_decode, tokenize_encode};
 fn folder() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder =
-        std::env::var_os("LZ_TOKENIZER_DATA").map_or(root.join("target/oracles/tokenizers-3"), PathBuf::from);
+        std::env::var_os("LZ_TOKENIZER_DATA").map_or(root.join("target/oracles/tokenizers-4"), PathBuf::from);
     assert!(
         folder.is_dir(),
         "no tokenizers at {}; run `cargo xtask tokenizer-data` to download them",
