@@ -60,6 +60,8 @@ fn python(root: &Path, target: &str, pytest: &[&str]) -> Result<()> {
     let library = folder.join(target).join("debug/lib_native.so");
     let package = package(root, &folder, &library).context("copying the Python package")?;
     let runtime = runtime(&folder, target)?;
+    let reports = Reports::new(&folder)?;
+    let options = format!("{OPTIONS}:log_path={}", reports.prefix().display());
     let mut arguments = vec!["-m", "pytest", "-q", "--durations=8", "-p", "no:cacheprovider", "tests/light"];
     for test in NOT_SANITIZED {
         arguments.extend(["--deselect", test]);
@@ -68,11 +70,47 @@ fn python(root: &Path, target: &str, pytest: &[&str]) -> Result<()> {
     let environment = [
         ("LD_PRELOAD", runtime.as_path()),
         ("PYTHONPATH", package.as_path()),
-        ("ASAN_OPTIONS", Path::new(OPTIONS)),
+        ("ASAN_OPTIONS", Path::new(&options)),
         ("PYTHONMALLOC", Path::new("malloc")),
     ];
-    command::run_with(&root.join("bindings/python"), &interpreter.to_string_lossy(), &arguments, &environment)
-        .context("Python tests under AddressSanitizer")
+    let folder = root.join("bindings/python");
+    let outcome = command::run_with(&folder, &interpreter.to_string_lossy(), &arguments, &environment);
+    // A report explains why the interpreter ended, so it comes first.
+    reports.check()?;
+    outcome.context("Python tests under AddressSanitizer")
+}
+
+/// What the sanitizer reports, one file for each process. On its standard error pytest would keep it to itself, and a process that a test
+/// starts could report something that no test notices.
+struct Reports(PathBuf);
+
+impl Reports {
+    /// An empty folder.
+    fn new(folder: &Path) -> Result<Reports> {
+        let folder = folder.join("reports");
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        std::fs::create_dir_all(&folder)?;
+        Ok(Reports(folder))
+    }
+
+    /// The sanitizer appends the number of the process.
+    fn prefix(&self) -> PathBuf {
+        self.0.join("process")
+    }
+
+    /// Fails with the first report of an error. Other lines are warnings, such as those about refused allocations.
+    fn check(&self) -> Result<()> {
+        for path in crate::files::walk(&self.0)? {
+            let text = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+            let error = text.find("ERROR: AddressSanitizer").or_else(|| text.find("CHECK failed"));
+            if let Some(start) = error {
+                anyhow::bail!("AddressSanitizer ({}):\n{}", path.display(), &text[start..]);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A copy of the Python package with the sanitized extension; the one of the checkout stays as it is.
@@ -118,6 +156,9 @@ fn runtime(folder: &Path, target: &str) -> Result<PathBuf> {
         "-Wl,--whole-archive",
         &*archive,
         "-Wl,--no-whole-archive",
+        // The runtime replaces functions of the C++ library and looks up the originals when it starts, before an extension loads it.
+        "-Wl,--no-as-needed",
+        "-lstdc++",
         "-lpthread",
         "-ldl",
         "-lm",
@@ -133,4 +174,25 @@ fn host_target() -> Result<String> {
     let text = String::from_utf8(output.stdout)?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("`rustc -vV` names no host")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_of_errors_are_found_and_warnings_are_not() {
+        let folder = std::env::temp_dir().join(format!("lz-sanitize-{}", std::process::id()));
+        let reports = Reports::new(&folder).unwrap();
+        let of_process = |number: u32| PathBuf::from(format!("{}.{number}", reports.prefix().display()));
+        std::fs::write(of_process(7), "==7==WARNING: AddressSanitizer failed to allocate 0x10 bytes\n")
+            .unwrap();
+        reports.check().unwrap();
+        std::fs::write(of_process(8), "==8==ERROR: AddressSanitizer: heap-use-after-free on address\n")
+            .unwrap();
+        let error = reports.check().unwrap_err().to_string();
+        assert!(error.contains("heap-use-after-free"), "{error}");
+        Reports::new(&folder).unwrap().check().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

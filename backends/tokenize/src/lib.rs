@@ -8,12 +8,14 @@
 //! - `verification` compares every candidate with the definition on `probe_texts` and `code_points` before its first use, and
 //!   on samples of real texts afterwards.
 //! - `files` loads every supported format; `batch` truncates, combines and pads rows of ids; `stream` decodes id by id.
+//! - `chat` renders conversations with the chat template of a model.
 //! - `kernels` registers the candidates as kernels; `long_text` splits one text over threads; `phrase_cache` caches the ids of text prefixes.
 
 mod added_tokens;
 mod batch;
 mod byte_alphabet;
 mod byte_bpe;
+mod chat;
 mod code_points;
 mod coder;
 mod definition;
@@ -41,6 +43,7 @@ use lz_core::{KernelEntry, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
 pub use batch::{Batch, BatchError, BatchOptions, Padding, Rows, Side, Truncation, batch};
+pub use chat::{ChatError, ChatTemplates};
 pub use encodings::{ENCODINGS, encoding, encoding_of_ranks};
 pub use files::{VocabularyOptions, from_file, from_tiktoken, from_vocabulary};
 pub use kernels::BACKEND;

@@ -11,11 +11,12 @@ use lz_core::{KernelEntry, Tensor};
 use lz_engine::Engine;
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{TokenizeEncode, tokenize_decode, tokenize_encode};
+use serde_json::{Value, json};
 
 fn folder() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder =
-        std::env::var_os("LZ_TOKENIZER_DATA").map_or(root.join("target/oracles/tokenizers-3"), PathBuf::from);
+        std::env::var_os("LZ_TOKENIZER_DATA").map_or(root.join("target/oracles/tokenizers-4"), PathBuf::from);
     assert!(
         folder.is_dir(),
         "no tokenizers at {}; run `cargo xtask tokenizer-data` to download them",
@@ -298,6 +299,20 @@ fn inverted_splits_and_nfkc() {
     for name in ["gpt4o", "claude"] {
         all_equal(&check(name, &file(name)), &native("bpe"));
     }
+}
+
+/// The pretokenizer of Falcon, whose last splits see the byte alphabet, with the vocabulary of GPT-2.
+#[test]
+fn splits_of_the_byte_alphabet() {
+    let mut definition: Value = serde_json::from_str(&read("gpt2.json")).unwrap();
+    definition["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [
+        {"type": "Punctuation", "behavior": "Contiguous"},
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        {"type": "Digits", "individual_digits": false},
+        {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated", "invert": false},
+    ]});
+    let tokenizer = Tokenizer::from_json(definition.to_string().as_bytes()).unwrap();
+    all_equal(&check("falcon", &tokenizer), &native("bpe"));
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn tokenizer(name: &str) -> Tokenizer {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/oracles/tokenizers-3")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/oracles/tokenizers-4")
 }
 
 fn read(name: &str) -> String {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lz_core::{Handle, Reason, ReasonCode};
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
+use lz_tokenize::{ChatError, ChatTemplates};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySequence, PyString};
@@ -56,10 +57,17 @@ impl<'py> Texts<'py> {
     }
 }
 
+/// What pickle stores: a function and its arguments.
+type Reduced<'py> = (Bound<'py, PyAny>, (String, Option<String>));
+
 /// A tokenizer, identified by the digest of everything that affects its tokens.
 #[pyclass(name = "Tokenizer", module = "layerzero", frozen)]
 pub struct PyTokenizer {
     handle: Arc<Tokenizer>,
+    /// The chat templates, once they were used or given.
+    chat: OnceLock<Result<ChatTemplates, ChatError>>,
+    /// The folder of the file, where the chat templates are.
+    folder: Option<PathBuf>,
     /// The digest in hex, which every call of `lz.tokenize` asks for.
     digest: OnceLock<String>,
 }
@@ -73,7 +81,9 @@ impl PyTokenizer {
     #[staticmethod]
     #[pyo3(signature = (path, *, whole_texts=false))]
     fn from_file(py: Python<'_>, path: PathBuf, whole_texts: bool) -> PyResult<PyTokenizer> {
-        PyTokenizer::load(py, move || lz_tokenize::from_file(path, whole_texts))
+        let folder = path.parent().map(PathBuf::from);
+        let loaded = PyTokenizer::load(py, move || lz_tokenize::from_file(path, whole_texts))?;
+        Ok(PyTokenizer { folder, ..loaded })
     }
 
     /// Loads a file of tiktoken ranks. `pattern` is the regular expression that splits texts, or the name of
@@ -118,7 +128,8 @@ impl PyTokenizer {
     /// The same tokenizer for untrusted text: special tokens in a text are encoded as plain text.
     fn splitting_special_tokens(&self, py: Python<'_>) -> PyResult<PyTokenizer> {
         let made = py.detach(|| self.handle.splitting_special_tokens());
-        made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string()))
+        let made = made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(PyTokenizer { chat: self.chat.clone(), folder: self.folder.clone(), ..made })
     }
 
     /// SHA-256 of everything that affects tokens, in hex.
@@ -189,6 +200,31 @@ impl PyTokenizer {
         helper(slf, "tokenize_batch")?.call((texts, slf, pairs), options)
     }
 
+    /// Renders a conversation with the chat template of the model, and tokenizes it: messages with `role` and
+    /// `content`. `tools` are JSON schemas, or functions if Transformers is installed. With `tokenize=False` the
+    /// text is returned. `chat_template` is a template or the name of one; other keywords are variables of the
+    /// template. The templates come from `tokenizer_config.json` and `chat_template.jinja` next to the file of
+    /// the tokenizer, or from `with_chat_template`.
+    #[pyo3(signature = (messages, **options))]
+    fn apply_chat_template<'py>(
+        slf: &Bound<'py, PyTokenizer>,
+        messages: &Bound<'py, PyAny>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        helper(slf, "apply_chat_template")?.call((messages, slf), options)
+    }
+
+    /// The same tokenizer with a chat template, or with several by name. `special_tokens` are variables of the
+    /// templates, such as `bos_token`.
+    #[pyo3(signature = (chat_template, *, special_tokens=None))]
+    fn with_chat_template<'py>(
+        slf: &Bound<'py, PyTokenizer>,
+        chat_template: &Bound<'py, PyAny>,
+        special_tokens: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        helper(slf, "with_chat_template")?.call1((slf, chat_template, special_tokens))
+    }
+
     /// A decoder that takes ids one at a time.
     #[pyo3(signature = (*, skip_special_tokens=true))]
     fn stream(&self, skip_special_tokens: bool) -> PyTextStream {
@@ -207,10 +243,12 @@ impl PyTokenizer {
         lz_core::context::digest_bits(&self.handle.digest())
     }
 
-    /// Pickled as its definition.
-    fn __reduce__<'py>(slf: &Bound<'py, PyTokenizer>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+    /// Pickled as its definition and its chat templates.
+    fn __reduce__<'py>(slf: &Bound<'py, PyTokenizer>) -> PyResult<Reduced<'py>> {
         let json = slf.get().to_json()?.to_owned();
-        Ok((slf.get_type().getattr("from_json")?, (json,)))
+        // Templates that cannot be read are reported where they are used.
+        let config = slf.get().chat_templates().as_ref().ok().map(ChatTemplates::to_config);
+        Ok((slf.py().import("layerzero._native")?.getattr("tokenizer_of_parts")?, (json, config)))
     }
 }
 
@@ -222,7 +260,30 @@ fn helper<'py>(tokenizer: &Bound<'py, PyTokenizer>, name: &str) -> PyResult<Boun
 impl PyTokenizer {
     /// Wraps a tokenizer.
     pub fn new(tokenizer: Tokenizer) -> PyTokenizer {
-        PyTokenizer { handle: Arc::new(tokenizer), digest: OnceLock::new() }
+        PyTokenizer {
+            handle: Arc::new(tokenizer),
+            chat: OnceLock::new(),
+            folder: None,
+            digest: OnceLock::new(),
+        }
+    }
+
+    /// The same tokenizer with other chat templates.
+    pub fn with_chat(&self, templates: ChatTemplates) -> PyTokenizer {
+        PyTokenizer {
+            handle: Arc::clone(&self.handle),
+            chat: OnceLock::from(Ok(templates)),
+            folder: None,
+            digest: OnceLock::new(),
+        }
+    }
+
+    /// The chat templates, read from the folder of the tokenizer on first use.
+    pub fn chat_templates(&self) -> &Result<ChatTemplates, ChatError> {
+        self.chat.get_or_init(|| match &self.folder {
+            Some(folder) => ChatTemplates::from_folder(folder),
+            None => Ok(ChatTemplates::default()),
+        })
     }
 
     /// The tokenizer.

@@ -1,6 +1,7 @@
 //! Tokenizers that are not files: named encodings, their definitions, and preparing their kernels.
 
 use lz_ops::tokenizer::Tokenizer;
+use lz_tokenize::{ChatError, ChatTemplates};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -68,6 +69,47 @@ fn set_validation_rates(initial: f64, warmup: f64, stable: f64) {
     lz_tokenize::set_rates(lz_tokenize::Rates { initial, warmup, stable });
 }
 
+fn chat_error(error: &ChatError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// The text of a conversation. `variables` is a JSON object with `messages`; `template` a template or its name.
+#[pyfunction]
+#[pyo3(signature = (tokenizer, variables, template=None))]
+fn render_chat(
+    py: Python<'_>,
+    tokenizer: &Bound<'_, PyTokenizer>,
+    variables: &str,
+    template: Option<&str>,
+) -> PyResult<String> {
+    let tokenizer = tokenizer.get();
+    py.detach(|| {
+        let templates = tokenizer.chat_templates().as_ref().map_err(Clone::clone)?;
+        templates.render(variables, template)
+    })
+    .map_err(|error| chat_error(&error))
+}
+
+/// A tokenizer with the chat templates and special tokens of a `tokenizer_config.json`.
+#[pyfunction]
+fn with_chat_config(tokenizer: &Bound<'_, PyTokenizer>, config: &str) -> PyResult<PyTokenizer> {
+    let templates = ChatTemplates::from_config(config).map_err(|error| chat_error(&error))?;
+    Ok(tokenizer.get().with_chat(templates))
+}
+
+/// A tokenizer from its definition and its chat templates, as pickled.
+#[pyfunction]
+fn tokenizer_of_parts(py: Python<'_>, json: &str, config: Option<&str>) -> PyResult<PyTokenizer> {
+    let json = json.as_bytes().to_vec();
+    let read = PyTokenizer::load(py, move || Tokenizer::from_json(&json))?;
+    match config {
+        Some(config) => {
+            Ok(read.with_chat(ChatTemplates::from_config(config).map_err(|error| chat_error(&error))?))
+        }
+        None => Ok(read),
+    }
+}
+
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tokenizer_of_encoding, module)?)?;
@@ -77,5 +119,8 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(defined_tokens, module)?)?;
     module.add_function(wrap_pyfunction!(prepare_tokenizer, module)?)?;
     module.add_function(wrap_pyfunction!(set_validation_rates, module)?)?;
+    module.add_function(wrap_pyfunction!(render_chat, module)?)?;
+    module.add_function(wrap_pyfunction!(with_chat_config, module)?)?;
+    module.add_function(wrap_pyfunction!(tokenizer_of_parts, module)?)?;
     Ok(())
 }

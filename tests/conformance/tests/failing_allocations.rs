@@ -76,7 +76,7 @@ fn draw(subject: &dyn Subject, prepared: &Prepared, kernel: &KernelEntry, case: 
     let mut random = Random::new(case_seed(&operation.name, "failing_allocations", case));
     let focus = focus_of(prepared, case);
     // Values that overflow make kernels repeat a row in f64.
-    let numbers = if case % 2 == 0 { Numbers::Normal } else { Numbers::Awkward };
+    let numbers = if case.is_multiple_of(2) { Numbers::Normal } else { Numbers::Awkward };
     let drawing = Drawing { size: 100, focus: &focus, numbers, devices: false };
     let mut call = draw_valid(prepared, &mut random, &drawing).ok()?.call;
     let checked = call.with_args(|args, outputs| subject.check(args, Some(outputs)));

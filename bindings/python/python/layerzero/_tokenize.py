@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from layerzero import _native, _sentencepiece, _tiktoken, ops
@@ -100,7 +100,9 @@ def _from_object(tokenizer: Any) -> _native.Tokenizer:
         # Transformers sets truncation and padding for each call, and leaves the last ones set.
         read = _native.Tokenizer.from_json(inner.to_str(), whole_texts=inner is not tokenizer)
         splits = getattr(tokenizer, "split_special_tokens", getattr(inner, "encode_special_tokens", False))
-        return read.splitting_special_tokens() if splits else read
+        made = read.splitting_special_tokens() if splits else read
+        template = getattr(tokenizer, "chat_template", None)
+        return with_chat_template(made, template, tokenizer.special_tokens_map) if template else made
     if callable(getattr(tokenizer, "serialized_model_proto", None)):
         return _sentencepiece.tokenizer_of_processor(tokenizer)
     if hasattr(tokenizer, "encode_ordinary") and hasattr(tokenizer, "_mergeable_ranks"):
@@ -235,6 +237,53 @@ def tokenize_batch(
     ids, mask, types, special = (part.reshape(rows, length) for part in flat[:4])
     offsets = flat[4].reshape(rows, length, 2) if return_offsets else None
     return TokenBatch(ids, mask, types, special, flat[5], offsets)
+
+
+def with_chat_template(
+    tokenizer: _native.Tokenizer, chat_template: str | Mapping[str, str], special_tokens: Mapping[str, Any] | None
+) -> _native.Tokenizer:
+    """The tokenizer with chat templates: one, or several by name."""
+    import json
+
+    template = chat_template if isinstance(chat_template, str) else dict(chat_template)
+    tokens = {name: str(token) for name, token in (special_tokens or {}).items() if not isinstance(token, (list, dict))}
+    return _native.with_chat_config(tokenizer, json.dumps({**tokens, "chat_template": template}))
+
+
+def apply_chat_template(
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer_id: Any,
+    *,
+    tools: Sequence[Any] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template: str | None = None,
+    add_generation_prompt: bool = False,
+    tokenize: bool = True,
+    **variables: Any,
+) -> Any:
+    """The ids of a conversation, or with `tokenize=False` its text. Keywords are variables of the template."""
+    import json
+
+    tokenizer = resolve(tokenizer_id)
+    given = {
+        **variables,
+        "messages": list(messages),
+        "tools": None if tools is None else [_tool_schema(tool) for tool in tools],
+        "documents": None if documents is None else list(documents),
+        "add_generation_prompt": add_generation_prompt,
+    }
+    text = _native.render_chat(tokenizer, json.dumps(given, ensure_ascii=False), chat_template)
+    return _encode([text], tokenizer, False, False)[0] if tokenize else text
+
+
+def _tool_schema(tool: Any) -> Any:
+    if not callable(tool):
+        return tool
+    try:
+        from transformers.utils import get_json_schema
+    except ImportError as error:
+        raise TypeError("a tool that is a function needs the package `transformers`; give its JSON schema instead") from error
+    return get_json_schema(tool)
 
 
 def _listed(values: Any) -> list[Any]:

@@ -205,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("text", nargs="?", help="the text (default: standard input)")
     one.add_argument("--count", action="store_true", help="only count the tokens")
     one.add_argument("--no-special-tokens", action="store_true", help="add no special tokens around the text")
+    one.add_argument("--chat", action="store_true", help="the text is a conversation in JSON: render it with the chat template")
     one = add("docs", _docs, "list the documentation pages of the package, or print one")
     one.add_argument("page", nargs="?", help="a page, such as schema-language")
     one = add("completion", lambda options: _completion(parser, options.shell), "print a shell completion script")
@@ -624,6 +625,8 @@ def _tokenize(options: argparse.Namespace) -> Report:
     tokenizer = lz.register_tokenizer(options.tokenizer, options.tokenizer)
     text = sys.stdin.read() if options.text is None else options.text
     special = not options.no_special_tokens
+    if options.chat:
+        text, special = _rendered(tokenizer, text), False
     # `which` also lists the kernels to fall back to, and verifies each of them for seconds.
     kernel = lz.ops.tokenize_encode.plan([text], tokenizer, add_special_tokens=special).kernel
     size = len(text.encode())
@@ -637,6 +640,19 @@ def _tokenize(options: argparse.Namespace) -> Report:
     rows = [(str(one), token, part) for one, token, part in zip(ids, tokens, parts, strict=True)]
     title = f"{len(ids)} tokens of {size} bytes ({kernel})"
     return Report((table(title, ("id", "token", "text"), rows),), {"ids": ids, "tokens": tokens, "offsets": ranges, "kernel": kernel})
+
+
+def _rendered(tokenizer: lz.Tokenizer, conversation: str) -> str:
+    """The text of a conversation in JSON: a list of messages, or an object with `messages`, `tools` and others."""
+    try:
+        given = json.loads(conversation)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the conversation is not JSON: {error}") from error
+    variables = {"messages": given} if isinstance(given, list) else given
+    if not isinstance(variables, dict) or "messages" not in variables:
+        raise ValueError("the conversation must be a list of messages, or an object with `messages`")
+    text: str = tokenizer.apply_chat_template(variables.pop("messages"), tokenize=False, **variables)
+    return text
 
 
 def _docs(options: argparse.Namespace) -> Report | str:

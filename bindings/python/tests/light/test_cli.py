@@ -1,6 +1,7 @@
 """The command line `lz`: errors are one line with a remedy, never a traceback."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -77,6 +78,21 @@ def test_tokens_of_a_text(tokenizer_path):
     assert "2 tokens of 11 bytes" in shown and "' world'" in shown
     counted = lz("tokenize", str(tokenizer_path), "--count", "--json", input="hello world")
     assert json.loads(counted.stdout)["tokens"] == 3
+
+
+def test_tokens_of_a_conversation(tokenizer_path, tmp_path):
+    shutil.copy(tokenizer_path, tmp_path / "tokenizer.json")
+    template = "{% for message in messages %}{{ message.content }}<tool>{% endfor %}{% if add_generation_prompt %}world{% endif %}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    messages = [{"role": "user", "content": "hello"}]
+    found = json.loads(lz("tokenize", str(tmp_path), json.dumps(messages), "--chat", "--json").stdout)
+    # No special tokens are added: the template has them.
+    assert found["tokens"] == ["hello", "<tool>"]
+    given = json.dumps({"messages": messages, "add_generation_prompt": True})
+    assert json.loads(lz("tokenize", str(tmp_path), "--chat", "--json", "--count", input=given).stdout)["bytes"] == 16
+    for wrong in ("nothing", "3", '{"tools": []}'):
+        result = lz("tokenize", str(tmp_path), wrong, "--chat")
+        assert result.returncode == 1 and "conversation" in result.stderr and "Traceback" not in result.stderr
 
 
 def test_tokenizers_that_do_not_exist_are_one_line():

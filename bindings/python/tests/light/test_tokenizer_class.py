@@ -218,6 +218,31 @@ def test_vocabulary_file(tmp_path):
     assert batch.special_tokens_mask.tolist() == [[1, 0, 1, 0, 1, 1, 1], [1, 0, 0, 1, 0, 0, 1]]
 
 
+def test_chat_templates(tokenizer, tokenizer_path, tmp_path):
+    messages = [{"role": "user", "content": "hello"}]
+    with pytest.raises(ValueError, match="has no chat template"):
+        tokenizer.apply_chat_template(messages)
+    made = tokenizer.with_chat_template("{{ bos_token }}{{ messages[0].content }}{{ x }}", special_tokens={"bos_token": "<|begin|>"})
+    assert made.apply_chat_template(messages, tokenize=False, x=None) == "<|begin|>helloNone"
+    assert made.apply_chat_template(messages) == tokenizer.encode("<|begin|>hello", add_special_tokens=False)
+    assert made.apply_chat_template(messages, chat_template="{{ 1 }}", tokenize=False) == "1"
+    assert pickle.loads(pickle.dumps(made)).apply_chat_template(messages, tokenize=False) == "<|begin|>hello"
+    named = tokenizer.with_chat_template({"default": "a", "tool_use": "{{ tools | length }}"})
+    assert named.apply_chat_template(messages, tokenize=False) == "a"
+    assert named.apply_chat_template(messages, tools=[{}, {}], tokenize=False) == "2"
+    with pytest.raises(ValueError, match="no chat template 'x'|no chat template \"x\""):
+        named.apply_chat_template(messages, chat_template="x")
+    with pytest.raises(ValueError, match="refuses the conversation: roles must alternate"):
+        tokenizer.with_chat_template("{{ raise_exception('roles must alternate') }}").apply_chat_template(messages)
+    endless = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}"
+    with pytest.raises(ValueError, match="was stopped"):
+        tokenizer.with_chat_template(endless).apply_chat_template(messages)
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_path.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "b{{ eos_token }}", "eos_token": {"content": "</s>"}}))
+    loaded = lz.Tokenizer.from_file(tmp_path / "tokenizer.json")
+    assert loaded == tokenizer and loaded.apply_chat_template([], tokenize=False) == "b</s>"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

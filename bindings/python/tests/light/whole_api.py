@@ -30,6 +30,7 @@ def calls(x: Array, w: Array, q: Array, ids: npt.NDArray[np.int32]) -> None:
     batch: lz.TokenBatch = lz.tokenize_batch(["a"], "tokenizer.json", ["b"], max_length=8, padding="max_length", pad_id="<pad>")
     tokenizer = lz.Tokenizer.from_tiktoken("ranks.tiktoken", pattern="cl100k_base", special_tokens={"<|end|>": 9})
     stream: lz.TextStream = tokenizer.stream(skip_special_tokens=False)
+    tokenizer.with_chat_template("{{ messages }}").apply_chat_template([{"role": "user", "content": "a"}], add_generation_prompt=True)
     text: str = stream.push(1) + stream.push([2, 3]) + stream.finish()
     print(flat.indptr, batch.input_ids, text, tokenizer.vocab_size, tokenizer.token_to_id("a"), lz.count_tokens("a", tokenizer))
     print(y, stored, scale, tokens, plan.kernel, plan.operation, planned)

@@ -7,7 +7,7 @@ import tokenizers
 
 import layerzero as lz
 
-DATA = Path(__file__).parents[4] / "target/oracles/tokenizers-3"
+DATA = Path(__file__).parents[4] / "target/oracles/tokenizers-4"
 
 
 @pytest.fixture(scope="module")

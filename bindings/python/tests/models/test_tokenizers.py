@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 import layerzero as lz
 from layerzero.integrations import tokenizers as integration
 
-DATA = Path(__file__).parents[4] / "target/oracles/tokenizers-3"
+DATA = Path(__file__).parents[4] / "target/oracles/tokenizers-4"
 TEXTS = [
     "The quick brown fox isn't jumping.",
     "  Straße 東京 👩‍🚀 e\u0301\n\ndef f(x): return 12345",
