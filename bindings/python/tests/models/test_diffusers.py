@@ -74,7 +74,7 @@ def test_autoencoder_attention_over_an_image(monkeypatch):
     assert calls
 
 
-def test_dit_with_the_registered_backend(monkeypatch):
+def dit():
     model = FluxTransformer2DModel(
         patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
@@ -87,11 +87,30 @@ def test_dit_with_the_registered_backend(monkeypatch):
         "img_ids": torch.randn(16, 3),
         "txt_ids": torch.zeros(5, 3),
     }
+    return model, inputs
+
+
+def test_dit_with_its_native_backend():
+    model, inputs = dit()
     expected = model(**inputs).sample
-    with pytest.raises(ValueError, match="set_attention_backend"):
+    with pytest.raises(ValueError, match="override_torch"):
         ours.attach(model)
-    ours.register()
-    ours.register()
+    with lz.override_torch(["scaled_dot_product_attention"]) as overridden:
+        found = model(**inputs).sample
+    assert sum(overridden.calls.values()) == 2, "one for each layer"
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def register():
+    with pytest.warns(DeprecationWarning, match="override_torch"):
+        ours.register()
+
+
+def test_dit_with_the_registered_backend(monkeypatch):
+    model, inputs = dit()
+    expected = model(**inputs).sample
+    register()
+    register()
     model.set_attention_backend("layerzero")
     calls = counted(monkeypatch)
     found = model(**inputs).sample
@@ -105,7 +124,7 @@ def test_model_without_attention_is_refused():
 
 
 def test_unknown_keywords_are_refused():
-    ours.register()
+    register()
     query = torch.randn(1, 4, 2, 8)
     dispatch = attention_dispatch.dispatch_attention_fn
     expected = dispatch(query, query, query)

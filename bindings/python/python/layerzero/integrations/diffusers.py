@@ -2,14 +2,15 @@
 
 Diffusers has two ways to compute attention, and a model uses one of them. Older models have attention
 processors that call torch's ``scaled_dot_product_attention``: `attach(pipeline.unet)` replaces them, `detach`
-restores them. Newer models look up a backend by name: call `register()` once, then
-``pipeline.transformer.set_attention_backend("layerzero")``.
+restores them. Newer models look up a backend by name, and Diffusers has no function that adds one. Their default backend,
+``native``, calls torch's function too: run them inside of ``lz.override_torch(["scaled_dot_product_attention"])``.
 
 There is no backward: use it under ``torch.no_grad()``.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -80,7 +81,13 @@ def _backend(
 
 
 def register() -> None:
-    """Registers the backend for ``model.set_attention_backend("layerzero")``."""
+    """Adds the backend ``layerzero`` to private tables of Diffusers. Deprecated: use ``lz.override_torch``."""
+    warnings.warn(
+        "register() changes private tables of diffusers and will be removed; "
+        'run the model inside of lz.override_torch(["scaled_dot_product_attention"])',
+        DeprecationWarning,
+        stacklevel=2,
+    )
     names = attention_dispatch.AttentionBackendName
     if NAME not in {one.value for one in names}:
         # The table accepts only members of an enumeration, which has no function to add one.
@@ -161,7 +168,7 @@ def attach(model: Any) -> dict[str, Any]:
         found = ", ".join(sorted({type(one).__name__ for one in before.values()}))
         raise ValueError(
             f"{kind} has no plain attention processor, only {found}; "
-            f'call register() and model.set_attention_backend("{NAME}") instead, if the model supports it'
+            'run it inside of lz.override_torch(["scaled_dot_product_attention"]) instead'
         )
     model.set_attn_processor(ours)
     return before
