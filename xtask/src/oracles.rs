@@ -53,6 +53,16 @@ pub const VLLM: Oracle = Oracle {
     digest: "f17db6f7d79ce3190659aebc0e8afec403c986bd80d8127f6c3c4d8ce9d61679",
 };
 
+/// SGLang, for its registry of attention backends and its caches. Its kernels need a GPU.
+pub const SGLANG: Oracle = Oracle {
+    name: "sglang-0.5.23",
+    requirement: "sglang==0.5.23",
+    prefix: "sglang/",
+    suffix: "",
+    destination: "sglang",
+    digest: "efadf4d9be111165102f54b44ac806dc4cfa931c49ce9b6be8406bf38d36f1c6",
+};
+
 /// Extracts a folder of a wheel and verifies its digest. Written in Python, which pip requires anyway, to avoid a dependency on
 /// a zip crate.
 const UNPACK: &str = r#"

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::command;
 use crate::files;
-use crate::oracles::{FLASHINFER_REFERENCES, VLLM};
+use crate::oracles::{FLASHINFER_REFERENCES, SGLANG, VLLM};
 use crate::python_versions;
 use crate::tokenizers::ensure_tokenizer_data;
 
@@ -47,6 +47,26 @@ const MODELS: Group = Group {
 const VLLM_IMPORTS: Group = Group {
     name: "vllm-imports",
     packages: &["cbor2>=6,<7", "aiohttp>=3.14,<4", "openai>=3,<4", "openai-harmony>=0.0.8,<0.1"],
+};
+
+/// What SGLang imports for its attention backends, besides the packages above. Without dependencies: SGLang itself needs its own
+/// release of torch.
+const SGLANG_IMPORTS: Group = Group {
+    name: "sglang-imports",
+    packages: &[
+        "--no-deps",
+        "apache-tvm-ffi>=0.1.15",
+        "compressed-tensors>=0.20,<0.21",
+        "dill>=0.4",
+        "einops>=0.8",
+        "loguru>=0.7",
+        "msgspec>=0.22",
+        "orjson>=3.13",
+        "partial-json-parser>=0.2.1",
+        "pybase64>=1.5",
+        "starlette>=1",
+        "torchvision>=0.29,<0.30",
+    ],
 };
 
 /// Tokenizer libraries, used as kernels and as references.
@@ -142,6 +162,7 @@ pub fn install_packages(root: &Path) -> Result<()> {
         &TORCH,
         &MODELS,
         &VLLM_IMPORTS,
+        &SGLANG_IMPORTS,
         &TOKENIZERS,
         &ORACLES,
         &REAL_WEIGHTS,
@@ -252,13 +273,16 @@ pub fn test_models(root: &Path) -> Result<()> {
     ensure(root, &TORCH)?;
     ensure(root, &MODELS)?;
     ensure(root, &VLLM_IMPORTS)?;
+    ensure(root, &SGLANG_IMPORTS)?;
     ensure(root, &TOKENIZERS)?;
     ensure(root, &REAL_WEIGHTS)?;
     ensure_tokenizer_data(root)?;
     pytest(root, &python, "tests/models", &[])?;
-    // In a process of its own: importing vLLM changes torch.
+    // Each in a process of its own: importing them changes torch and Transformers.
     let vllm = VLLM.ensure(root)?;
-    pytest(root, &python, "tests/vllm", &[("PYTHONPATH", &vllm)])
+    pytest(root, &python, "tests/vllm", &[("PYTHONPATH", &vllm)])?;
+    let sglang = SGLANG.ensure(root)?;
+    pytest(root, &python, "tests/sglang", &[("PYTHONPATH", &sglang)])
 }
 
 /// Builds the wheel and tests it in an otherwise empty virtual environment.

@@ -191,6 +191,7 @@ fn downloads(root: &Path) -> Result<()> {
     python::install_packages(root)?;
     oracles::FLASHINFER_REFERENCES.ensure(root)?;
     oracles::VLLM.ensure(root)?;
+    oracles::SGLANG.ensure(root)?;
     browser::ensure();
     Ok(())
 }

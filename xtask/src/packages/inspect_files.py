@@ -7,7 +7,7 @@ import zipfile
 
 from includes import missing
 
-EXTRAS = {"gpu", "plot", "ray", "serve", "torch", "transformers", "vllm"}
+EXTRAS = {"gpu", "plot", "ray", "serve", "sglang", "torch", "transformers", "vllm"}
 
 
 def check_metadata(text: str, where: str) -> list[str]:
