@@ -49,8 +49,8 @@ const VLLM_IMPORTS: Group = Group {
     packages: &["cbor2>=6,<7", "aiohttp>=3.14,<4", "openai>=3,<4", "openai-harmony>=0.0.8,<0.1"],
 };
 
-/// What SGLang imports for its attention backends, besides the packages above. Without dependencies: SGLang itself needs its own
-/// release of torch.
+/// What SGLang imports for its attention backends, besides the packages above, apart from them: Transformers changes its behavior if some
+/// of these are installed. Without dependencies: SGLang itself needs its own release of torch.
 const SGLANG_IMPORTS: Group = Group {
     name: "sglang-imports",
     packages: &[
@@ -133,11 +133,22 @@ pub fn ensure_venv(root: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Installs a group unless its stamp file lists the same packages and versions.
+/// Installs a group into the virtual environment unless its stamp file lists the same packages and versions.
 fn ensure(root: &Path, group: &Group) -> Result<()> {
-    let venv = root.join(".venv");
-    let stamp = venv.join(stamp(group));
-    let python = venv.join("bin/python");
+    ensure_in(root, group, &root.join(".venv"), &[])
+}
+
+/// Installs a group into a folder of its own, for tests with packages that would change the results of other tests.
+fn ensure_apart(root: &Path, group: &Group) -> Result<PathBuf> {
+    let folder = root.join("target/oracles").join(group.name);
+    std::fs::create_dir_all(&folder)?;
+    ensure_in(root, group, &folder, &["--upgrade", "--target", &folder.to_string_lossy()])?;
+    Ok(folder)
+}
+
+fn ensure_in(root: &Path, group: &Group, folder: &Path, flags: &[&str]) -> Result<()> {
+    let stamp = folder.join(stamp(group));
+    let python = root.join(".venv/bin/python");
     let constraints = python_versions::constraints(root, &python)?;
     let versions = constraints.as_ref().map(std::fs::read_to_string).transpose()?.unwrap_or_default();
     let packages = format!("{}\n{versions}", group.packages.join("\n"));
@@ -148,6 +159,7 @@ fn ensure(root: &Path, group: &Group) -> Result<()> {
     let file = constraints.map(|file| file.to_string_lossy().into_owned());
     let mut arguments = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     arguments.extend(file.iter().flat_map(|file| ["--constraint", file]));
+    arguments.extend(flags);
     arguments.extend(group.packages);
     command::run(root, &python.to_string_lossy(), &arguments)
         .with_context(|| format!("installing Python packages ({})", group.name))?;
@@ -162,7 +174,6 @@ pub fn install_packages(root: &Path) -> Result<()> {
         &TORCH,
         &MODELS,
         &VLLM_IMPORTS,
-        &SGLANG_IMPORTS,
         &TOKENIZERS,
         &ORACLES,
         &REAL_WEIGHTS,
@@ -173,7 +184,12 @@ pub fn install_packages(root: &Path) -> Result<()> {
     ] {
         ensure(root, group)?;
     }
-    Ok(())
+    sglang_imports(root).map(drop)
+}
+
+/// Installs what SGLang imports, and returns its folder.
+pub fn sglang_imports(root: &Path) -> Result<PathBuf> {
+    ensure_apart(root, &SGLANG_IMPORTS)
 }
 
 /// Installs what builds the documentation.
@@ -273,7 +289,6 @@ pub fn test_models(root: &Path) -> Result<()> {
     ensure(root, &TORCH)?;
     ensure(root, &MODELS)?;
     ensure(root, &VLLM_IMPORTS)?;
-    ensure(root, &SGLANG_IMPORTS)?;
     ensure(root, &TOKENIZERS)?;
     ensure(root, &REAL_WEIGHTS)?;
     ensure_tokenizer_data(root)?;
@@ -281,8 +296,8 @@ pub fn test_models(root: &Path) -> Result<()> {
     // Each in a process of its own: importing them changes torch and Transformers.
     let vllm = VLLM.ensure(root)?;
     pytest(root, &python, "tests/vllm", &[("PYTHONPATH", &vllm)])?;
-    let sglang = SGLANG.ensure(root)?;
-    pytest(root, &python, "tests/sglang", &[("PYTHONPATH", &sglang)])
+    let folders = std::env::join_paths([SGLANG.ensure(root)?, sglang_imports(root)?])?;
+    pytest(root, &python, "tests/sglang", &[("PYTHONPATH", Path::new(&folders))])
 }
 
 /// Builds the wheel and tests it in an otherwise empty virtual environment.

@@ -38,7 +38,12 @@ pub fn update(root: &Path) -> Result<()> {
         "--exclude",
         "layerzero",
     ];
-    files::write(&file, &stdout_of(&python, &freeze)?)?;
+    let apart = python::sglang_imports(root)?.to_string_lossy().into_owned();
+    let of_sglang = ["-m", "pip", "freeze", "--disable-pip-version-check", "--path", &apart];
+    let versions = stdout_of(&python, &freeze)? + &stdout_of(&python, &of_sglang)?;
+    let mut lines: Vec<&str> = versions.lines().collect();
+    lines.sort_unstable_by_key(|line| line.to_lowercase());
+    files::write(&file, &(lines.join("\n") + "\n"))?;
     println!("wrote {}", file.display());
     Ok(())
 }
