@@ -125,7 +125,7 @@ fn run() -> Result<()> {
         ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),
         ["notices"] => notices::run(root, false)?,
         ["notices", "--check"] => notices::run(root, true)?,
-        ["python-versions"] => python_versions::update(root)?,
+        ["python-versions"] => python::update_versions(root)?,
         ["docs"] => docs::run(root)?,
         ["dist"] => dist::run(root)?,
         ["gpu-bundle", flags @ ..] => gpu_bundle::run(root, flags)?,

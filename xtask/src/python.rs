@@ -192,6 +192,38 @@ pub fn sglang_imports(root: &Path) -> Result<PathBuf> {
     ensure_apart(root, &SGLANG_IMPORTS)
 }
 
+/// Installs the newest releases in the ranges of all groups into a new virtual environment, and writes their versions.
+pub fn update_versions(root: &Path) -> Result<()> {
+    let file = python_versions::file_for(root, Path::new("python3"))?;
+    if file.is_file() {
+        std::fs::remove_file(&file)?;
+    }
+    let venv = root.join(".venv");
+    if venv.is_dir() {
+        std::fs::remove_dir_all(&venv)?;
+    }
+    install_packages(root)?;
+    let python = ensure_venv(root)?;
+    let freeze = [
+        "-m",
+        "pip",
+        "freeze",
+        "--disable-pip-version-check",
+        "--exclude-editable",
+        "--exclude",
+        "layerzero",
+    ];
+    let apart = sglang_imports(root)?.to_string_lossy().into_owned();
+    let of_sglang = ["-m", "pip", "freeze", "--disable-pip-version-check", "--path", &apart];
+    let versions =
+        python_versions::stdout_of(&python, &freeze)? + &python_versions::stdout_of(&python, &of_sglang)?;
+    let mut lines: Vec<&str> = versions.lines().collect();
+    lines.sort_unstable_by_key(|line| line.to_lowercase());
+    files::write(&file, &(lines.join("\n") + "\n"))?;
+    println!("wrote {}", file.display());
+    Ok(())
+}
+
 /// Installs what builds the documentation.
 pub fn ensure_docs_tools(root: &Path) -> Result<()> {
     ensure(root, &DOCS)
