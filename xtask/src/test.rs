@@ -61,8 +61,8 @@ impl Lane {
 /// Downloads wait for the network. Most tests of Python use a single process, so three lanes keep two cores busy until the end.
 const LANES: [Lane; 3] = [
     Lane { steps: &["downloads", "onnx-data", "tokenizer-data"], from: "clippy", to: Some("build") },
-    Lane { steps: &["rust", "cpp", "new-op", "python-oracles"], from: "python", to: None },
-    Lane { steps: &["python-torch", "python-models"], from: "python", to: None },
+    Lane { steps: &["rust", "cpp", "new-op"], from: "python", to: None },
+    Lane { steps: &["python-torch", "python-oracles"], from: "python", to: None },
 ];
 
 /// Runs the named steps, or all of them, and stops at the first failure.
