@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::{command, cpp, python};
+use crate::{command, cpp, python_packages};
 
 /// Packages the library that was built in this profile, and uses the package.
 pub fn check(root: &Path, profile: &str) -> Result<()> {
-    let conan = python::ensure_conan(root)?;
+    let conan = python_packages::ensure_conan(root)?;
     let home = root.join("target/conan");
     // Conan starts CMake by its name.
     let cmake = cpp::ensure_cmake(root)?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::{command, conan, cpp, files, metadata, notices, packages, python, sbom};
+use crate::{command, conan, cpp, files, metadata, notices, packages, python, python_packages, sbom};
 
 /// The release wheel must stay below this size.
 const MAX_WHEEL_BYTES: u64 = 64 << 20;
@@ -21,7 +21,7 @@ pub fn run(root: &Path) -> Result<()> {
         fs::remove_dir_all(&dist)?;
     }
     fs::create_dir_all(&dist)?;
-    let python = python::ensure_venv(root)?;
+    let python = python_packages::ensure_venv(root)?;
     let sdist = packages::sdist(root, &python, &dist)?;
     let wheel = wheel_of(root, &python, &sdist, &dist)?;
     packages::audit(root, &python, &wheel)?;

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::{command, python, test};
+use crate::{command, python, python_packages, test};
 
 /// Builds the site.
 pub fn run(root: &Path) -> Result<()> {
     let python = python::install(root)?;
-    python::ensure_docs_tools(root)?;
+    python_packages::ensure_docs_tools(root)?;
     test::doc(root)?;
     pages(root, &python)?;
     println!("open target/site/index.html");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{command, python};
+use crate::{command, python_packages};
 
 /// Pinned wheels of other packages. The GPU machine provides torch, Triton, and nvcc and ninja, with which FlashInfer compiles.
 const WHEELS: &[&str] = &[
@@ -30,7 +30,7 @@ pub fn run(root: &Path, flags: &[&str]) -> Result<()> {
         ["--python", version] => version,
         _ => bail!("usage: cargo xtask gpu-bundle [--python VERSION]"),
     };
-    let python = python::ensure_venv(root)?.to_string_lossy().into_owned();
+    let python = python_packages::ensure_venv(root)?.to_string_lossy().into_owned();
     let bundle = root.join("target/gpu-bundle");
     if bundle.exists() {
         std::fs::remove_dir_all(&bundle)?;

@@ -24,7 +24,7 @@ mod oracles;
 mod packages;
 mod progress;
 mod python;
-mod python_versions;
+mod python_packages;
 mod sanitize;
 mod sbom;
 mod scaffold;
@@ -125,7 +125,7 @@ fn run() -> Result<()> {
         ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),
         ["notices"] => notices::run(root, false)?,
         ["notices", "--check"] => notices::run(root, true)?,
-        ["python-versions"] => python::update_versions(root)?,
+        ["python-versions"] => python_packages::update_versions(root)?,
         ["docs"] => docs::run(root)?,
         ["dist"] => dist::run(root)?,
         ["gpu-bundle", flags @ ..] => gpu_bundle::run(root, flags)?,

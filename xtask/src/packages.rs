@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{command, files, metadata, notices, python};
+use crate::{command, files, metadata, notices, python, python_packages};
 
 /// Runs all checks.
 pub fn check(root: &Path) -> Result<()> {
     notices::run(root, true)?;
-    let python = python::ensure_venv(root)?;
+    let python = python_packages::ensure_venv(root)?;
     let folder = root.join("target/packages");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -49,7 +49,7 @@ pub fn unpack(root: &Path, python: &Path, sdist: &Path, folder: &Path) -> Result
 
 /// Checks that the wheel runs on the platforms of its tag.
 pub fn audit(root: &Path, python: &Path, wheel: &Path) -> Result<()> {
-    python::ensure_packaging_tools(root)?;
+    python_packages::ensure_packaging_tools(root)?;
     let arguments = ["xtask/src/packages/audit.py", &*wheel.to_string_lossy()];
     command::run(root, &python.to_string_lossy(), &arguments).context("auditing the wheel")
 }
@@ -63,7 +63,7 @@ pub fn inspect(root: &Path, python: &Path, wheel: &Path, sdist: &Path) -> Result
 
 /// Checks that every crate that others may depend on contains the files that its code includes.
 fn crates(root: &Path) -> Result<()> {
-    let python = python::ensure_venv(root)?;
+    let python = python_packages::ensure_venv(root)?;
     let libraries = metadata::libraries(&metadata::read(root)?);
     ensure!(libraries.len() > 15, "the workspace has only {} libraries", libraries.len());
     for (name, folder) in &libraries {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{command, python};
+use crate::{command, python_packages};
 
 /// Checks reads and writes of memory. Memory that is never freed is not reported: the interpreter and the engine keep some until the
 /// process ends. The tests raise signals on purpose, which must reach their handlers.
@@ -63,7 +63,7 @@ fn rust(root: &Path, target: &str) -> Result<()> {
 
 /// The Python tests that need no torch.
 fn python(root: &Path, target: &str, pytest: &[&str]) -> Result<()> {
-    let interpreter = python::ensure_venv(root)?;
+    let interpreter = python_packages::ensure_venv(root)?;
     cargo(root, target, &["build", "--package", "lz-python"], "-Zsanitizer=address -Zexternal-clangrt")?;
     let folder = root.join("target/asan");
     let library = folder.join(target).join("debug/lib_native.so");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::codegen::{self, Mode};
-use crate::{command, cpp, new_op, python};
+use crate::{command, cpp, new_op, python_packages};
 
 /// Folders with build outputs and downloads, which are not copied.
 const SKIPPED: [&str; 6] = ["target", ".git", ".venv", "dist", "__pycache__", ".pytest_cache"];
@@ -140,7 +140,7 @@ fn call_from_rust_and_cpp(checkout: &Path, target: &Path) -> Result<()> {
 
 /// Installs the Python package of the copy into a separate folder, so that the virtual environment keeps the checkout's package.
 fn call_from_python(root: &Path, checkout: &Path, target: &Path) -> Result<()> {
-    let interpreter = python::ensure_venv(root)?.to_string_lossy().into_owned();
+    let interpreter = python_packages::ensure_venv(root)?.to_string_lossy().into_owned();
     let wheels = target.join("new-op-wheels");
     let packages = target.join("new-op-packages");
     for folder in [&wheels, &packages] {
@@ -172,7 +172,7 @@ fn call_from_python(root: &Path, checkout: &Path, target: &Path) -> Result<()> {
     };
     call(PYTHON_CALLER)?;
     // Torch is installed only by the steps that need it.
-    if python::has_torch(root) { call(TORCH_CALLER) } else { Ok(()) }
+    if python_packages::has_torch(root) { call(TORCH_CALLER) } else { Ok(()) }
 }
 
 /// Makes the source files in `to` equal to those in `from`. Modification times are copied too, because cargo rebuilds crates

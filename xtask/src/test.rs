@@ -12,7 +12,7 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{browser, cpp, deny, format, oracles, packages, python, scaffold, tokenizers};
+use crate::{browser, cpp, deny, format, oracles, packages, python, python_packages, scaffold, tokenizers};
 
 /// One named check.
 struct Step {
@@ -188,7 +188,7 @@ pub fn doc(root: &Path) -> Result<()> {
 
 /// Installs all Python packages and programs of the later steps.
 fn downloads(root: &Path) -> Result<()> {
-    python::install_packages(root)?;
+    python_packages::install_packages(root)?;
     oracles::FLASHINFER_REFERENCES.ensure(root)?;
     oracles::VLLM.ensure(root)?;
     oracles::SGLANG.ensure(root)?;
