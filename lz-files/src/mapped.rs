@@ -1,6 +1,7 @@
 //! Files in memory without copying them.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -40,6 +41,23 @@ impl MappedFile {
         }
     }
 
+    /// Gives the memory of whole pages inside these bytes back to the system. They stay readable: the next access reads them from the
+    /// file again, or from the system's cache of it.
+    pub fn discard(&self, bytes: Range<usize>) {
+        // SAFETY: `sysconf` has no preconditions.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0);
+        // The mapping begins with a page.
+        let end = bytes.end.min(self.length) / page.max(1) * page;
+        let start = bytes.start.checked_next_multiple_of(page.max(1)).unwrap_or(end);
+        if start < end {
+            // SAFETY: the pages are inside the mapping, which is private and never written: dropped pages have the file's content again.
+            // The advice needs no result; if it fails, the pages stay.
+            unsafe {
+                libc::madvise(self.address.as_ptr().add(start).cast(), end - start, libc::MADV_DONTNEED)
+            };
+        }
+    }
+
     /// The content.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping has this length, is readable, and lives as long as `self`.
@@ -53,5 +71,56 @@ impl Drop for MappedFile {
             // SAFETY: it was mapped with this address and length, and nothing borrows it anymore.
             unsafe { libc::munmap(self.address.as_ptr().cast(), self.length) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The resident bytes of mappings of this file.
+    #[cfg(target_os = "linux")]
+    fn resident(path: &Path) -> Option<usize> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let mut lines = maps.lines().skip_while(|line| !line.ends_with(path.to_str().unwrap_or("?")));
+        let line = lines.find(|line| line.starts_with("Rss:"))?;
+        Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? << 10)
+    }
+
+    #[test]
+    fn discarded_bytes_are_read_again() {
+        let path = std::env::temp_dir().join(format!("layerzero-mapped-{}", std::process::id()));
+        let content: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 251) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let file = MappedFile::open(&path).unwrap();
+        assert_eq!(file.bytes(), content);
+        #[cfg(target_os = "linux")]
+        let before = resident(&path);
+        file.discard(5000..content.len() - 3);
+        #[cfg(target_os = "linux")]
+        if let (Some(before), Some(after)) = (before, resident(&path)) {
+            assert!(before >= content.len() && after <= 128 << 10, "{before} {after}");
+        }
+        assert_eq!(file.bytes(), content);
+        // Ranges without a whole page, past the end, or reversed.
+        for range in
+            [0..0, 1..4095, content.len()..content.len() + 9000, usize::MAX - 3..usize::MAX, 0..usize::MAX]
+        {
+            file.discard(range);
+        }
+        file.discard(Range { start: 9000, end: 10 });
+        assert_eq!(file.bytes(), content);
+        drop(file);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn an_empty_file_has_nothing_to_discard() {
+        let path = std::env::temp_dir().join(format!("layerzero-mapped-empty-{}", std::process::id()));
+        std::fs::write(&path, []).unwrap();
+        let file = MappedFile::open(&path).unwrap();
+        file.discard(0..10);
+        assert!(file.bytes().is_empty());
+        std::fs::remove_file(&path).unwrap();
     }
 }

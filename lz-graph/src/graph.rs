@@ -175,6 +175,9 @@ pub enum ConstantData {
 pub trait SharedMemory: Send + Sync + std::fmt::Debug {
     /// The tensor.
     fn view(&self) -> lz_core::TensorView<'_>;
+
+    /// Says that the elements are rarely needed from now on. Memory that can be read again from a file may be given back meanwhile.
+    fn discard(&self) {}
 }
 
 impl Constant {
@@ -183,6 +186,13 @@ impl Constant {
         match &self.data {
             ConstantData::Owned(tensor) => tensor.view(),
             ConstantData::Shared(memory) => memory.view(),
+        }
+    }
+
+    /// Says that its elements are rarely needed from now on, because they were rearranged for the kernels that read them.
+    pub fn discard(&self) {
+        if let ConstantData::Shared(memory) = &self.data {
+            memory.discard();
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::graph::{ConstantData, SharedMemory};
 struct MappedConstant {
     file: Arc<MappedFile>,
     offset: usize,
+    bytes: usize,
     layout: Layout,
 }
 
@@ -21,6 +22,10 @@ impl SharedMemory for MappedConstant {
         let address = self.file.bytes()[self.offset..].as_ptr();
         // SAFETY: `constant` checked that the elements lie inside the mapping, which lives as long as `self.file`.
         unsafe { TensorView::from_raw(address, self.layout) }
+    }
+
+    fn discard(&self) {
+        self.file.discard(self.offset..self.offset + self.bytes);
     }
 }
 
@@ -31,5 +36,5 @@ pub fn constant(file: &Arc<MappedFile>, offset: usize, bytes: usize, layout: Lay
     let own = usize::try_from(layout.elements()?).ok()?.checked_mul(size)?;
     let start = file.bytes().get(offset..offset.checked_add(bytes)?)?.as_ptr();
     let fits = own == bytes && bytes > 0 && (start as usize).is_multiple_of(size);
-    fits.then(|| ConstantData::Shared(Arc::new(MappedConstant { file: file.clone(), offset, layout })))
+    fits.then(|| ConstantData::Shared(Arc::new(MappedConstant { file: file.clone(), offset, bytes, layout })))
 }

@@ -66,6 +66,8 @@ impl PreparedConstants {
                 shared
             }
         };
+        // Kernels read the original again only to recompute results that are not finite.
+        constant.discard();
         own.insert(key, shared.clone());
         Ok(shared.prepared.clone())
     }
