@@ -16,7 +16,7 @@ pub use dims::{Dims, Indices, MAX_RANK};
 pub use layout::{Device, Layout};
 pub use overlap::may_overlap;
 pub use owned::{BUFFER_ALIGNMENT, Tensor};
-pub use pages::{HUGE_PAGE, Pages};
+pub use pages::{HUGE_PAGE, Pages, advise_huge_pages};
 pub use view::{TensorMut, TensorView};
 
 #[cfg(test)]

@@ -89,6 +89,26 @@ impl Drop for Pages {
     }
 }
 
+/// Asks for huge pages for memory of somebody else that is about to be written, for example a large new output: where the allocator just
+/// got it from the system, writing it costs a fault per page. Only whole huge pages inside it are concerned. The content does not change.
+///
+/// # Safety
+/// `bytes` bytes from `data` on are allocated.
+pub unsafe fn advise_huge_pages(data: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        let before = data.addr().next_multiple_of(HUGE_PAGE) - data.addr();
+        let whole = bytes.saturating_sub(before) / HUGE_PAGE * HUGE_PAGE;
+        if whole > 0 {
+            // SAFETY: the pages are inside the caller's memory, and the advice changes no byte of them. Its result only says whether the
+            // kernel knows huge pages.
+            unsafe { libc::madvise(data.wrapping_add(before).cast(), whole, libc::MADV_HUGEPAGE) };
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (data, bytes);
+}
+
 /// Maps anonymous memory at a multiple of [`HUGE_PAGE`] and asks for huge pages.
 #[cfg(target_os = "linux")]
 fn map(bytes: usize) -> Option<NonNull<u8>> {
@@ -149,6 +169,16 @@ mod tests {
     fn sizes_without_memory_are_refused() {
         assert!(Pages::zeroed(usize::MAX).is_none());
         assert!(Pages::zeroed(usize::MAX / 4).is_none());
+    }
+
+    #[test]
+    fn advice_keeps_the_content() {
+        for size in [0, 10, HUGE_PAGE, 5 * HUGE_PAGE + 123] {
+            let mut memory: Vec<u8> = (0..size).map(|index| (index % 251) as u8).collect();
+            // SAFETY: the vector's memory.
+            unsafe { advise_huge_pages(memory.as_mut_ptr(), memory.len()) };
+            assert!(memory.iter().enumerate().all(|(index, byte)| *byte == (index % 251) as u8), "{size}");
+        }
     }
 
     /// The kernel reports per mapping whether huge pages were advised (`hg` in `VmFlags`).

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use lz_core::tensor::Dims;
+use lz_core::tensor::{Dims, advise_huge_pages};
 use lz_core::{DType, TensorMut};
 use lz_graph::compiled::{MissingKernels, NanPolicy, PlannedCall};
 use lz_graph::graph::NodeKind;
@@ -30,6 +30,10 @@ type InputRow<'a, 'py> = (&'a str, &'static str, Vec<Bound<'py, PyAny>>);
 
 /// A linear layer: name, shape, bytes before and after, error, and why it was kept.
 type LayerRow<'a> = (&'a str, [i64; 2], [usize; 2], Option<f64>, Option<&'static str>);
+
+/// Outputs of at least this many bytes are worth the system call that asks for huge pages: allocators return them to the system, so that
+/// every run gets new memory and pays a fault for each page of it.
+const MIN_ADVISED: usize = 4 << 20;
 
 /// A graph that runs. Threads may share it.
 #[pyclass(name = "CompiledGraph", module = "layerzero._native", frozen)]
@@ -299,6 +303,11 @@ impl CompiledGraph {
             let mut tensor = TensorMut::empty();
             let mut guard = BorrowGuard::EMPTY;
             results.push(allocate(py, like, shape, *dtype, &mut tensor, &mut guard)?);
+            let bytes = tensor.elements().max(0) as usize * dtype.size();
+            if bytes >= MIN_ADVISED {
+                // SAFETY: the dense memory of a new tensor of the host.
+                unsafe { advise_huge_pages(tensor.address() as *mut u8, bytes) };
+            }
             outputs.push(tensor);
             guards.push(guard);
         }
