@@ -76,6 +76,10 @@ impl Selector for DeviceKernels<'_> {
         }
     }
 
+    fn is_locked(&self, operation: &OperationInfo) -> bool {
+        HostKernels { engine: self.engine }.is_locked(operation)
+    }
+
     fn measured(
         &self,
         operation: &'static OperationInfo,

@@ -4,6 +4,7 @@
 //! kernel needs dense inputs; `Step::copy` records why.
 
 mod choose;
+mod parts;
 mod select;
 mod waves;
 
@@ -12,6 +13,8 @@ use lz_core::expr::Value;
 use lz_core::{DType, OperationInfo, PreparedInput};
 use lz_engine::{Engine, Pinned};
 
+pub use parts::Parts;
+pub(crate) use select::prepare_inputs;
 pub use select::{HostKernels, Selector};
 pub use waves::Grouping;
 
@@ -123,7 +126,7 @@ pub struct Step<K = Pinned> {
     /// Set if the step only copies.
     pub copy: Option<CopyReason>,
     /// What else was considered.
-    pub rejected: Option<Rejected>,
+    pub rejected: Vec<Rejected>,
     /// Per input the constant in the layout of the kernel, where it reads it faster.
     pub prepared: Vec<Option<PreparedInput>>,
 }
@@ -179,16 +182,9 @@ pub fn plan_with(
     plan_by(&HostKernels { engine }, graph, values, alignment, prepared)
 }
 
-/// As [`plan_with`], for several threads: steps that do not depend on each other are grouped into waves as far as `grouping` allows.
-pub fn plan_parallel(
-    engine: &Engine,
-    graph: &Graph,
-    values: &[i64],
-    alignment: &[usize],
-    prepared: &PreparedConstants,
-    grouping: Grouping,
-) -> Result<Plan, GraphError> {
-    Ok(waves::group(plan_with(engine, graph, values, alignment, prepared)?, grouping))
+/// The same plan for several threads: steps that do not depend on each other are grouped into waves as far as `grouping` allows.
+pub fn grouped(plan: Plan, grouping: Grouping) -> Plan {
+    waves::group(plan, grouping)
 }
 
 /// As [`plan_with`], for the device and the kernels of a selector.
@@ -199,12 +195,25 @@ pub fn plan_by<S: Selector>(
     alignment: &[usize],
     prepared: &PreparedConstants,
 ) -> Result<Plan<S::Kernel>, GraphError> {
+    plan_split(selector, graph, values, alignment, prepared, Parts::default())
+}
+
+/// As [`plan_by`], with another rule for which fused operations are split into their parts.
+pub fn plan_split<S: Selector>(
+    selector: &S,
+    graph: &Graph,
+    values: &[i64],
+    alignment: &[usize],
+    prepared: &PreparedConstants,
+    parts: Parts,
+) -> Result<Plan<S::Kernel>, GraphError> {
     let mut planner = Planner {
         selector,
         graph,
         values,
         alignment,
         prepared,
+        parts,
         locations: Vec::with_capacity(graph.nodes.len()),
         steps: Vec::new(),
         buffers: Vec::new(),
@@ -257,6 +266,7 @@ struct Planner<'a, S: Selector> {
     values: &'a [i64],
     alignment: &'a [usize],
     prepared: &'a PreparedConstants,
+    parts: Parts,
     /// Per node its outputs, then, for a call, its inputs that were changed in place.
     locations: Vec<Vec<Option<Location>>>,
     steps: Vec<Step<S::Kernel>>,
@@ -455,10 +465,12 @@ impl<S: Selector> Planner<'_, S> {
         for (view, destination) in types.into_iter().zip(destinations) {
             outputs.push(view.map(|view| self.allocate(view, destination)));
         }
-        let mut step = self.select_with_copies(id, call.operation, args, outputs.clone())?;
+        let copies = self.steps.len();
+        let mut step = self.select_with_copies(id, call.operation, args.clone(), outputs.clone())?;
         // Without elements there is nothing to compute.
         let empty = |location: &Location| location.view.layout.elements() == Some(0);
-        if outputs.is_empty() || !outputs.iter().flatten().all(empty) {
+        let computes = outputs.is_empty() || !outputs.iter().flatten().all(empty);
+        if computes && !self.split(id, &mut step, &args, copies)? {
             step.prepared = self.prepare(&step)?;
             self.steps.push(step);
         }

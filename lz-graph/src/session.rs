@@ -12,7 +12,7 @@ use lz_engine::{Engine, dynamic};
 use crate::error::GraphError;
 use crate::execute::{Arena, Instance};
 use crate::graph::{Graph, Origin};
-use crate::plan::{self, Grouping, Plan};
+use crate::plan::{self, Grouping, HostKernels, Parts, Plan};
 use crate::prepared::PreparedConstants;
 use crate::sizes::{self, InputShape};
 use crate::validate::{self, Finding, Validation};
@@ -98,6 +98,7 @@ pub struct Session {
     validation: Validation,
     on_change: OnChange,
     grouping: Grouping,
+    parts: Parts,
     prepared: PreparedConstants,
     /// Arenas that no run uses.
     arenas: Mutex<Vec<Arena>>,
@@ -113,6 +114,7 @@ impl Session {
             validation: Validation::None,
             on_change: OnChange::default(),
             grouping: Grouping::default(),
+            parts: Parts::default(),
             prepared: PreparedConstants::default(),
             arenas: Mutex::default(),
         }
@@ -128,6 +130,12 @@ impl Session {
     #[must_use]
     pub fn grouped(self, grouping: Grouping) -> Session {
         Session { grouping, ..self }
+    }
+
+    /// The same session with another rule for which fused operations are split into their parts.
+    #[must_use]
+    pub fn split(self, parts: Parts) -> Session {
+        Session { parts, ..self }
     }
 
     /// The plans that are kept.
@@ -339,10 +347,11 @@ impl Session {
     ) -> Result<Arc<Plan>, GraphError> {
         let (values, alignment) = (&key.values, &key.alignment);
         let (engine, graph, prepared) = (&self.engine, &self.graph, &self.prepared);
-        let made = match key.parallel {
-            true => plan::plan_parallel(engine, graph, values, alignment, prepared, self.grouping)?,
-            false => plan::plan_with(engine, graph, values, alignment, prepared)?,
-        };
+        let kernels = HostKernels { engine };
+        let mut made = plan::plan_split(&kernels, graph, values, alignment, prepared, self.parts)?;
+        if key.parallel {
+            made = plan::grouped(made, self.grouping);
+        }
         let mut plan = Arc::new(made);
         if self.validation != Validation::None {
             self.validation.check(&self.plan_findings(&plan))?;

@@ -9,8 +9,7 @@ use lz_cpu::pool;
 use lz_engine::Engine;
 use lz_graph::build::Builder;
 use lz_graph::passes::{Options, optimize};
-use lz_graph::plan::{Grouping, Location, Plan, Source, StepArg, plan, plan_parallel};
-use lz_graph::prepared::PreparedConstants;
+use lz_graph::plan::{Grouping, Location, Plan, Source, StepArg, grouped, plan};
 use lz_graph::{Dim, Graph, GraphError, NodeId, RunInput, Session, interpret};
 use proptest::prelude::*;
 
@@ -269,7 +268,7 @@ proptest! {
 }
 
 fn waves(engine: &Engine, graph: &Graph, rows: i64) -> Plan {
-    plan_parallel(engine, graph, &[rows], &[64, 64], &PreparedConstants::default(), Grouping::Always).unwrap()
+    grouped(plan(engine, graph, &[rows], &[64, 64]).unwrap(), Grouping::Always)
 }
 
 #[test]

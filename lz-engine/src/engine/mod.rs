@@ -259,6 +259,11 @@ impl Engine {
         self.shared.change(|parts| Ok(Some(SnapshotParts { evidence, ..parts }))).ok();
     }
 
+    /// Whether selection uses measurements at all.
+    pub fn has_measurements(&self) -> bool {
+        self.thread_snapshot().0.evidence.is_some()
+    }
+
     /// Sets the source of free-memory figures.
     pub fn set_memory_probe(&self, memory: Option<Arc<dyn MemoryProbe>>) {
         self.shared.change(|parts| Ok(Some(SnapshotParts { memory, blocks: Arc::default(), ..parts }))).ok();

@@ -59,7 +59,7 @@ pub fn explain(model: &CompiledModel, shapes: &[InputShape]) -> Result<String, G
             graph.line(step.node),
             step.pinned.entry().spec.id,
             why(model, step),
-            step.rejected.as_ref().map_or_else(String::new, rejected),
+            step.rejected.iter().map(rejected).collect::<String>(),
             step.bytes(),
             node.origin
         );

@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 
 use lz_core::args::{Arg, OutArg};
 use lz_core::tensor::Layout;
-use lz_core::{DType, Tensor, TensorMut, TensorView};
+use lz_core::{DType, KernelEntry, KernelError, PreparedInput, Tensor, TensorMut, TensorView};
 use lz_engine::tune::{Progress, TuneOptions, TuningResult};
 
 use super::CompiledModel;
 use crate::error::GraphError;
-use crate::plan::{Location, Source, Step, StepArg};
-use crate::sizes::InputShape;
+use crate::plan::{self, HostKernels, Location, Parts, Plan, Source, Step, StepArg};
+use crate::sizes::{self, InputShape};
 
 /// The measurements of one step, or of several with the same sizes, dtypes and params.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct TunedStep {
     pub operation: &'static str,
     /// Where the first of the steps came from.
     pub origin: String,
-    /// How many steps of the plan are like this one.
+    /// How many steps of the plan are like this one; 0 for a part of a fused step.
     pub steps: usize,
     /// The kernel that was selected before.
     pub selected: String,
@@ -28,7 +28,8 @@ pub struct TunedStep {
 }
 
 impl CompiledModel {
-    /// Measures every kernel that can run a step of the plan for inputs of these shapes, with the strides and constants of the plan.
+    /// Measures every kernel that can run a step of the plan for inputs of these shapes, or a part of a fused step, with the strides and the
+    /// constants of the plan.
     /// `on_progress` may stop it; finished measurements are kept.
     pub fn tune(
         &self,
@@ -36,19 +37,23 @@ impl CompiledModel {
         options: &TuneOptions,
         on_progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<Vec<TunedStep>, GraphError> {
-        let plan = self.session().plan_for(shapes)?;
         let mut tuned: Vec<(lz_core::context::Context, TunedStep)> = Vec::new();
-        for step in &plan.steps {
+        // Fused calls, and their parts: the next plan compares both.
+        let plans = [self.split_plan(shapes, Parts::Never)?, self.split_plan(shapes, Parts::Always)?];
+        let steps =
+            plans.iter().enumerate().flat_map(|(plan, all)| all.steps.iter().map(move |step| (plan, step)));
+        for (plan, step) in steps {
             let known = tuned
                 .iter_mut()
                 .find(|(context, one)| *context == step.context && one.operation == &*step.operation.name);
             if let Some((_, one)) = known {
-                one.steps += 1;
+                one.steps += usize::from(plan == 0);
                 continue;
             }
             let origin = &self.graph().node(step.node).origin;
             let mut memory = Vec::new();
             let mut arguments = self.arguments(step, &mut memory)?;
+            let mut prepared: Vec<(String, Vec<Option<PreparedInput>>)> = Vec::new();
             let result = self
                 .session()
                 .engine()
@@ -56,7 +61,16 @@ impl CompiledModel {
                     step.operation,
                     &step.context,
                     options,
-                    &mut |entry, run| entry.kernel.run(&mut arguments.0, &mut arguments.1, run),
+                    &mut |entry, run| {
+                        let known = prepared.iter().position(|(kernel, _)| *kernel == entry.spec.id);
+                        let index = known.unwrap_or(prepared.len());
+                        if known.is_none() {
+                            let made = self.prepared(entry, &arguments.0, step)?;
+                            prepared.push((entry.spec.id.clone(), made));
+                        }
+                        let mut run = run.with_prepared(&prepared[index].1);
+                        entry.kernel.run(&mut arguments.0, &mut arguments.1, &mut run)
+                    },
                     on_progress,
                 )
                 .map_err(|error| GraphError::run(origin, error))?;
@@ -74,6 +88,25 @@ impl CompiledModel {
             }
         }
         Ok(tuned.into_iter().map(|(_, one)| one).collect())
+    }
+
+    /// A plan of its own, which splits fused operations or does not.
+    fn split_plan(&self, shapes: &[InputShape], parts: Parts) -> Result<Plan, GraphError> {
+        let values = sizes::bind(self.graph(), shapes)?;
+        let alignment = vec![crate::memory::ALIGNMENT; shapes.len()];
+        let (engine, prepared) = (self.session().engine(), self.session().prepared());
+        plan::plan_split(&HostKernels { engine }, self.graph(), &values, &alignment, prepared, parts)
+    }
+
+    /// The constants of a step as a kernel reads them in a run of the model.
+    fn prepared(
+        &self,
+        entry: &KernelEntry,
+        args: &[Arg<'_>],
+        step: &Step,
+    ) -> Result<Vec<Option<PreparedInput>>, KernelError> {
+        let Some(prepare) = entry.prepare.as_deref() else { return Ok(Vec::new()) };
+        plan::prepare_inputs(prepare, args, step, self.graph(), self.session().prepared())
     }
 
     /// The arguments of a step with memory of their own; constants are the model's.

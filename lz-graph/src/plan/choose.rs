@@ -76,18 +76,18 @@ impl<S: Selector> Planner<'_, S> {
                 return direct;
             }
         };
-        chosen.rejected = rejected.map(|(what, step)| Rejected {
+        chosen.rejected.extend(rejected.map(|(what, step)| Rejected {
             what,
             kernel: self.selector.name(&step.pinned).to_owned(),
             cost_ns: costs.0,
             chosen_ns: costs.1,
             measured: costs.2,
-        });
+        }));
         Ok(chosen)
     }
 
     /// Drops steps and buffers that were planned tentatively.
-    fn forget(&mut self, steps: usize, buffers: usize) {
+    pub(super) fn forget(&mut self, steps: usize, buffers: usize) {
         self.steps.truncate(steps);
         self.buffers.truncate(buffers);
     }
@@ -155,6 +155,10 @@ mod tests {
             self.inner.name(kernel)
         }
 
+        fn is_locked(&self, _: &OperationInfo) -> bool {
+            false
+        }
+
         fn measured(&self, operation: &'static OperationInfo, context: &Context, _: &Pinned) -> Option<f64> {
             let [in_place, dense, copy] = self.times?;
             Some(match &*operation.name {
@@ -185,7 +189,7 @@ mod tests {
     }
 
     fn rejected(plan: &Plan) -> &Rejected {
-        plan.steps.last().and_then(|step| step.rejected.as_ref()).expect("an alternative")
+        plan.steps.last().and_then(|step| step.rejected.first()).expect("an alternative")
     }
 
     #[test]

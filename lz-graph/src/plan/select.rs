@@ -6,12 +6,13 @@ use lz_core::context::Context;
 use lz_core::kernel::Prepare;
 use lz_core::plan::TransformKind;
 use lz_core::tensor::Device;
-use lz_core::{Error, OperationInfo, PreparedInput, TensorMut, TensorView};
+use lz_core::{Error, KernelError, OperationInfo, PreparedInput, TensorMut, TensorView};
 use lz_engine::{Engine, Pinned};
 
 use super::{Location, Planner, Source, Step, StepArg};
 use crate::error::GraphError;
-use crate::graph::{Node, NodeId};
+use crate::graph::{Graph, Node, NodeId};
+use crate::prepared::PreparedConstants;
 use crate::strided::Strided;
 
 /// Stands for the memory of a buffer while it does not exist: distinct, and aligned as the buffer will be.
@@ -33,6 +34,9 @@ pub trait Selector {
 
     /// The name of a kernel.
     fn name<'k>(&self, kernel: &'k Self::Kernel) -> &'k str;
+
+    /// Whether policy names the kernel of this operation's calls, or of some of them.
+    fn is_locked(&self, operation: &OperationInfo) -> bool;
 
     /// The median time of a kernel for calls like this one, in nanoseconds, if it was measured.
     fn measured(
@@ -74,7 +78,14 @@ impl Selector for HostKernels<'_> {
         &kernel.entry().spec.id
     }
 
+    fn is_locked(&self, operation: &OperationInfo) -> bool {
+        self.engine.policy().locks.iter().any(|lock| lock.operation.matches(&operation.name))
+    }
+
     fn measured(&self, operation: &'static OperationInfo, context: &Context, kernel: &Pinned) -> Option<f64> {
+        if !self.engine.has_measurements() {
+            return None;
+        }
         let explanation = self.engine.explain(operation, context);
         let own = explanation.candidates.iter().find(|one| one.kernel == kernel.entry().spec.id)?;
         own.evidence.map(|evidence| evidence.median_ns)
@@ -83,6 +94,36 @@ impl Selector for HostKernels<'_> {
     fn prepare<'k>(&self, kernel: &'k Pinned) -> Option<&'k dyn Prepare> {
         kernel.entry().prepare.as_deref()
     }
+}
+
+/// The constants of a step in the layout of a kernel, as [`Step::prepared`]. Of `args` only the sizes are used.
+pub(crate) fn prepare_inputs<K>(
+    prepare: &dyn Prepare,
+    args: &[Arg<'_>],
+    step: &Step<K>,
+    graph: &Graph,
+    prepared: &PreparedConstants,
+) -> Result<Vec<Option<PreparedInput>>, KernelError> {
+    let inputs = prepare.inputs(args);
+    let constant = |input: usize| match step.args.get(input) {
+        Some(StepArg::Read(Location { source: Source::Constant(index), view })) => {
+            Some((&graph.constants[*index], view))
+        }
+        _ => None,
+    };
+    // A kernel reads either all of them prepared or none.
+    if inputs.is_empty() || !inputs.iter().all(|input| constant(*input).is_some()) {
+        return Ok(Vec::new());
+    }
+    let mut made = vec![None; inputs.iter().max().map_or(0, |last| last + 1)];
+    for &input in inputs {
+        let Some((constant, part)) = constant(input) else { continue };
+        let data = constant.view().as_ptr().wrapping_offset(part.byte_offset());
+        // SAFETY: the part is inside the constant, which outlives the view.
+        let view = unsafe { TensorView::from_raw(data, part.layout) };
+        made[input] = Some(prepared.get(constant, &view, prepare)?);
+    }
+    Ok(made)
 }
 
 impl<S: Selector> Planner<'_, S> {
@@ -151,7 +192,7 @@ impl<S: Selector> Planner<'_, S> {
             pinned,
             context,
             copy: None,
-            rejected: None,
+            rejected: Vec::new(),
             prepared: Vec::new(),
         })
     }
@@ -159,28 +200,8 @@ impl<S: Selector> Planner<'_, S> {
     /// The constants of a step in the layout of its kernel.
     pub(super) fn prepare(&self, step: &Step<S::Kernel>) -> Result<Vec<Option<PreparedInput>>, GraphError> {
         let Some(prepare) = self.selector.prepare(&step.pinned) else { return Ok(Vec::new()) };
-        let inputs = prepare.inputs(&self.arguments(&step.args));
-        let constant = |input: usize| match step.args.get(input) {
-            Some(StepArg::Read(Location { source: Source::Constant(index), view })) => {
-                Some((&self.graph.constants[*index], view))
-            }
-            _ => None,
-        };
-        // A kernel reads either all of them prepared or none.
-        if inputs.is_empty() || !inputs.iter().all(|input| constant(*input).is_some()) {
-            return Ok(Vec::new());
-        }
-        let mut prepared = vec![None; inputs.iter().max().map_or(0, |last| last + 1)];
-        for &input in inputs {
-            let Some((constant, part)) = constant(input) else { continue };
-            let data = constant.view().as_ptr().wrapping_offset(part.byte_offset());
-            // SAFETY: the part is inside the constant, which outlives the view.
-            let view = unsafe { TensorView::from_raw(data, part.layout) };
-            let made = self.prepared.get(constant, &view, prepare);
-            let made = made.map_err(|error| self.invalid(self.graph.node(step.node), error))?;
-            prepared[input] = Some(made);
-        }
-        Ok(prepared)
+        let made = prepare_inputs(prepare, &self.arguments(&step.args), step, self.graph, self.prepared);
+        made.map_err(|error| self.invalid(self.graph.node(step.node), error))
     }
 
     fn arguments(&self, args: &[StepArg]) -> Vec<Arg<'static>> {

@@ -150,7 +150,7 @@ mod tests {
     use crate::dim::Dim;
     use crate::graph::{Graph, NodeId};
     use crate::memory;
-    use crate::plan::{Grouping, Plan, plan};
+    use crate::plan::{Grouping, Plan, grouped, plan};
     use crate::session::{RunInput, Session};
     use crate::testing::engine;
 
@@ -181,8 +181,7 @@ mod tests {
     }
 
     fn plan_parallel(engine: &lz_engine::Engine, graph: &Graph, rows: i64) -> Plan {
-        crate::plan::plan_parallel(engine, graph, &[rows], &[64], &Default::default(), Grouping::WhereItPays)
-            .unwrap()
+        grouped(plan(engine, graph, &[rows], &[64]).unwrap(), Grouping::WhereItPays)
     }
 
     fn sizes(plan: &Plan) -> Vec<usize> {
