@@ -14,7 +14,10 @@ pub(crate) mod pack;
 pub(crate) mod panels;
 mod tasks;
 
-use crate::simd::{Simd, prefetch};
+use crate::simd::{Simd, prefetch, prefetch_l2};
+
+/// Elements of a cache line.
+pub(crate) const CACHE_LINE: usize = 64 / size_of::<f32>();
 
 /// MR: rows of a full micro-tile. Together with [`NR_VECTORS`] they fill the register file.
 #[inline(always)]
@@ -67,13 +70,34 @@ pub(crate) unsafe fn micro_kernel<S: Simd, const MR: usize, const NV: usize>(
 #[inline(always)]
 pub(crate) unsafe fn micro_kernel_prefetch<S: Simd, const MR: usize, const NV: usize, const AHEAD: usize>(
     s: S,
-    mut sums: [[S::F32; NV]; MR],
+    sums: [[S::F32; NV]; MR],
     a: OperandA,
     b: OperandB,
     depth: usize,
 ) -> [[S::F32; NV]; MR] {
+    // SAFETY: the caller guarantees both operands.
+    unsafe { micro_kernel_next::<S, MR, NV, AHEAD>(s, sums, a, b, depth, None) }
+}
+
+/// Like [`micro_kernel_prefetch`], and prefetches a cache line of `next` into L2 in every step, for a later call.
+///
+/// # Safety
+/// As [`micro_kernel`]; `next` need not be readable.
+#[inline(always)]
+pub(crate) unsafe fn micro_kernel_next<S: Simd, const MR: usize, const NV: usize, const AHEAD: usize>(
+    s: S,
+    mut sums: [[S::F32; NV]; MR],
+    a: OperandA,
+    b: OperandB,
+    depth: usize,
+    mut next: Option<*const f32>,
+) -> [[S::F32; NV]; MR] {
     let (mut a_at, mut b_at) = (a.at, b.at);
     for _ in 0..depth {
+        if let Some(line) = &mut next {
+            prefetch_l2(*line);
+            *line = line.wrapping_add(CACHE_LINE);
+        }
         // SAFETY: the caller guarantees both operands.
         unsafe {
             let mut vectors = [s.splat(0.0); NV];

@@ -13,7 +13,7 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use super::blocked::{MIN_PARALLEL_MACS, kc_blocks, nr};
 use super::pack::transpose_rows;
 use super::tasks::for_each;
-use super::{OperandA, OperandB, micro_kernel_prefetch};
+use super::{CACHE_LINE, OperandA, OperandB, micro_kernel_next};
 use crate::rows::{Rows, for_each_range, should_parallelize};
 use crate::simd::{Simd, prefetch};
 
@@ -35,9 +35,13 @@ const MIN_TASKS: usize = 16;
 /// Minimum rows of a task that was split.
 const MIN_SPLIT_ROWS: usize = 16;
 
-/// Prefetch distance for B panels, in steps of K: 6 KB of AVX-512 panels. Panels are consecutive, so the end of one prefetches the next.
-/// The first rows of a block read a panel from memory, with a latency that 8 steps, enough for L2, do not hide.
-const AHEAD: usize = 32;
+/// Prefetch distance for B panels, in steps of K, if a panel is read only once: 6 KB of AVX-512 panels. Panels are consecutive, so the end of
+/// one prefetches the next.
+const FAR_AHEAD: usize = 32;
+
+/// The same if several tiles of rows read a panel. The first ones also prefetch the next panel into L2, a part each: while they compute,
+/// memory has time for it. Without this, the first tile of every panel waits for memory.
+const AHEAD: usize = 8;
 
 /// A weight of f32 rows, packed: panel after panel of NR rows, and within a panel step after step of K.
 #[derive(Debug)]
@@ -149,15 +153,18 @@ impl<S: Simd, const P: usize> Product<'_, S, P> {
         // Few rows are bound by reading the weights.
         let parallel = self.rows * columns * depth * P >= MIN_PARALLEL_MACS
             || should_parallelize(columns * depth * P * size_of::<f32>());
+        // Threads take one task after the other, so each of them skips those of the others.
+        let stride = if parallel { lz_pool::threads() } else { 1 };
         for_each(parallel, panels * blocks, |task| {
             let (panel, start) = (task % panels, task / panels * block_rows);
+            let next = (task + stride) % panels;
             // SAFETY: the caller guarantees the operands.
-            unsafe { self.panel(panel, start..self.rows.min(start + block_rows), epilogue) };
+            unsafe { self.panel(panel, next, start..self.rows.min(start + block_rows), epilogue) };
         });
     }
 
-    /// Some rows, at most [`MAX_ROWS`], of one panel.
-    unsafe fn panel(&self, panel: usize, rows: Range<usize>, epilogue: &dyn TileEpilogue<P>) {
+    /// Some rows, at most [`MAX_ROWS`], of one panel; `next` is the panel that this thread probably needs then.
+    unsafe fn panel(&self, panel: usize, next: usize, rows: Range<usize>, epilogue: &dyn TileEpilogue<P>) {
         let (columns, depth, wide) = (self.b[0].columns, self.b[0].depth, nr::<S>());
         let columns = panel * wide..columns.min((panel + 1) * wide);
         let vectors = columns.len().div_ceil(S::LANES);
@@ -165,17 +172,26 @@ impl<S: Simd, const P: usize> Product<'_, S, P> {
         let mut finished = Buffer::<P, { MAX_MR * MAX_NR }>::new();
         for part in kc_blocks(depth) {
             let last = part.end == depth;
+            let single = rows.len() <= mr::<S>();
+            let mut parts_of_next = (0..wide / CACHE_LINE).map(|index| index * part.len() * CACHE_LINE);
             let mut row = rows.start;
             while row < rows.end {
                 let count = tile_rows::<S>(rows.end - row);
+                let part_of_next = parts_of_next.next();
                 let mut tiles = [std::ptr::null_mut(); P];
                 for (index, tile) in tiles.iter_mut().enumerate() {
                     let partial = sums.start(index).wrapping_add((row - rows.start) * wide);
                     let to = if last { finished.start(index) } else { partial };
+                    let begin = part.start * wide;
+                    let b = self.b[index].panel(panel).wrapping_add(begin);
+                    let later = part_of_next
+                        .map_or(b, |offset| self.b[index].panel(next).wrapping_add(begin + offset));
                     let at = MicroTile {
                         a: self.a.wrapping_add(row * self.stride + part.start),
                         stride: self.stride,
-                        b: self.b[index].panel(panel).wrapping_add(part.start * wide),
+                        b,
+                        // Lines of the panel itself are there already: prefetching them again costs nothing.
+                        next: (!single).then_some(later),
                         depth: part.len(),
                         from: (part.start > 0).then_some(partial.cast_const()),
                         to,
@@ -219,6 +235,8 @@ struct MicroTile {
     a: *const f32,
     stride: usize,
     b: *const f32,
+    /// What is prefetched for a later tile; `None` if the panel is read only once.
+    next: Option<*const f32>,
     depth: usize,
     from: Option<*const f32>,
     to: *mut f32,
@@ -244,9 +262,19 @@ impl MicroTile {
         // SAFETY: the caller guarantees operands and sums.
         unsafe {
             match vectors {
-                1 => self.tile::<S, MR, 1>(s),
-                2 => self.tile::<S, MR, 2>(s),
-                _ => self.tile::<S, MR, 3>(s),
+                1 => self.tile_of::<S, MR, 1>(s),
+                2 => self.tile_of::<S, MR, 2>(s),
+                _ => self.tile_of::<S, MR, 3>(s),
+            }
+        }
+    }
+
+    unsafe fn tile_of<S: Simd, const MR: usize, const NV: usize>(self, s: S) {
+        // SAFETY: the caller guarantees operands and sums.
+        unsafe {
+            match self.next {
+                Some(_) => self.tile::<S, MR, NV, AHEAD>(s),
+                None => self.tile::<S, MR, NV, FAR_AHEAD>(s),
             }
         }
     }
@@ -254,7 +282,7 @@ impl MicroTile {
     /// Not inlined: one function per tile size keeps each body small enough to be inlined into
     /// `Simd::vectorize`, where the target features are enabled.
     #[inline(never)]
-    unsafe fn tile<S: Simd, const MR: usize, const NV: usize>(self, s: S) {
+    unsafe fn tile<S: Simd, const MR: usize, const NV: usize, const DISTANCE: usize>(self, s: S) {
         s.vectorize(|| {
             // SAFETY: the caller guarantees operands and sums.
             unsafe {
@@ -269,7 +297,8 @@ impl MicroTile {
                 let a = OperandA { at: self.a, row: self.stride, step: 1 };
                 let b = OperandB { at: self.b, step: nr::<S>() };
                 let zero = [[s.splat(0.0); NV]; MR];
-                let mut sums = micro_kernel_prefetch::<S, MR, NV, AHEAD>(s, zero, a, b, self.depth);
+                let next = if DISTANCE == AHEAD { Some(self.next.unwrap_or(self.b)) } else { None };
+                let mut sums = micro_kernel_next::<S, MR, NV, DISTANCE>(s, zero, a, b, self.depth, next);
                 if let Some(from) = self.from {
                     for (m, sums) in sums.iter_mut().enumerate() {
                         for (n, sum) in sums.iter_mut().enumerate() {

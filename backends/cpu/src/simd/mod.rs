@@ -266,6 +266,16 @@ pub fn prefetch<T>(_at: *const T) {
     }
 }
 
+/// As [`prefetch`], but not into L1.
+#[inline(always)]
+pub fn prefetch_l2<T>(_at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(_at.cast());
+    }
+}
+
 /// Prefetches every cache line of `bytes` bytes.
 #[inline(always)]
 pub fn prefetch_all<T>(at: *const T, bytes: usize) {
