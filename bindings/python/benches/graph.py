@@ -41,10 +41,18 @@ class Missing(Exception):
     """A library that is not installed."""
 
 
-def layerzero(model, args, threads, path):
+def layerzero(model, args, threads, path, **options):
     import layerzero as lz
 
-    compiled = lz.compile(model, args)
+    compiled = lz.compile(model, args, **options)
+    return lambda: compiled(*args)
+
+
+def layerzero_file(model, args, threads, path):
+    """As `layerzero`, from a saved model."""
+    import layerzero as lz
+
+    compiled = lz.load(path)
     return lambda: compiled(*args)
 
 
@@ -115,6 +123,7 @@ def openvino(model, args, threads, path):
 
 RUNNERS = {
     "layerzero": layerzero,
+    "layerzero-file": layerzero_file,
     "eager": eager,
     "inductor": inductor,
     "onnxruntime": onnxruntime,
@@ -164,15 +173,19 @@ def measure(runs, threads, seconds):
 
 def speed(case, peers, threads, seconds, path):
     torch.manual_seed(0)
-    model, args = graph_models.CASES[case]()
+    model, args, *options = graph_models.CASES[case]()
     model.eval()
     expected = first(eager(model, args, threads, path)())
     runs, row = {}, {"part": "speed", "model": case, "threads": threads, "errors": {}}
+    if options:
+        # Quantized weights are compared with the model as it is, in torch.
+        peers, row["options"] = [name for name in peers if name == "eager"], options[0]
     for name in ("layerzero", *peers):
         try:
-            run = RUNNERS[name](model, args, threads, path)
+            is_quantized = name == "layerzero" and bool(options)
+            run = RUNNERS[name](model, args, threads, path, **(options[0] if is_quantized else {}))
             difference = (first(run()).reshape(expected.shape) - expected).abs().max().item()
-            if not difference <= 2e-3 * max(1.0, expected.abs().max().item()):
+            if not difference <= (0.1 if is_quantized else 2e-3) * max(1.0, expected.abs().max().item()):
                 raise AssertionError(f"differs from eager by {difference:.2g}")
             runs[name] = run
         except Missing:
@@ -222,9 +235,11 @@ def resident(key):
 
 
 def memory(name, path):
-    """Peak memory over import: the prefill of 256 tokens, in a process of its own."""
+    """Peak memory over import: the prefill of 256 tokens, in a process of its own. The model is a module, or a file at `path`."""
     warm = torch.nn.Linear(4, 4).eval()
-    if name in ("layerzero", "eager"):
+    if name == "layerzero-file":
+        import layerzero  # noqa: F401
+    elif name in ("layerzero", "eager"):
         # Modules that the first export imports count as import.
         RUNNERS[name](warm, (torch.randn(2, 4),), 1, "")()
     elif name == "onnxruntime":
@@ -254,16 +269,21 @@ def subprocess_rows(arguments, environment=None):
 
 
 def all_memory(peers):
+    import layerzero as lz
+
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        path = ""
+        model, tokens = graph_models.Lm().eval(), graph_models.tokens(256)
+        saved, path = f"{folder}/model.lz", ""
+        lz.compile(model, (tokens,)).save(saved)
         if {"onnxruntime", "openvino"} & set(peers):
             with contextlib.suppress(Exception):
-                path = onnx_file(graph_models.Lm().eval(), (graph_models.tokens(256),), f"{folder}/model.onnx")
-        for name in ("layerzero", *peers):
-            if name == "inductor" or (name in ("onnxruntime", "openvino") and not path):
+                path = onnx_file(model, (tokens,), f"{folder}/model.onnx")
+        paths = {"layerzero-file": saved, "onnxruntime": path, "openvino": path}
+        for name in ("layerzero-file", "layerzero", *peers):
+            if name == "inductor" or paths.get(name) == "":
                 continue
-            given = ["--path", path] if name in ("onnxruntime", "openvino") else []
+            given = ["--path", paths[name]] if name in paths else []
             rows += subprocess_rows(["--memory-of", name, *given], {"LAYERZERO_THREADS": "1"})
     return rows
 

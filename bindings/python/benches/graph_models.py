@@ -240,12 +240,17 @@ def tokens(length, vocabulary=VOCABULARY):
     return torch.randint(0, vocabulary, (1, length))
 
 
-# The models by name: a function that makes the module and its inputs. The second name is the one of the table.
+def decode():
+    return LmDecode(Lm()), (tokens(1), *cache(LAYERS, KV_HEADS, HEAD_DIM))
+
+
+# The models by name: a function that makes the module, its inputs and, if there are any, options of `lz.compile`.
 CASES = {
     **{f"mlp-{rows}": lambda rows=rows: (Mlp3(), (torch.randn(rows, 512),)) for rows in (1, 4, 8, 16, 32)},
     **{f"layer-{n}": lambda n=n: (DecoderLayer(), (torch.randn(1, n, HIDDEN),)) for n in (64, 256)},
     **{f"prefill-{n}": lambda n=n: (Lm(), (tokens(n),)) for n in (64, 256)},
-    "decode-256": lambda: (LmDecode(Lm()), (tokens(1), *cache(LAYERS, KV_HEADS, HEAD_DIM))),
+    "decode-256": decode,
+    "decode-256-int8": lambda: (*decode(), {"weights": "int8"}),
     "bert-128": lambda: (Bert4(), (tokens(128, 30522),)),
     "resnet-18": lambda: (ResNet18(), (torch.randn(1, 3, 224, 224),)),
     "llama-prefill-512": lambda: (Llama(), (tokens(512),)),
