@@ -91,7 +91,8 @@ fn programs(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     arguments.extend(symbols.as_deref());
     arguments.push(&program);
     // Valgrind runs one thread at a time: the others would wait for work with the time of the first.
-    let mut environment = vec![("LAYERZERO_THREADS", Path::new("1"))];
+    let mut environment =
+        vec![("LAYERZERO_THREADS", Path::new("1")), ("SMOKE_UNDER_VALGRIND", Path::new("1"))];
     environment.extend(valgrind.library.as_deref().map(|folder| ("VALGRIND_LIB", folder)));
     command::run_with(root, &valgrind.program, &arguments, &environment)
         .context("the smoke test under valgrind")

@@ -116,7 +116,9 @@ pub fn wheel(root: &Path) -> Result<PathBuf> {
     let wheels = wheel_folder(root);
     if !wheels.exists() {
         let out = wheels.to_string_lossy();
-        let build = ["-m", "maturin", "build", "--profile", "dev", "--out", &*out];
+        // Compressing the unoptimized library takes longer than everything else here.
+        let stored = ["--compression-method", "stored"];
+        let build = [&["-m", "maturin", "build", "--profile", "dev", "--out", &*out], &stored[..]].concat();
         command::build(&root.join("bindings/python"), &python.to_string_lossy(), &build, &[])
             .context("building the wheel")?;
     }

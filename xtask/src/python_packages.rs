@@ -157,7 +157,9 @@ fn ensure_in(root: &Path, group: &Group, folder: &Path, flags: &[&str]) -> Resul
     }
     println!("installing Python packages ({})", group.name);
     let file = constraints.map(|file| file.to_string_lossy().into_owned());
-    let mut arguments = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    // Without bytecode, which Python writes for the files that it imports: most are never imported.
+    let mut arguments =
+        vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"];
     arguments.extend(file.iter().flat_map(|file| ["--constraint", file]));
     arguments.extend(flags);
     arguments.extend(group.packages);

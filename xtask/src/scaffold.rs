@@ -149,7 +149,7 @@ fn call_from_python(root: &Path, checkout: &Path, target: &Path) -> Result<()> {
         }
     }
     let wheels_text = wheels.to_string_lossy();
-    let build = ["-m", "maturin", "build", "--out", &wheels_text];
+    let build = ["-m", "maturin", "build", "--compression-method", "stored", "--out", &wheels_text];
     command::build(&checkout.join("bindings/python"), &interpreter, &build, &[("CARGO_TARGET_DIR", target)])?;
     let packages_text = packages.to_string_lossy();
     let install = [

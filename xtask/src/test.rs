@@ -181,9 +181,27 @@ fn clippy(root: &Path) -> Result<()> {
 }
 
 /// Builds the documentation of all libraries; broken links and other rustdoc warnings are errors.
+///
+/// Runs with the driver and the arguments of [`clippy`], so that cargo reuses the metadata that `clippy` wrote instead of checking the
+/// workspace again.
 pub fn doc(root: &Path) -> Result<()> {
     let arguments = ["doc", "--no-deps", "--workspace", "--lib", "--keep-going"];
-    command::build(root, "cargo", &arguments, &[("RUSTDOCFLAGS", Path::new("--deny warnings"))])
+    let driver = clippy_driver(root)?;
+    let environment = [
+        ("RUSTDOCFLAGS", Path::new("--deny warnings")),
+        ("RUSTC_WORKSPACE_WRAPPER", &driver),
+        // As `cargo clippy` passes `--deny warnings` to the driver.
+        ("CLIPPY_ARGS", Path::new("--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__")),
+    ];
+    command::build(root, "cargo", &arguments, &environment)
+}
+
+/// The driver that `cargo clippy` runs, with the path that it uses: cargo identifies check results by this path.
+fn clippy_driver(root: &Path) -> Result<PathBuf> {
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).current_dir(root).output()?;
+    ensure!(sysroot.status.success(), "`rustc --print sysroot` failed ({})", sysroot.status);
+    let driver = Path::new(String::from_utf8(sysroot.stdout)?.trim()).join("bin/clippy-driver");
+    driver.canonicalize().with_context(|| format!("{} does not exist; install clippy", driver.display()))
 }
 
 /// Installs all Python packages and programs of the later steps.
