@@ -17,7 +17,7 @@ use lz_ops::{
 };
 
 use crate::coder::{Coder, Encoded};
-use crate::verification::{Candidate, verified};
+use crate::verification::{self, Candidate, verified};
 
 /// The backend name of all kernels in this crate.
 pub const BACKEND: &str = "tokenize";
@@ -28,7 +28,7 @@ const TASK_BYTES: usize = 1 << 15;
 struct Encode<C>(PhantomData<fn() -> C>);
 struct Decode<C>(PhantomData<fn() -> C>);
 
-/// Admits a candidate only for tokenizers for which it is verified.
+/// Admits a candidate only for tokenizers for which it is verified, or will be before it runs.
 struct VerifiedOnly<C>(PhantomData<fn() -> C>);
 
 /// The kernels of one candidate: encoding, and decoding if it supports that.
@@ -65,11 +65,7 @@ impl<C: Candidate> HandlePredicate for VerifiedOnly<C> {
                     .found("a handle of another type, or one that was dropped"),
             );
         };
-        match verified::<C>(&tokenizer) {
-            Err(reason) => Some(reason),
-            Ok(verified) if operation.name == TOKENIZE_DECODE.name => verified.decoding_objection(),
-            Ok(_) => None,
-        }
+        verification::objection::<C>(&tokenizer, operation.name == TOKENIZE_DECODE.name)
     }
 }
 

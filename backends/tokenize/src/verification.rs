@@ -1,6 +1,7 @@
 //! Verifies that a candidate is equal to a tokenizer's definition. Its structure is checked when it is built. Before its first use it is
-//! compared with the definition on probe texts, and on every code point if it has its own Unicode tables. Afterwards a decreasing share
-//! of real texts is compared.
+//! compared with the definition on probe texts, and on every code point if it has its own Unicode tables. The latter takes seconds, so
+//! a candidate that is only listed, because a native kernel would be used, is compared on recently assigned code points only.
+//! Afterwards a decreasing share of real texts is compared.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -33,11 +34,16 @@ pub struct Verified<C> {
 }
 
 /// A lazily verified candidate, or the reason why it may not be used.
-pub struct Slot<C>(OnceLock<Result<Verified<C>, Reason>>);
+pub struct Slot<C> {
+    /// The candidate, built and compared on probe texts.
+    probed: OnceLock<Result<Verified<C>, Reason>>,
+    /// The outcome of the comparison on all code points.
+    code_points: OnceLock<Result<(), Reason>>,
+}
 
 impl<C> Default for Slot<C> {
     fn default() -> Slot<C> {
-        Slot(OnceLock::new())
+        Slot { probed: OnceLock::new(), code_points: OnceLock::new() }
     }
 }
 
@@ -142,32 +148,68 @@ struct Probe {
 
 /// The candidate for a tokenizer, built and verified on first use, or the reason why it may not be used.
 pub fn verified<C: Candidate>(tokenizer: &Tokenizer) -> Result<&Verified<C>, Reason> {
-    let Some(prepared) = tokenizer.prepared(Prepared::default) else {
-        return Err(Reason::new(ReasonCode::TokenizerIdMismatch).argument("tokenizer"));
+    let (prepared, verified) = probed::<C>(tokenizer)?;
+    let check = || check_code_points(&verified.coder, tokenizer, prepared);
+    C::slot(prepared).code_points.get_or_init(check).clone()?;
+    Ok(verified)
+}
+
+/// Why a candidate may not be used for a tokenizer, if it may not.
+///
+/// While a native kernel is verified for the tokenizer, the candidate is not compared on all code points: it would run only after a
+/// failure or if it is requested, and [`verified`] compares it before it runs.
+pub fn objection<C: Candidate>(tokenizer: &Tokenizer, decodes: bool) -> Option<Reason> {
+    let outcome = match probed::<C>(tokenizer) {
+        Ok((prepared, listed))
+            if C::EQUALITY_TEST == EqualityTest::CodePoints
+                && C::slot(prepared).code_points.get().is_none()
+                && has_native_kernel(tokenizer, decodes) =>
+        {
+            Ok(listed)
+        }
+        _ => verified::<C>(tokenizer),
     };
-    let outcome = C::slot(prepared).0.get_or_init(|| verify(tokenizer, prepared));
-    let verified = outcome.as_ref().map_err(Reason::clone)?;
-    match verified.revoked.get() {
-        Some(reason) => Err(reason.clone()),
-        None => Ok(verified),
+    match outcome {
+        Err(reason) => Some(reason),
+        Ok(verified) if decodes => verified.decoding_objection(),
+        Ok(_) => None,
     }
 }
 
-fn verify<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Verified<C>, Reason> {
+/// Whether a native kernel is verified for a tokenizer.
+fn has_native_kernel(tokenizer: &Tokenizer, decodes: bool) -> bool {
+    objection::<ByteBpe>(tokenizer, decodes).is_none()
+        || objection::<WordTokenizer<WordPiece>>(tokenizer, decodes).is_none()
+        || objection::<WordTokenizer<Unigram>>(tokenizer, decodes).is_none()
+        || objection::<WordTokenizer<CharBpe>>(tokenizer, decodes).is_none()
+}
+
+/// The candidate for a tokenizer after the comparison on probe texts, or the reason why it may not be used.
+fn probed<C: Candidate>(tokenizer: &Tokenizer) -> Result<(&Prepared, &Verified<C>), Reason> {
+    let Some(prepared) = tokenizer.prepared(Prepared::default) else {
+        return Err(Reason::new(ReasonCode::TokenizerIdMismatch).argument("tokenizer"));
+    };
+    let outcome = C::slot(prepared).probed.get_or_init(|| probe(tokenizer, prepared));
+    let verified = outcome.as_ref().map_err(Reason::clone)?;
+    match verified.revoked.get() {
+        Some(reason) => Err(reason.clone()),
+        None => Ok((prepared, verified)),
+    }
+}
+
+fn probe<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Verified<C>, Reason> {
     // Definitions are large: skip parsing for candidates of another model kind.
     if let (Some(found), Some(required)) = (prepared.model.get(), C::MODEL)
         && *found != required
     {
         return Err(other_model(required, found));
     }
-    let cached = (C::EQUALITY_TEST == EqualityTest::CodePoints)
-        .then(|| verification_cache::get::<C>(tokenizer))
-        .flatten();
-    if let Some(Err(reason)) = cached {
-        return Err(reason);
-    }
     if C::EQUALITY_TEST == EqualityTest::None {
         return Ok(Verified::new(C::build(tokenizer, &Value::Null)?, None));
+    }
+    let cached = cached_outcome::<C>(tokenizer);
+    if let Some(Err(reason)) = cached {
+        return Err(reason);
     }
     let definition = prepared.definition(tokenizer)?;
     prepared.model.get_or_init(|| model_kind(&definition));
@@ -182,11 +224,29 @@ fn verify<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Ve
         }
     }
     if C::EQUALITY_TEST == EqualityTest::CodePoints && cached.is_none() {
-        let found = code_points::check_all(&coder, tokenizer, &prepared.code_point_hashes);
-        verification_cache::insert::<C>(tokenizer, &found);
-        found?;
+        code_points::check_recent(&coder, tokenizer)
+            .inspect_err(|reason| verification_cache::insert::<C>(tokenizer, &Err(reason.clone())))?;
     }
     Ok(Verified::new(coder, decoding))
+}
+
+fn cached_outcome<C: Candidate>(tokenizer: &Tokenizer) -> Option<Result<(), Reason>> {
+    (C::EQUALITY_TEST == EqualityTest::CodePoints).then(|| verification_cache::get::<C>(tokenizer)).flatten()
+}
+
+fn check_code_points<C: Candidate>(
+    coder: &C,
+    tokenizer: &Tokenizer,
+    prepared: &Prepared,
+) -> Result<(), Reason> {
+    if C::EQUALITY_TEST != EqualityTest::CodePoints {
+        return Ok(());
+    }
+    cached_outcome::<C>(tokenizer).unwrap_or_else(|| {
+        let found = code_points::check_all(coder, tokenizer, &prepared.code_point_hashes);
+        verification_cache::insert::<C>(tokenizer, &found);
+        found
+    })
 }
 
 fn probe_texts_of(tokenizer: &Tokenizer, definition: &Value) -> Vec<Probe> {
@@ -326,7 +386,38 @@ impl<C: Candidate> Verified<C> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn code_points_of(tokenizer: &Tokenizer) -> &OnceLock<Result<(), Reason>> {
+        &HfTokenizers1::slot(tokenizer.prepared(Prepared::default).unwrap()).code_points
+    }
+
+    #[test]
+    fn all_code_points_are_compared_before_a_run_but_not_for_a_list_of_candidates() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lz-ops/tests/data/byte_level_bpe.json");
+        // Another digest than in other tests, which share outcomes.
+        let definition = std::fs::read_to_string(file).unwrap() + " ";
+        let bytes = Tokenizer::from_json(definition.as_bytes()).unwrap();
+        assert!(has_native_kernel(&bytes, false));
+        assert_eq!(objection::<HfTokenizers1>(&bytes, false), None);
+        assert!(code_points_of(&bytes).get().is_none());
+        // A difference is found before the run, and reported from then on.
+        let difference = Reason::new(ReasonCode::TokenizerNotEqual).message("differs");
+        code_points_of(&bytes).set(Err(difference.clone())).unwrap();
+        assert_eq!(verified::<HfTokenizers1>(&bytes).map(drop).unwrap_err(), difference);
+        assert_eq!(objection::<HfTokenizers1>(&bytes, false), Some(difference));
+
+        // Without a native kernel it would be used, so it is compared at once.
+        let definition = json!({"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+            "post_processor": null, "decoder": null,
+            "model": {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1}}});
+        let words = Tokenizer::from_json(definition.to_string().as_bytes()).unwrap();
+        assert!(!has_native_kernel(&words, false));
+        assert_eq!(objection::<HfTokenizers1>(&words, false), None);
+        assert_eq!(code_points_of(&words).get(), Some(&Ok(())));
+    }
 
     #[test]
     fn the_sampled_share_decreases_with_the_number_of_calls() {
