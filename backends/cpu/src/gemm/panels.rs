@@ -35,6 +35,19 @@ const MIN_TASKS: usize = 16;
 /// Minimum rows of a task that was split.
 const MIN_SPLIT_ROWS: usize = 16;
 
+/// Products of so few rows are bound by memory. They read several panels at once: a core has more reads under way with several streams than
+/// with one, and reads 22 instead of 14 GB/s.
+const MAX_FEW_ROWS: usize = 2;
+
+/// Panels that are read at once; their sums for [`MAX_FEW_ROWS`] fill the registers.
+const MAX_GROUP: usize = 4;
+
+/// Minimum number of groups of panels, for several threads.
+const MIN_GROUPS: usize = 4;
+
+/// Prefetch distance if several panels are read at once.
+const GROUP_AHEAD: usize = 16;
+
 /// Prefetch distance for B panels, in steps of K, if a panel is read only once: 6 KB of AVX-512 panels. Panels are consecutive, so the end of
 /// one prefetches the next.
 const FAR_AHEAD: usize = 32;
@@ -148,6 +161,17 @@ impl<S: Simd, const P: usize> Product<'_, S, P> {
     pub(crate) unsafe fn run(&self, epilogue: &dyn TileEpilogue<P>) {
         let (columns, depth) = (self.b[0].columns, self.b[0].depth);
         let panels = columns.div_ceil(nr::<S>());
+        if self.rows <= MAX_FEW_ROWS {
+            // Tasks of about equally many panels.
+            let group = panels.div_ceil(MIN_GROUPS).clamp(1, MAX_GROUP);
+            let parallel = should_parallelize(columns * depth * P * size_of::<f32>());
+            for_each(parallel, panels.div_ceil(group), |task| {
+                let first = task * group;
+                // SAFETY: the caller guarantees the operands.
+                unsafe { self.few_rows(first..panels.min(first + group), epilogue) };
+            });
+            return;
+        }
         let block_rows = block_rows(self.rows, panels, depth).next_multiple_of(mr::<S>());
         let blocks = self.rows.div_ceil(block_rows);
         // Few rows are bound by reading the weights.
@@ -161,6 +185,34 @@ impl<S: Simd, const P: usize> Product<'_, S, P> {
             // SAFETY: the caller guarantees the operands.
             unsafe { self.panel(panel, next, start..self.rows.min(start + block_rows), epilogue) };
         });
+    }
+
+    /// All rows, at most [`MAX_FEW_ROWS`], of up to [`MAX_GROUP`] panels.
+    unsafe fn few_rows(&self, panels: Range<usize>, epilogue: &dyn TileEpilogue<P>) {
+        let (columns, depth, wide) = (self.b[0].columns, self.b[0].depth, nr::<S>());
+        let mut sums = Buffer::<P, { MAX_GROUP * MAX_FEW_ROWS * MAX_NR }>::new();
+        for (index, b) in self.b.iter().enumerate() {
+            for part in kc_blocks(depth) {
+                let at = FewRows {
+                    a: self.a.wrapping_add(part.start),
+                    stride: self.stride,
+                    b: b.panel(panels.start).wrapping_add(part.start * wide),
+                    panel: depth * wide,
+                    depth: part.len(),
+                    is_first: part.start == 0,
+                    to: sums.start(index),
+                };
+                // SAFETY: the caller guarantees the operands; the buffer has a row of NR sums per panel and row.
+                unsafe { at.multiply(self.s, self.rows, panels.len()) };
+            }
+        }
+        for (index, panel) in panels.enumerate() {
+            let columns = panel * wide..columns.min((panel + 1) * wide);
+            let tiles =
+                std::array::from_fn(|product| sums.start(product).wrapping_add(index * self.rows * wide));
+            // SAFETY: the tiles have a row of NR sums per row.
+            unsafe { epilogue.write(0..self.rows, columns, tiles, wide) };
+        }
     }
 
     /// Some rows, at most [`MAX_ROWS`], of one panel; `next` is the panel that this thread probably needs then.
@@ -309,6 +361,90 @@ impl MicroTile {
                 for (m, sums) in sums.iter().enumerate() {
                     for (n, &sum) in sums.iter().enumerate() {
                         s.store(self.to.add(offset(m, n)), sum);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// A few rows of A and several panels of B.
+#[derive(Clone, Copy)]
+struct FewRows {
+    a: *const f32,
+    stride: usize,
+    /// The first panel; the others follow at a distance of `panel` elements.
+    b: *const f32,
+    panel: usize,
+    depth: usize,
+    /// Whether there are no sums of previous KC blocks.
+    is_first: bool,
+    /// Row `m` of panel `g` is at `(g * rows + m) * NR`.
+    to: *mut f32,
+}
+
+impl FewRows {
+    /// # Safety
+    /// The operands and the sums are valid for 1 or 2 rows and up to [`MAX_GROUP`] panels.
+    unsafe fn multiply<S: Simd>(self, s: S, rows: usize, panels: usize) {
+        // SAFETY: the caller guarantees operands and sums.
+        unsafe {
+            match (rows, S::LANES >= 16) {
+                (1, true) => self.panels::<S, 1, 3>(s, panels),
+                (1, false) => self.panels::<S, 1, 2>(s, panels),
+                (_, true) => self.panels::<S, 2, 3>(s, panels),
+                (_, false) => self.panels::<S, 2, 2>(s, panels),
+            }
+        }
+    }
+
+    unsafe fn panels<S: Simd, const MR: usize, const NV: usize>(self, s: S, panels: usize) {
+        // SAFETY: the caller guarantees operands and sums.
+        unsafe {
+            match panels {
+                1 => self.group::<S, MR, NV, 1>(s),
+                2 => self.group::<S, MR, NV, 2>(s),
+                3 => self.group::<S, MR, NV, 3>(s),
+                _ => self.group::<S, MR, NV, MAX_GROUP>(s),
+            }
+        }
+    }
+
+    /// Not inlined, as [`MicroTile::tile`].
+    #[inline(never)]
+    unsafe fn group<S: Simd, const MR: usize, const NV: usize, const G: usize>(self, s: S) {
+        s.vectorize(|| {
+            // SAFETY: the caller guarantees operands and sums.
+            unsafe {
+                let mut sums = [[[s.splat(0.0); NV]; MR]; G];
+                let (mut a, mut b) = (self.a, self.b);
+                for _ in 0..self.depth {
+                    for (g, sums) in sums.iter_mut().enumerate() {
+                        let panel = b.wrapping_add(g * self.panel);
+                        let mut vectors = [s.splat(0.0); NV];
+                        for (n, vector) in vectors.iter_mut().enumerate() {
+                            prefetch(panel.wrapping_add(GROUP_AHEAD * nr::<S>() + n * S::LANES));
+                            *vector = s.load(panel.add(n * S::LANES));
+                        }
+                        for (m, sums) in sums.iter_mut().enumerate() {
+                            let broadcast = s.splat(*a.add(m * self.stride));
+                            for (sum, &vector) in sums.iter_mut().zip(&vectors) {
+                                *sum = s.fma(broadcast, vector, *sum);
+                            }
+                        }
+                    }
+                    a = a.add(1);
+                    b = b.add(nr::<S>());
+                }
+                for (g, sums) in sums.iter().enumerate() {
+                    for (m, sums) in sums.iter().enumerate() {
+                        for (n, &sum) in sums.iter().enumerate() {
+                            let to = self.to.add((g * MR + m) * nr::<S>() + n * S::LANES);
+                            s.store(
+                                to,
+                                if self.is_first { sum } else { s.add(sum, s.load(to.cast_const())) },
+                            );
+                        }
                     }
                 }
             }

@@ -74,7 +74,10 @@ fn packed_weights_do_not_change_a_linear_layer() {
     for [m, n, k] in [
         [1, 70, 40],
         [1, 1100, 600],
+        [1, 500, 1100],
         [2, 70, 40],
+        [2, 500, 1100],
+        [2, 1100, 600],
         [7, 50, 33],
         [9, 48, 16],
         [12, 130, 129],
@@ -98,9 +101,15 @@ fn packed_weights_do_not_change_a_linear_layer() {
 
 #[test]
 fn packed_weights_do_not_change_a_gated_block() {
-    for [m, i, h, o] in
-        [[1, 40, 33, 8], [3, 16, 33, 8], [9, 16, 33, 8], [40, 100, 130, 70], [270, 64, 50, 49]]
-    {
+    for [m, i, h, o] in [
+        [1, 40, 33, 8],
+        [1, 600, 900, 300],
+        [2, 60, 900, 300],
+        [3, 16, 33, 8],
+        [9, 16, 33, 8],
+        [40, 100, 130, 70],
+        [270, 64, 50, 49],
+    ] {
         let (mut x, gate) = (floats(1, (m * i) as usize), floats(2, (h * i) as usize));
         let (up, down) = (floats(3, (h * i) as usize), floats(4, (o * h) as usize));
         for large in [false, true] {
