@@ -83,9 +83,11 @@ pub fn prefill_specs() -> Vec<KernelSpec> {
     math.workspace = Some("batch * heads * seq_q * seq_k * 4".to_owned());
     all.extend([sdpa_flash, efficient, cudnn, math]);
 
-    let mut composable = of("aiter.ck.prefill", "0.1.5", Platform::Rocm).dtype("T", &HALVES).priority(80);
+    // No backend ships a kernel for these platforms.
+    let mut composable =
+        of("invented_rocm.prefill", "0.1.5", Platform::Rocm).dtype("T", &HALVES).priority(80);
     composable.layouts = vec!["BSHD".to_owned()];
-    let gaudi = of("habana.fused_sdpa", "1.22.0", Platform::Hpu).dtype("T", &[DType::BF16]).priority(80);
+    let gaudi = of("invented_hpu.prefill", "1.22.0", Platform::Hpu).dtype("T", &[DType::BF16]).priority(80);
     all.extend([composable, gaudi]);
 
     let mut avx512 = of("cpu.prefill.avx512", "0.1.0", Platform::Cpu).priority(70);
@@ -96,8 +98,8 @@ pub fn prefill_specs() -> Vec<KernelSpec> {
     all
 }
 
-/// Paged decode kernels of FlashInfer, TensorRT-LLM and FlashAttention, with the page layouts and sizes that
-/// they support.
+/// Paged decode kernels of FlashInfer and FlashAttention, with the page layouts and sizes that they support, and an invented one that
+/// requires heads before positions.
 pub fn decode_specs() -> Vec<KernelSpec> {
     let cuda = |id: &str, version: &str| {
         let mut spec = spec(id, &ATTENTION_GQA_DECODE_PAGED, version, Platform::Cuda).dtype("T", &HALVES);
@@ -107,16 +109,16 @@ pub fn decode_specs() -> Vec<KernelSpec> {
         spec
     };
     let flashinfer = cuda("flashinfer.fa2.decode", "0.6.4").priority(80);
-    let mut tensorrt = cuda("trtllm.gen.decode", "1.2.0")
+    let mut heads_first = cuda("invented_hnd.decode", "1.2.0")
         .limit("page_size in [16, 32, 64]", ReasonCode::PageSizeUnsupported)
         .priority(90);
-    tensorrt.layouts = vec!["HND".to_owned()];
-    tensorrt.device.min_sm = Some(90);
+    heads_first.layouts = vec!["HND".to_owned()];
+    heads_first.device.min_sm = Some(90);
     let mut flash = cuda("flash_attn.v2.decode", "2.8.3")
         .limit("page_size % 256 == 0", ReasonCode::PageSizeUnsupported)
         .priority(85);
     flash.layouts = vec!["NHD".to_owned()];
-    vec![flashinfer, tensorrt, flash]
+    vec![flashinfer, heads_first, flash]
 }
 
 /// CUDA RMSNorm kernels of FlashInfer, torch and Liger.
@@ -141,14 +143,14 @@ pub fn norm_specs() -> Vec<KernelSpec> {
     vec![flashinfer, torch, liger]
 }
 
-/// Quantization kernels, one spec per format.
+/// Quantization kernels, one spec per format; that of NVFP4 is invented.
 pub fn quantize_specs() -> Vec<KernelSpec> {
     let cuda = |id: &str, version: &str, formats: &[&str]| {
         let mut spec = spec(id, &QUANTIZE, version, Platform::Cuda).priority(70);
         spec.quant_formats = formats.iter().map(|format| (*format).to_owned()).collect();
         spec
     };
-    let mut blackwell = cuda("flashinfer.nvfp4.quantize", "0.6.4", &["nvfp4", "mxfp4"]);
+    let mut blackwell = cuda("invented_nvfp4.quantize", "0.6.4", &["nvfp4", "mxfp4"]);
     blackwell.device.generations = vec!["blackwell".to_owned()];
     vec![blackwell, cuda("torch.fp8.quantize", "2.11.0", &["fp8_e4m3", "fp8_e5m2", "int8"])]
 }

@@ -30,7 +30,7 @@ fn a_new_gpu_has_no_silent_coverage_gap() {
     quantize: no kernel can run this call
       reference.quantize
         [PLATFORM_MISMATCH] requires cpu, found cuda
-      flashinfer.nvfp4.quantize
+      invented_nvfp4.quantize
         [GPU_GENERATION_UNSUPPORTED] requires blackwell, found an unknown generation
       torch.fp8.quantize
         [QUANT_FORMAT_UNSUPPORTED] requires fp8_e4m3 or fp8_e5m2 or int8, found nvfp4
@@ -51,7 +51,7 @@ fn a_descriptor_defines_a_new_generation() {
     table.extend(row).unwrap();
     let engine = full_engine().with_device(gpu(200, &table));
     let call = Quantized { format: QuantizeFormat::Nvfp4, block_size: 16, inner: 4096 };
-    assert_eq!(call.selected(&engine).unwrap(), "flashinfer.nvfp4.quantize");
+    assert_eq!(call.selected(&engine).unwrap(), "invented_nvfp4.quantize");
 }
 
 /// A Turing GPU from 2018: kernels that need Ampere report the SM version they require, and a kernel without

@@ -31,7 +31,7 @@ fn a_b200_rejects_hopper_kernels() {
 #[test]
 fn an_mi300x_selects_the_rocm_kernel() {
     let engine = engine_on("mi300x");
-    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "aiter.ck.prefill");
+    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "invented_rocm.prefill");
     assert_eq!(Prefill::llama3_8b().codes(&engine, "flash_attn.v2.prefill"), ["PLATFORM_MISMATCH"]);
 }
 
@@ -40,7 +40,7 @@ fn an_mi300x_selects_the_rocm_kernel() {
 fn a_gaudi_3_selects_its_fused_attention() {
     let engine = engine_on("gaudi3");
     let plan = Prefill::llama3_8b().which(&engine).unwrap();
-    assert_eq!((plan.kernel.as_str(), plan.fallbacks.len()), ("habana.fused_sdpa", 0));
+    assert_eq!((plan.kernel.as_str(), plan.fallbacks.len()), ("invented_hpu.prefill", 0));
 }
 
 /// A small model on a laptop without AVX-512: the AVX2 kernel runs it, with the reference as fallback.
@@ -87,19 +87,19 @@ fn kernels_are_compared_across_simulated_devices() {
             "{preset}"
         );
     }
-    assert_eq!(chosen("mi300x"), ["aiter.ck.prefill", "nothing", "nothing"]);
-    assert_eq!(chosen("gaudi3"), ["habana.fused_sdpa", "nothing", "nothing"]);
+    assert_eq!(chosen("mi300x"), ["invented_rocm.prefill", "nothing", "nothing"]);
+    assert_eq!(chosen("gaudi3"), ["invented_hpu.prefill", "nothing", "nothing"]);
 }
 
 /// Weights are quantized to NVFP4: a B200 has a kernel, on an H100 the error lists each kernel's reason.
 #[test]
 fn four_bit_formats_need_a_supporting_gpu_generation() {
     let call = Quantized { format: QuantizeFormat::Nvfp4, block_size: 16, inner: 4096 };
-    assert_eq!(call.selected(&engine_on("b200")).unwrap(), "flashinfer.nvfp4.quantize");
+    assert_eq!(call.selected(&engine_on("b200")).unwrap(), "invented_nvfp4.quantize");
     let hopper = engine_on("h100");
     let error = call.selected(&hopper).unwrap_err();
     assert!(matches!(error, Error::NoKernel { .. }), "{error}");
-    assert_eq!(call.codes(&hopper, "flashinfer.nvfp4.quantize"), ["GPU_GENERATION_UNSUPPORTED"]);
+    assert_eq!(call.codes(&hopper, "invented_nvfp4.quantize"), ["GPU_GENERATION_UNSUPPORTED"]);
     assert_eq!(call.codes(&hopper, "torch.fp8.quantize"), ["QUANT_FORMAT_UNSUPPORTED"]);
     let eight = Quantized { format: QuantizeFormat::Fp8E4m3, block_size: 128, inner: 4096 };
     assert_eq!(eight.selected(&hopper).unwrap(), "torch.fp8.quantize");

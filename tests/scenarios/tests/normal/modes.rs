@@ -85,10 +85,10 @@ fn strict_mode_forbids_hidden_conversions() {
 fn backends_declare_supported_page_layouts() {
     let engine = engine_on("h100");
     let heads_first = DecodePaged { hnd: true, ..DecodePaged::llama3_8b() };
-    assert_eq!(heads_first.selected(&engine).unwrap(), "trtllm.gen.decode");
+    assert_eq!(heads_first.selected(&engine).unwrap(), "invented_hnd.decode");
     assert_eq!(DecodePaged::llama3_8b().selected(&engine).unwrap(), "flashinfer.fa2.decode");
     let explanation = DecodePaged::llama3_8b().explain(&engine);
-    let reason = &explanation.candidate("trtllm.gen.decode").unwrap().reasons[0];
+    let reason = &explanation.candidate("invented_hnd.decode").unwrap().reasons[0];
     assert_eq!(
         (reason.code, reason.sentence.as_str()),
         ("KV_CACHE_LAYOUT_MISMATCH", "requires HND, found NHD")

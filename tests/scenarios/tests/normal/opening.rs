@@ -127,6 +127,6 @@ fn the_most_accurate_supported_format_is_selected() {
         let choice = engine_on(preset).choose_format(&config, None, calls).unwrap();
         (choice.format, choice.kernel)
     };
-    assert_eq!(choose("b200", &calls[..2]), ("nvfp4".to_owned(), "flashinfer.nvfp4.quantize".to_owned()));
+    assert_eq!(choose("b200", &calls[..2]), ("nvfp4".to_owned(), "invented_nvfp4.quantize".to_owned()));
     assert_eq!(choose("h100", &calls), ("int8".to_owned(), "torch.fp8.quantize".to_owned()));
 }
