@@ -21,14 +21,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import DTYPES, small  # noqa: E402
 from reference_cases import wide  # noqa: E402
-from reference_checks import differences  # noqa: E402
+from reference_checks import differences, tolerances  # noqa: E402
 
 import layerzero as lz  # noqa: E402
 from layerzero import _native, backends  # noqa: E402
 from layerzero.backends import _verified  # noqa: E402
 
-#: Relative and absolute tolerance, as in the schemas.
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 #: Operations whose tokens are compared by their distribution, because kernels draw them in different ways.
 DRAWS = ("sampling.topk", "sampling.topp", "sampling.speculative")
 FOLDER = Path(backends.__file__).parent
@@ -53,7 +51,7 @@ def run(operation, kernel, call):
     return [*flat(made), *changed]
 
 
-def off(actual, expected, dtype):
+def off(actual, expected, dtype, operation):
     """The largest difference in units of the tolerance."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return math.inf
@@ -65,10 +63,11 @@ def off(actual, expected, dtype):
             same |= actual.float().isnan() & expected.float().isnan()
         return 0.0 if bool(same.all()) else math.inf
     # The lse of half-precision inputs is float32, but computed from products of those inputs.
-    tolerance = max(TOLERANCE[actual.dtype], TOLERANCE[dtype] if actual.dtype == torch.float32 else 0)
+    known = tolerances(operation)
+    relative, absolute = max(known[actual.dtype], known[dtype] if actual.dtype == torch.float32 else (0, 0))
     actual, expected = actual.cpu().double(), expected.double()
     same = (actual == expected) | (actual.isnan() & expected.isnan())
-    worst = torch.where(same, 0, (actual - expected).abs() / (tolerance * (1 + expected.abs())))
+    worst = torch.where(same, 0, (actual - expected).abs() / (absolute + relative * expected.abs()))
     worst = worst.nan_to_num(nan=math.inf)
     return float(worst.max()) if worst.numel() else 0.0
 
@@ -161,6 +160,9 @@ def hold(operation, kernels, dtype, seed, problems):
     call = small(operation, dtype, seed)
     is_wide = call is None
     call = wide(operation, dtype, seed) if is_wide else call
+    if is_wide and seed % 2:
+        # Most kernels decline other strides.
+        call = {name: value.contiguous() if isinstance(value, torch.Tensor) else value for name, value in call.items()}
     on_device = there(call, "cuda")
     compile_for(operation, on_device, problems)
     candidates = {one["kernel"]: one for one in lz.explain(operation, **on_device).to_dict()["candidates"]}
@@ -183,10 +185,11 @@ def hold(operation, kernels, dtype, seed, problems):
                 if is_wide:
                     line["off"] = math.inf if differences(operation, dtype, actual, expected) else 0.0
                 else:
-                    worst = [off(one, other, DTYPES[dtype]) for one, other in zip(actual, expected, strict=True)]
+                    worst = [off(one, other, DTYPES[dtype], operation) for one, other in zip(actual, expected, strict=True)]
                     line["off"] = round(max(worst, default=0.0), 3)
             except Exception as error:
-                declines = isinstance(error.__cause__, NotImplementedError)
+                # A module of FlashInfer that was not compiled beforehand is not compiled here.
+                declines = isinstance(error.__cause__, NotImplementedError) or "FLASHINFER_DISABLE_JIT" in str(error.__cause__ or error)
                 line["declined" if declines else "error"] = f"{type(error).__name__}: {error.__cause__ or error}"[:300]
         if line.get("off", 0) > 1 or "error" in line:
             line["call"] = {key: list(value.shape) if isinstance(value, torch.Tensor) else value for key, value in call.items()}
@@ -272,6 +275,7 @@ def main():
     versions = {backend.name: backends._version(backend.distribution) for backend in backends.BACKENDS}
     device, bad = torch.cuda.get_device_name(), len(problems)
     verified = _verified.recorded()
+    stopped = {problem.split(": ")[0] for problem in problems if ": ended with " in problem}
     for problem in problems:
         print("PROBLEM", problem, flush=True)
     for name, found in lines.items():
@@ -290,7 +294,7 @@ def main():
         print(f"{name} {versions.get(name)}: {ran} runs of {len(kernels)} kernels, {len(wrong)} bad; never run: {never}", flush=True)
         for line in wrong[:40]:
             print("   ", json.dumps(line)[:420])
-        if not wrong and not never and not problems:
+        if not wrong and not never and not stopped & every.keys():
             about = {"digest": record["digest"], "date": record["date"], "device": device, "library": f"{name} {record['version']}"}
             verified[name] = {"cuda": {**about, "torch": record["torch"], "kernels": len(kernels)}}
     text = json.dumps(verified, indent=2, sort_keys=True)

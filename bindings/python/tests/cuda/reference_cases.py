@@ -158,10 +158,11 @@ def _linear(draw, operation, dtype):
         return {"weight": weights.view(kinds.get(dtype, draw.one(*kinds.values())))}
     bias = draw.normal(outer, dtype=dtype) if draw.one(True, False) else None
     if operation == "mlp.linear.fp8":
-        # Half of them with the sizes and scales that torch's scaled product takes.
-        inner, outer = draw.one((1, 17), (33, 130), (130, 1), (300, 130), (128, 64), (256, 160), (64, 16), (128, 256))
-        by = draw.one("tensor", "row")
-        x_by, weight_by = draw.one((by, by), (draw.one("tensor", "row", "block"), draw.one("tensor", "row", "block")))
+        # Most of them with the sizes and scales that torch's scaled product takes.
+        inner, outer = draw.one((1, 17), (33, 130), (300, 130), (128, 64), (256, 160), (64, 16), (512, 128), (512, 256), (1024, 128))
+        by = "block" if inner >= 512 else draw.one("tensor", "row")
+        rows = (8,) if inner >= 512 else rows
+        x_by, weight_by = draw.one((by, by), (by, by), (draw.one("tensor", "row", "block"), draw.one("tensor", "row", "block")))
         blocks = -(-inner // 128)
         x_scales = {"tensor": (), "row": rows}.get(x_by, (*rows, blocks))
         weight_scales = {"tensor": (), "row": (outer,)}.get(weight_by, (-(-outer // 128), blocks))

@@ -43,6 +43,11 @@ def bits(tensor):
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor.view(_BITS[tensor.element_size()]).contiguous()
 
 
+def tolerances(operation):
+    """Relative and absolute tolerance by dtype, as in the schema."""
+    return _USUAL | _TOLERANCE.get(operation, {})
+
+
 def same_bits(one, other):
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits(one), bits(other))
 
@@ -72,7 +77,7 @@ def differences(operation, dtype, found, expected):
             if not torch.equal(bits(one)[~nan], bits(other)[~nan]):
                 wrong.append(f"result {number}: {bits(one)} instead of {bits(other)}")
         else:
-            tolerance = _USUAL | _TOLERANCE.get(operation, {})
+            tolerance = tolerances(operation)
             relative, absolute = tolerance[one.dtype]
             if one.dtype == torch.float32 and dtype != "f32" and number and "quantize" not in operation and operation != "rope.append":
                 # The lse of half-precision inputs is computed from their products.

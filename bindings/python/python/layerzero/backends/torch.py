@@ -348,6 +348,19 @@ def _linear_fp8(
     return _ACTIVATIONS[activation](output).view(*x.shape[:-1], weight.shape[0])
 
 
+def _linear_fp8_block(
+    x: Any, weight: Any, x_scale: Any, weight_scale: Any, bias: Any = None, *,
+    x_granularity: str, weight_granularity: str, activation: str, output_dtype: str,
+) -> Any:  # fmt: skip
+    """torch's scaled product with a scale for each block: cuBLASLt, which has it on Hopper only."""
+    _refuse_unpublished("torch._scaled_mm")
+    rows = x.reshape(-1, x.shape[-1])
+    # The scales of a column of blocks must follow each other.
+    x_scale = x_scale.reshape(rows.shape[0], -1).t().contiguous().t()
+    output = torch._scaled_mm(rows, weight.t(), x_scale, weight_scale.t(), bias, out_dtype=torch.bfloat16)
+    return _ACTIVATIONS[activation](output).view(*x.shape[:-1], weight.shape[0])
+
+
 def _fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
     gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
     return F.linear(gated, down_weight)
@@ -525,6 +538,7 @@ KERNELS["torch.cuda.mlp.linear"], KERNELS["torch.cuda.mlp.fused"] = _linear_into
 # These, and the attention kernels below, call the function of the same name here if torch's C ABI fails.
 KERNELS["torch.cuda.norm.rms"] = _native.torch_rms_norm
 KERNELS["torch.cuda.mlp.linear.fp8"] = _linear_fp8
+KERNELS["torch.cuda.mlp.linear.fp8.block"] = _linear_fp8_block
 for _family in ("standard", "gqa"):
     KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _native.torch_own_grouped_prefill if _family == "gqa" else _native.torch_own_prefill
     KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = _native.torch_own_grouped_decode if _family == "gqa" else _native.torch_own_decode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -271,8 +271,13 @@ def _dequantize(
     return out
 
 
+_DTYPES = {
+    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64,
+    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2, "i8": torch.int8,
+}  # fmt: skip
+
 # They call the launcher above.
-from layerzero.backends.triton import _linear, _norms, _paged  # noqa: E402
+from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append  # noqa: E402
 
 #: Kernels by id.
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -285,109 +290,25 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.posenc.rope": _rope,
     "triton.attention.state.merge": _merge,
     "triton.kv.append": _append,
+    "triton.rope.append": _rope_append.rope_append,
     "triton.quantize": _quantize,
     "triton.dequantize": _dequantize,
     "triton.mlp.linear": _linear.linear,
+    "triton.mlp.linear.invariant": _linear.invariant,
+    "triton.mlp.linear.fp8": _fp8.linear,
     "triton.mlp.fused": _linear.fused,
+    "triton.moe.route": _experts.route,
+    "triton.moe.experts": _experts.experts,
+    "triton.attention.linear.prefill": _recurrent.linear_prefill,
+    "triton.attention.linear.decode": _recurrent.linear_decode,
+    "triton.ssm.scan": _recurrent.ssm_scan,
+    "triton.ssm.step": _recurrent.ssm_step,
+    "triton.conv.causal1d": _recurrent.causal1d,
+    "triton.conv.causal1d.step": _recurrent.causal1d_step,
     "triton.attention.gqa.prefill.paged": _paged.prefill_paged,
 }
 
-_DTYPES = {
-    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64,
-    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2, "i8": torch.int8,
-}  # fmt: skip
+# It runs the kernels above.
+from layerzero.backends.triton._compile import compile  # noqa: E402
 
-
-def _compile_format(operation: str, call: Mapping[str, str]) -> None:
-    """Runs the call once with its own sizes: they determine which kernels run and how they are compiled."""
-    outer, channels, stored = (int(call[name]) for name in ("outer", "channels", "inner" if operation == "quantize" else "stored"))
-    params: dict[str, Any] = {name: call[name] for name in ("format", "granularity")}
-    params["block_size"] = size = int(call["block_size"])
-    scales = {"tensor": (), "block": (outer, channels, -(-stored // size))}.get(params["granularity"], (channels,))
-    scale = torch.ones(scales, device="cuda")
-    zero_point = torch.zeros(scales, dtype=torch.int32, device="cuda") if call["given(zero_point)"] == "true" else None
-    if operation == "quantize":
-        x = torch.empty((outer, channels, stored), dtype=_DTYPES[call["T"]], device="cuda")
-        _quantize(x, scale if call["given(scale)"] == "true" else None, zero_point, None, **params)
-    else:
-        quantized = torch.empty((outer, channels, stored), dtype=_FORMATS[params["format"]][0], device="cuda")
-        _dequantize(quantized, scale, zero_point, None, **params, inner=stored, output_dtype=call["output_dtype"])
-
-
-def _compile_product(operation: str, call: Mapping[str, str]) -> None:
-    """For as many rows as the call has: the block of rows is a compile-time constant."""
-
-    def zeros(*shape: int) -> Any:
-        return torch.zeros(shape, dtype=_DTYPES[call["T"]], device="cuda")
-
-    inner, outer = int(call["in_features"]), int(call["out_features"])
-    x, params = zeros(int(call.get("rows", "1")), inner), {"activation": call["activation"]}
-    if operation == "mlp.linear":
-        _linear.linear(x, zeros(outer, inner), zeros(outer) if call["given(bias)"] == "true" else None, **params)
-    else:
-        middle = int(call["intermediate"])
-        _linear.fused(x, zeros(middle, inner), zeros(middle, inner), zeros(outer, middle), **params)
-
-
-def _compile_paged(call: Mapping[str, str]) -> None:
-    """For as many tokens and requests as the call has, over empty caches."""
-    heads, kv_heads, head_dim, size = (int(call[name]) for name in ("heads", "kv_heads", "head_dim", "page_size"))
-    requests, dtype = max(int(call["batch"]), 1), _DTYPES[call["T"]]
-    shape = (1, size, kv_heads, head_dim) if call["layout"] == "NHD" else (1, kv_heads, size, head_dim)
-    cache = torch.zeros(shape, dtype=dtype, device="cuda")
-    tokens = max(int(call["total_q"]), 1)
-    starts, pages = (torch.zeros(count, dtype=torch.int32, device="cuda") for count in (requests + 1, max(int(call["num_indices"]), 1)))
-    # All tokens are the first request's, which has no pages.
-    ends = torch.full_like(starts, tokens).index_fill_(0, torch.zeros(1, dtype=torch.int64, device="cuda"), 0)
-    _paged.prefill_paged(
-        torch.zeros((tokens, heads, head_dim), dtype=dtype, device="cuda"), cache, cache, ends, starts, pages, starts[1:].contiguous(),
-        causal=call["causal"] == "true", window_left=int(call["window_left"]), window_right=int(call["window_right"]),
-        soft_cap=float(call["soft_cap"]), sm_scale=float(call["sm_scale"]), return_lse=call["return_lse"] == "true", layout=call["layout"],
-    )  # fmt: skip
-
-
-def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
-    """Compiles a kernel by running it once on a separate stream, small but with the sizes that are compile-time constants."""
-
-    def size(name: str) -> int:
-        return int(call[name])
-
-    def zeros(*shape: int, dtype: str = "T") -> Any:
-        return torch.zeros(shape, dtype=_DTYPES[call[dtype]], device="cuda")
-
-    with torch.cuda.stream(torch.cuda.Stream()):
-        if operation in ("norm.rms", "norm.rms.add"):
-            x = zeros(1, size("hidden"))
-            weight = zeros(size("hidden"), dtype="W") if call.get("W", "none") != "none" else None
-            more = (torch.zeros_like(x),) if operation == "norm.rms.add" else ()
-            KERNELS[kernel](x, *more, weight, eps=1e-6, weight_offset=float(call.get("weight_offset", 0.0)))
-        elif operation == "activation.silu_mul":
-            _silu_mul(zeros(16), zeros(16))
-        elif operation == "activation.gelu_mul":
-            _gelu_mul(zeros(16), zeros(16), approximate=call["approximate"])
-        elif operation == "posenc.rope":
-            positions = zeros(1, 1, dtype="P") if call.get("P", "none") != "none" else None
-            table = torch.zeros((16, size("half_rotary")), dtype=_DTYPES[call["C"]], device="cuda")
-            x = zeros(1, 1, size("heads"), size("head_dim"))
-            if call["layout"] == "BHSD":
-                x = x.transpose(1, 2).contiguous()
-            _rope(x, table, table, positions, interleaved=call["interleaved"] == "true", layout=call["layout"])
-        elif operation == "attention.state.merge":
-            _merge(zeros(1, 2, size("heads"), size("head_dim")), torch.zeros((1, 2, size("heads")), device="cuda"))
-        elif operation in ("quantize", "dequantize"):
-            _compile_format(operation, call)
-        elif operation in ("norm.rms.quantize", "norm.rms.add.quantize"):
-            _norms.compile_quantized(operation, call, _DTYPES)
-        elif operation in ("mlp.linear", "mlp.fused"):
-            _compile_product(operation, call)
-        elif operation == "attention.gqa.prefill.paged":
-            _compile_paged(call)
-        else:
-            pages = (1, size("page_size"), size("kv_heads"), size("head_dim"))
-            if call["layout"] == "HND":
-                pages = (1, size("kv_heads"), size("page_size"), size("head_dim"))
-            cache = zeros(*pages, dtype="C")
-            token = zeros(1, size("kv_heads"), size("head_dim"))
-            _append(token, token, cache, torch.zeros_like(cache), torch.zeros(1, dtype=torch.int64, device="cuda"), layout=call["layout"])
-        torch.cuda.current_stream().synchronize()
-    return [f"{kernel} {' '.join(call.get(name, '') for name in ('T', 'hidden', 'head_dim'))}".strip()]
+__all__ = ["KERNELS", "compile"]

@@ -83,3 +83,23 @@ def fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activat
     else:
         _product(hidden, _dense_rows(down_weight), None, None, "none", target)
     return out
+
+
+def invariant(x: Any, weight: Any, bias: Any = None, *, activation: str, out: Any = None) -> Any:
+    """A linear layer whose rows do not depend on the batch."""
+    columns, inner = weight.shape
+    if out is None:
+        out = torch.empty((*x.shape[:-1], columns), dtype=x.dtype, device=x.device)
+    rows, weight = _rows_of(x), _dense_rows(weight)
+    m_block, n_block, k_block, warps, stages = (32, 32, 32, 4, 2) if x.dtype == torch.float32 else (64, 128, 64, 4, 4)
+    even = columns % n_block == 0 and inner % k_block == 0
+    flags = (_KINDS[activation], bias is not None, even)
+    numbers = (rows.shape[0], columns, inner, rows.stride(0), weight.stride(0))
+
+    def recipe() -> Any:
+        return launching._Recipe(kernels.fixed, (*flags, m_block, n_block, k_block), warps, stages)
+
+    grid = (-(-rows.shape[0] // m_block), -(-columns // n_block))
+    tensors = (rows, weight, weight if bias is None else bias, out)
+    launching._launch(("fixed", *numbers, *flags, x.dtype, x.get_device()), *grid, tensors, numbers, recipe)
+    return out

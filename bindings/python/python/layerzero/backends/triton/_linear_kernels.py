@@ -94,3 +94,31 @@ def skinny(
         result *= up_sums
     where = out + m.to(tl.int64)[:, None] * columns + n[None, :]
     tl.store(where, result.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
+
+
+@triton.jit
+def fixed(
+    x, weight, bias, out, rows, columns, inner, by_row, by_weight, KIND: tl.constexpr, HAS_BIAS: tl.constexpr, EVEN: tl.constexpr,
+    M_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr, K_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A block of rows and output features. With the same blocks for any number of rows, the result of a row does not depend on the others."""
+    m = tl.program_id(0) * M_BLOCK + tl.arange(0, M_BLOCK)
+    n = tl.program_id(1) * N_BLOCK + tl.arange(0, N_BLOCK)
+    is_row, is_column = m < rows, n < columns
+    at = tl.arange(0, K_BLOCK)
+    lefts = x + m.to(tl.int64)[:, None] * by_row + at[None, :]
+    weights = weight + n.to(tl.int64)[None, :] * by_weight + at[:, None]
+    sums = tl.zeros((M_BLOCK, N_BLOCK), tl.float32)
+    for start in range(0, inner, K_BLOCK):
+        if EVEN:
+            left = tl.load(lefts + start, mask=is_row[:, None], other=0.0)
+            sums = tl.dot(left, tl.load(weights + start), sums, input_precision="tf32x3")
+        else:
+            inside = start + at < inner
+            left = tl.load(lefts + start, mask=is_row[:, None] & inside[None, :], other=0.0)
+            right = tl.load(weights + start, mask=is_column[None, :] & inside[:, None], other=0.0)
+            sums = tl.dot(left, right, sums, input_precision="tf32x3")
+    if HAS_BIAS:
+        sums += tl.load(bias + n, mask=is_column, other=0.0).to(tl.float32)[None, :]
+    where = out + m.to(tl.int64)[:, None] * columns + n[None, :]
+    tl.store(where, _activate(sums, KIND).to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])

@@ -17,11 +17,12 @@ def _quantized(
 ) -> Any:  # fmt: skip
     dtype, largest = _FORMATS[format]
     hidden, outer = x.shape[-1], x.shape[:-1]
-    out = torch.empty(x.shape, dtype=dtype, device=x.device)
+    # Each is faster than `torch.empty` with keywords.
+    out = torch.empty_like(x, dtype=dtype)
     size = min(block_size, hidden) if granularity == "block" else hidden
     blocks, is_given, is_one = -(-hidden // size), scale is not None, granularity == "tensor"
     if not is_given:
-        scale = torch.empty((*outer, blocks) if granularity == "block" else outer, dtype=torch.float32, device=x.device)
+        scale = x.new_empty((*outer, blocks) if granularity == "block" else outer, dtype=torch.float32)
     has_weight, adds = weight is not None, residual is not None
     key = (
         "norm.quantize", hidden, size, format, is_given, is_one, adds, x.dtype, weight.dtype if has_weight else None, x.get_device(),

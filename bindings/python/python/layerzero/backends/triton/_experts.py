@@ -1,0 +1,99 @@
+"""Mixtures of experts: which kernels run, with which blocks. Nothing waits for the device, so the calls can be captured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from layerzero.backends import triton as launching
+from layerzero.backends.triton import _experts_kernels as kernels
+from layerzero.backends.triton._linear import _KINDS
+
+#: Slots that a program reads at a time while sorting, and output features that one adds up.
+_SORT_BLOCK, _SUM_BLOCK = 1024, 1024
+
+
+def blocks(slots: int, experts: int, wide: bool) -> tuple[int, int, int, int, int]:
+    """Slots, features and inputs of a block, warps, and stages of the pipeline, by the average number of slots of an expert."""
+    tokens = -(-slots // experts)
+    if wide:
+        return 16 if tokens <= 16 else 32, 32, 32, 4, 2
+    if tokens <= 16:
+        return 16, 64, 128, 4, 4
+    if tokens <= 24:
+        return 32, 64, 128, 4, 3
+    if tokens <= 96:
+        return 64, 64, 64, 4, 4
+    return 128, 128, 64, 8, 3
+
+
+def experts(
+    x: Any, indices: Any, weights: Any, gate_up_weight: Any, down_weight: Any, gate_up_bias: Any = None, down_bias: Any = None, *,
+    activation: str, gate_up_layout: str, alpha: float, limit: float, up_offset: float,
+) -> Any:  # fmt: skip
+    """`moe.experts`."""
+    inner, top_k = x.shape[-1], indices.shape[-1]
+    count, outer, middle = down_weight.shape
+    slots, rows = indices.numel(), x.numel() // inner
+    m_block, n_block, k_block, warps, stages = blocks(slots, count, x.dtype == torch.float32)
+    tiles = min(slots, slots // m_block + count)
+    on = {"device": x.device, "dtype": torch.int32}
+    counts, order, tile_experts = (torch.empty(size, **on) for size in (count, tiles * m_block, tiles + 1))
+    hidden = torch.empty((tiles * m_block, middle), dtype=x.dtype, device=x.device)
+    results = torch.empty((slots, outer), dtype=torch.float32, device=x.device)
+    out = torch.empty((*x.shape[:-1], outer), dtype=x.dtype, device=x.device)
+    device = x.get_device()
+    launching._launch(
+        ("moe.count", slots, device), count, 1, (indices, counts), (slots,), lambda: launching._Recipe(kernels.count, (_SORT_BLOCK,), 4)
+    )
+    launching._launch(
+        ("moe.place", slots, count, m_block, device), count, 1, (indices, counts, order, tile_experts), (slots, count),
+        lambda: launching._Recipe(kernels.place, (m_block, launching._power(count), _SORT_BLOCK), 4),
+    )  # fmt: skip
+    kinds = (slots, top_k, count, inner, middle, outer, gate_up_bias is None, down_bias is None, m_block, x.dtype, device)
+
+    def first() -> Any:
+        even = inner % k_block == 0 and middle % n_block == 0
+        flags = (_KINDS[activation], gate_up_bias is not None, gate_up_layout == "interleaved", limit > 0, even)
+        return launching._Recipe(kernels.gate_up, (*flags, m_block, n_block, k_block), warps, stages)
+
+    tensors = (x, gate_up_weight, x if gate_up_bias is None else gate_up_bias, order, tile_experts, hidden)
+    numbers = (slots, top_k, inner, middle, alpha, limit, up_offset)
+    key = ("moe.gate_up", activation, gate_up_layout, limit > 0, *kinds)
+    launching._launch(key, tiles, -(-middle // n_block), tensors, numbers, first)
+    n_block_down = 64 if x.dtype != torch.float32 and m_block <= 32 else n_block
+
+    def second() -> Any:
+        even = middle % k_block == 0 and outer % n_block_down == 0
+        return launching._Recipe(kernels.down, (down_bias is not None, even, m_block, n_block_down, k_block), warps, stages)
+
+    of_down = (hidden, down_weight, x if down_bias is None else down_bias, order, tile_experts, weights, results)
+    launching._launch(("moe.down", *kinds), tiles, -(-outer // n_block_down), of_down, (slots, middle, outer), second)
+    launching._launch(
+        ("moe.combine", top_k, count, outer, x.dtype, device), rows, -(-outer // _SUM_BLOCK), (results, indices, out), (top_k, count, outer),
+        lambda: launching._Recipe(kernels.combine, (_SUM_BLOCK,), 4),
+    )  # fmt: skip
+    return out
+
+
+def route(
+    logits: Any, bias: Any = None, *,
+    top_k: int, scoring: str, renormalize: bool, scale: float, groups: int, top_groups: int, group_score: str,
+) -> Any:  # fmt: skip
+    """`moe.route`."""
+    experts = logits.shape[-1]
+    shape = (*logits.shape[:-1], top_k)
+    weights = torch.empty(shape, dtype=torch.float32, device=logits.device)
+    indices = torch.empty(shape, dtype=torch.int32, device=logits.device)
+    size = experts // groups
+    flags = (scoring == "sigmoid", bias is not None, renormalize, group_score == "top2_sum", groups)
+
+    def recipe() -> Any:
+        tile = (launching._power(groups), size, launching._power(size))
+        return launching._Recipe(kernels.route, (*flags, *tile), 4 if experts > 128 else 1)
+
+    key = ("moe.route", experts, top_k, top_groups, *flags, logits.dtype, logits.get_device())
+    tensors = (logits, logits if bias is None else bias, weights, indices)
+    launching._launch(key, logits.numel() // experts, 1, tensors, (experts, top_k, top_groups, scale), recipe)
+    return weights, indices
