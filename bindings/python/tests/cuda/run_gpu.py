@@ -153,7 +153,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default="out")
     parser.add_argument("--site", default="/tmp/layerzero-gpu-site")
-    parser.add_argument("--parts", nargs="*", default=["compile", "short", "ready", "conform", "references", "scenarios", "views", "bench", "step"])
+    parser.add_argument("--parts", nargs="*", default=["compile", "short", "ready", "conform", "promises", "references", "scenarios", "views", "bench", "step"])
     parser.add_argument("--reserve", type=float, default=300, help="seconds reserved for other parts than compiling")
     parser.add_argument("--modules", type=int, help="number of FlashInfer modules to compile")
     parser.add_argument("--compilers", type=int, default=8, help="modules that are compiled at a time")
@@ -162,7 +162,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--seeds", default="12")
     parser.add_argument("--backends", nargs="*", default=["torch", "torch_reference", "triton", "liger", "flashinfer"], help="backends of the part conform")
-    parser.add_argument("--only", nargs="*", default=[], help="names for the parts scenarios and short")
+    parser.add_argument("--only", nargs="*", default=[], help="names for the parts scenarios, short and step")
     options = parser.parse_args()
     site, output = Path(options.site), Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
@@ -196,9 +196,11 @@ def main():
             command = [*python, str(tests / "short.py"), "--output", str(output), "--seconds", str(left() - 4), *only]
             codes.append(part(name, command, frozen, left()))
         elif name == "step":
-            codes.append(part(name, [*python, str(tests / "scenarios.py"), "--output", str(output), "--name", "step", "--only", "decode_step"], environment, left()))
+            codes.append(part(name, [*python, str(tests / "stacks.py"), "--output", str(output), *only], environment, left()))
         elif name == "references":
             codes.append(part(name, [*python, str(tests / "references.py")], environment, left()))
+        elif name == "promises":
+            codes.append(part(name, [*python, str(tests / "promises.py"), "--output", str(output)], environment, left()))
         elif name == "views":
             codes.append(part(name, [*python, str(tests / "views.py"), "--output", str(output)], environment, left()))
         elif name == "scenarios":

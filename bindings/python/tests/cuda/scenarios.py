@@ -1,15 +1,11 @@
-"""GPU-only behavior: CUDA graphs, streams, cold starts, out-of-memory, a decode step of a whole model. Writes
-the results as JSON.
+"""GPU-only behavior: CUDA graphs, streams, cold starts, out-of-memory. Writes the results as JSON.
 
     python scenarios.py --output FOLDER [--only graphs streams ...]
-
-The decode step is timed, so it runs only on request and while nothing else runs.
 """
 
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -298,146 +294,6 @@ def out_of_memory():
     return found
 
 
-def decode_step():
-    """Tokens per second of a stack of layers with the shape of Llama 3 8B: torch alone, FlashInfer called directly, and through selection."""
-    layers, batch, context, page_size = 32, 16, 1024, 16
-    hidden, heads, kv_heads, head_dim, inner = 4096, 32, 8, 128, 14336
-
-    def weight(*shape):
-        return torch.empty(shape, device="cuda", dtype=torch.bfloat16).normal_(std=0.02)
-
-    model = [
-        {
-            "qkv": weight((heads + 2 * kv_heads) * head_dim, hidden), "o": weight(hidden, heads * head_dim),
-            "gate": weight(inner, hidden), "up": weight(inner, hidden), "down": weight(hidden, inner),
-            "first": weight(hidden), "second": weight(hidden),
-            "k": weight(batch * context // page_size, page_size, kv_heads, head_dim),
-            "v": weight(batch * context // page_size, page_size, kv_heads, head_dim),
-        }
-        for _ in range(layers)
-    ]  # fmt: skip
-    pages = context // page_size
-    indptr = torch.arange(0, batch * pages + 1, pages, dtype=torch.int32, device="cuda")
-    indices = torch.arange(batch * pages, dtype=torch.int32, device="cuda")
-    last = torch.full((batch,), page_size, dtype=torch.int32, device="cuda")
-    positions = torch.full((batch, 1), context - 1, dtype=torch.int64, device="cuda")
-    slots = torch.arange(batch, device="cuda") * context + context - 1
-    angles = torch.rand(8192, head_dim // 2, device="cuda")
-    cos, sin = angles.cos(), angles.sin()
-    table = torch.cat((cos, sin), -1)
-    start = weight(batch, hidden)
-    sizes = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
-
-    def by_torch():
-        x = start
-        for layer in model:
-            y = F.rms_norm(x, (hidden,), layer["first"], 1e-5)
-            q, k, v = (one.unflatten(-1, (-1, head_dim)) for one in F.linear(y, layer["qkv"]).split(sizes, -1))
-            c, s = cos[positions[:, 0]][:, None], sin[positions[:, 0]][:, None]
-            turned = []
-            for one in (q, k):
-                a, b = one.float().chunk(2, -1)
-                turned.append(torch.cat((a * c - b * s, b * c + a * s), -1).to(x.dtype))
-            q, k = turned
-            layer["k"].view(-1, kv_heads, head_dim)[slots], layer["v"].view(-1, kv_heads, head_dim)[slots] = k, v
-            keys, values = (layer[name].view(batch, context, kv_heads, head_dim).transpose(1, 2) for name in ("k", "v"))
-            attended = F.scaled_dot_product_attention(q[:, :, None], keys, values, enable_gqa=True)[:, :, 0]
-            x = x + F.linear(attended.flatten(1), layer["o"])
-            y = F.rms_norm(x, (hidden,), layer["second"], 1e-5)
-            x = x + F.linear(F.silu(F.linear(y, layer["gate"])) * F.linear(y, layer["up"]), layer["down"])
-        return x
-
-    def through_selection():
-        residual = start.clone()
-        y = lz.ops.norm_rms(residual, model[0]["first"], eps=1e-5)
-        for number, layer in enumerate(model):
-            q, k, v = (one.unflatten(-1, (-1, head_dim)).contiguous() for one in F.linear(y, layer["qkv"]).split(sizes, -1))
-            q = lz.ops.posenc_rope(q[:, None], cos, sin, positions)[:, 0]
-            k = lz.ops.posenc_rope(k[:, None], cos, sin, positions)[:, 0]
-            lz.ops.kv_append(k, v, layer["k"], layer["v"], slots)
-            attended = lz.ops.attention_gqa_decode_paged(q, layer["k"], layer["v"], indptr, indices, last)
-            y = lz.ops.norm_rms_add(F.linear(attended.flatten(1), layer["o"]), residual, layer["second"], eps=1e-5)
-            y = F.linear(lz.ops.activation_silu_mul(F.linear(y, layer["gate"]), F.linear(y, layer["up"])), layer["down"])
-            following = model[number + 1]["first"] if number + 1 < layers else layer["second"]
-            y = lz.ops.norm_rms_add(y, residual, following, eps=1e-5)
-        return residual
-
-    variants = {"torch": by_torch, "LayerZero": through_selection}
-    try:
-        import flashinfer
-
-        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(torch.empty(128 << 20, dtype=torch.uint8, device="cuda"), "NHD", use_tensor_cores=True)
-        wrapper.plan(indptr, indices, last, heads, kv_heads, head_dim, page_size, q_data_type=torch.bfloat16)
-        from flashinfer.page import append_paged_kv_cache
-
-        requests = torch.arange(batch, dtype=torch.int32, device="cuda")
-        places = torch.full((batch,), context - 1, dtype=torch.int32, device="cuda")
-
-        def by_hand():
-            residual = start.clone()
-            y = flashinfer.rmsnorm(residual, model[0]["first"], 1e-5)
-            for number, layer in enumerate(model):
-                q, k, v = (one.contiguous() for one in F.linear(y, layer["qkv"]).split(sizes, -1))
-                flashinfer.apply_rope_with_cos_sin_cache_inplace(positions[:, 0], q, k, head_dim, table)
-                append_paged_kv_cache(k.unflatten(-1, (-1, head_dim)), v.unflatten(-1, (-1, head_dim)), requests, places, (layer["k"], layer["v"]), indices, indptr, last)
-                attended = wrapper.run(q.unflatten(-1, (-1, head_dim)), (layer["k"], layer["v"]))
-                y = F.linear(attended.flatten(1), layer["o"])
-                flashinfer.fused_add_rmsnorm(y, residual, layer["second"], 1e-5)
-                y = F.linear(F.silu(F.linear(y, layer["gate"])) * F.linear(y, layer["up"]), layer["down"])
-                following = model[number + 1]["first"] if number + 1 < layers else layer["second"]
-                flashinfer.fused_add_rmsnorm(y, residual, following, 1e-5)
-            return residual
-
-        variants["FlashInfer by hand"] = by_hand
-    except (ImportError, RuntimeError):
-        # Not installed, or not compiled for this.
-        pass
-    y = weight(batch, hidden)
-    q, k = weight(batch, 1, heads, head_dim), weight(batch, 1, kv_heads, head_dim)
-    for operation, arguments in (
-        ("norm.rms", {"x": y, "weight": weight(hidden)}), ("norm.rms.add", {"x": y, "residual": weight(batch, hidden), "weight": weight(hidden)}),
-        ("posenc.rope", {"x": q, "cos": cos, "sin": sin, "positions": positions}), ("posenc.rope", {"x": k, "cos": cos, "sin": sin, "positions": positions}),
-        ("kv.append", {"k": k[:, 0], "v": k[:, 0], "k_cache": model[0]["k"], "v_cache": model[0]["v"], "slots": slots}),
-        ("attention.gqa.decode.paged", {"q": q[:, 0], "k_cache": model[0]["k"], "v_cache": model[0]["v"], "kv_indptr": indptr, "kv_indices": indices, "kv_last_page_len": last}),
-        ("activation.silu_mul", {"gate": weight(batch, inner), "up": weight(batch, inner)}),
-    ):  # fmt: skip
-        warm(operation, arguments)
-        lz.tune(operation, **{name: value.clone() if name in ("residual", "k_cache", "v_cache") else value for name, value in arguments.items()})
-    found, results = {}, {}
-    graphs_of = {}
-    for name, step in list(variants.items()):
-        try:
-            results[name] = step().float()
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                step()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                step()
-            graphs_of[name] = graph
-        except Exception as error:
-            found[name] = {"error": f"{type(error).__name__}: {error} {error.__cause__}"[:300]}
-    samples = {(name, how): [] for name in variants for how in ("eager", "graph") if name in graphs_of}
-    for _ in range(7):
-        for name, how in samples:
-            call = variants[name] if how == "eager" else graphs_of[name].replay
-            call()
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(5):
-                call()
-            torch.cuda.synchronize()
-            samples[name, how].append((time.perf_counter() - began) / 5)
-    for (name, how), taken in samples.items():
-        took = statistics.median(taken)
-        found.setdefault(name, {})[how] = {"ms": round(took * 1e3, 3), "tokens_per_s": round(batch / took, 1)}
-    for name, result in results.items():
-        found[name]["off"] = float((result - results["torch"]).abs().max() / results["torch"].abs().max())
-    found["shape"] = {"layers": layers, "batch": batch, "context": context}
-    return found
-
-
 def compiled_block():
     """A small Llama block with lz.ops under torch.compile in one graph, captured as CUDA graphs by torch."""
     seq, hidden, heads, kv_heads, head_dim, inner = 64, 1024, 8, 2, 128, 2816
@@ -505,13 +361,13 @@ def formats():
     return found
 
 
-PARTS = {"graphs": graphs, "streams": streams, "plan_handles": plan_handles, "cold_start": cold_start, "out_of_memory": out_of_memory, "memory": memory, "decode_step": decode_step, "compiled_block": compiled_block, "formats": formats}
+PARTS = {"graphs": graphs, "streams": streams, "plan_handles": plan_handles, "cold_start": cold_start, "out_of_memory": out_of_memory, "memory": memory, "compiled_block": compiled_block, "formats": formats}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default=".")
-    parser.add_argument("--only", nargs="*", default=[name for name in PARTS if name != "decode_step"])
+    parser.add_argument("--only", nargs="*", default=list(PARTS))
     parser.add_argument("--name", default="scenarios", help="name of the results file")
     options = parser.parse_args()
     try:
