@@ -1,7 +1,7 @@
 //! torch's attention kernels, called through its C ABI instead of its dispatcher, and tensor views created
-//! the same selection.
+//! in the same way.
 //!
-//! On the selection from Python to a kernel torch parses arguments and checks modes, autograd and dispatch keys;
+//! On the way from Python to a kernel torch parses arguments and checks modes, autograd and dispatch keys;
 //! each change of layout is another call with the same overhead. The functions of the C ABI skip that, and
 //! their views cost a tenth. They are looked up by name in the libraries that the process has loaded. Where a
 //! function is missing or fails, the Python adapter is called, which raises the error.
