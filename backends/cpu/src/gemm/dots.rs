@@ -142,6 +142,17 @@ pub(crate) fn recompute_with_bias<S: Simd>(
     true
 }
 
+/// As [`recompute_with_bias`] with an optional bias of any float type; returns the bias that is still to be added.
+pub(crate) fn recompute_with_optional_bias<'a, S: Simd, T: Float>(
+    s: S,
+    sums: &mut [f32],
+    bias: Option<&'a [T]>,
+    exact: impl Fn(usize) -> f64,
+) -> Option<&'a [T]> {
+    let done = recompute_with_bias(s, sums, |index| bias.map_or(0.0, |bias| bias[index].to_f32()), exact);
+    if done { None } else { bias }
+}
+
 /// Whether no sum is NaN or infinite.
 #[inline(never)]
 pub(crate) fn all_finite<S: Simd>(s: S, sums: &[f32]) -> bool {

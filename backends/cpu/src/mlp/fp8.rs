@@ -16,7 +16,7 @@ use super::activation::Activation;
 use super::grain;
 use super::linear::Epilogue;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, dots, gather, recompute_with_bias};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, dots, gather, recompute_with_optional_bias};
 use crate::gemm::pack::transpose_rows;
 use crate::isa::require;
 use crate::rows::{Rows, RowsMut, Shape, for_each_range};
@@ -212,13 +212,9 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
             *sum = (f64::from(*sum) * (x_scale * self.weight_scale.of_row(column))) as f32;
         }
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let done = recompute_with_bias(
-            self.s,
-            sums,
-            |index| bias.map_or(0.0, |bias| bias[index].to_f32()),
-            |index| self.sum_f64(row, columns.start + index),
-        );
-        let bias = if done { None } else { bias };
+        let bias = recompute_with_optional_bias(self.s, sums, bias, |index| {
+            self.sum_f64(row, columns.start + index)
+        });
         // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
         self.activation.with(Epilogue { s: self.s, sums, bias, to });

@@ -10,7 +10,7 @@ use super::activation::{Activation, WithActivation};
 use super::grain;
 use super::weights::PackWeights;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots, gather, recompute_with_bias};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots, gather, recompute_with_optional_bias};
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::panels::{PackedPanels, Product, TileEpilogue};
 use crate::isa::require;
@@ -179,13 +179,9 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
     pub(super) fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
         let sums = &mut sums[..columns.len()];
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let done = recompute_with_bias(
-            self.s,
-            sums,
-            |index| bias.map_or(0.0, |bias| bias[index].to_f32()),
-            |index| dot_f64(self.x.row(row), self.weight.row(columns.start + index)),
-        );
-        let bias = if done { None } else { bias };
+        let bias = recompute_with_optional_bias(self.s, sums, bias, |index| {
+            dot_f64(self.x.row(row), self.weight.row(columns.start + index))
+        });
         // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
         self.activation.with(Epilogue { s: self.s, sums, bias, to });

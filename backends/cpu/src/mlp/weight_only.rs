@@ -16,7 +16,7 @@ use super::linear::Epilogue;
 use super::packed_words::{PackedWords, PanelBuffer, ROWS, STEP, WORDS};
 use super::unpacked;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
-use crate::gemm::dots::{MAX_SKINNY_ROWS, recompute_with_bias};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, recompute_with_optional_bias};
 use crate::gemm::pack::transpose_rows;
 use crate::isa::require;
 use crate::rows::{Rows, RowsMut, Shape, for_each_range};
@@ -333,13 +333,9 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
     fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
         let sums = &mut sums[..columns.len()];
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let done = recompute_with_bias(
-            self.s,
-            sums,
-            |index| bias.map_or(0.0, |bias| bias[index].to_f32()),
-            |index| self.sum_f64(row, columns.start + index),
-        );
-        let bias = if done { None } else { bias };
+        let bias = recompute_with_optional_bias(self.s, sums, bias, |index| {
+            self.sum_f64(row, columns.start + index)
+        });
         // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
         self.activation.with(Epilogue { s: self.s, sums, bias, to });
