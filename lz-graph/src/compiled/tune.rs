@@ -78,7 +78,7 @@ impl CompiledModel {
             let one = TunedStep {
                 operation: &step.operation.name,
                 origin: origin.to_string(),
-                steps: 1,
+                steps: usize::from(plan == 0),
                 selected: step.pinned.entry().spec.id.clone(),
                 result,
             };

@@ -141,9 +141,12 @@ def test_decisions_are_frozen_and_compared(tmp_path: Path) -> None:
 def test_kernels_of_every_step_are_measured_in_place() -> None:
     compiled = lz.compile(_mlp())
     report = lz.tune(compiled, _rows(2), samples=2)
-    (linear,) = [step for step in report.to_dict()["steps"] if step["operation"] == "mlp.linear"]
-    measured = [kernel for kernel, state, _ in linear["kernels"] if state == "measured"]
-    assert linear["best"] in measured and linear["selected"] in measured and len(measured) > 1
+    steps = report.to_dict()["steps"]
+    # The layer with its activation is a step of the program; its parts are measured to compare them with it.
+    assert [(step["operation"], step["steps"]) for step in steps] == [("mlp.linear", 1), ("mlp.linear", 0), ("primitive.activation", 0)]
+    for step in steps:
+        measured = [kernel for kernel, state, _ in step["kernels"] if state == "measured"]
+        assert step["best"] in measured and step["selected"] in measured and len(measured) > 1
     np.testing.assert_allclose(compiled(_rows(2)), _expected(_rows(2)), atol=1e-6)
 
 
