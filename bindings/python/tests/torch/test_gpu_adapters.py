@@ -99,12 +99,12 @@ delta = {**singles, **dict.fromkeys(("q", "k", "v", "beta", "out"), half)}
 states = {"HAS_FIRST": True, "HAS_LAST": True}
 every.append(source(r.delta_step, delta, {"CHANNEL": True, "NORM": True, **states, "K_BLOCK": 128, "V_BLOCK": 32}, scale="fp32"))
 chunks = {"PRECISION": "tf32x3", "CHUNK": 64}
-every.append(source(r.delta_solve, delta, {"NORM": True, **chunks, "K_BLOCK": 128, "V_BLOCK": 64}))
-every.append(source(r.delta_chunks, delta, {"NORM": True, **states, **chunks, "K_BLOCK": 128, "V_BLOCK": 32}, scale="fp32"))
+every.append(source(r.delta_solve, delta, {"NORM": True, **chunks, "K_BLOCK": 32, "V_BLOCK": 32}))
+every.append(source(r.delta_chunks, delta, {"NORM": True, **states, **chunks, "K_BLOCK": 32, "V_BLOCK": 32}, scale="fp32"))
 scan = {**singles, **dict.fromkeys(("x", "dt", "b", "c", "out"), half)}
 optional = {"HAS_D": True, "HAS_BIAS": True, "SOFTPLUS": True}
 every.append(source(r.ssm_step, scan, {**optional, "P_BLOCK": 32, "N_BLOCK": 128}, low="fp32", high="fp32"))
-every.append(source(r.ssm_chunks, scan, {**optional, **states, **chunks, "P_BLOCK": 32, "N_BLOCK": 128}, low="fp32", high="fp32"))
+every.append(source(r.ssm_chunks, scan, {**optional, **states, **chunks, "P_BLOCK": 32, "N_BLOCK": 32}, low="fp32", high="fp32"))
 conv = dict.fromkeys(("x", "weight", "bias", "first", "out", "last"), half)
 every.append(source(r.causal_conv, conv, {"HAS_BIAS": True, "SILU": True, **states, "WIDTH": 4, "TAPS": 4, "T_BLOCK": 16, "C_BLOCK": 128}))
 rows = {**dict.fromkeys(("q", "k", "v", "out"), half), "cos": "*fp32", "sin": "*fp32", "positions": "*i64", "slots": "*i64"}
