@@ -40,7 +40,9 @@ pub fn unpack(root: &Path, python: &Path, sdist: &Path, folder: &Path) -> Result
     }
     fs::create_dir_all(folder)?;
     let (file, to) = (sdist.to_string_lossy(), folder.to_string_lossy());
-    let code = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter='data')";
+    // With the times of the archive, cargo would reuse what it built from the files of an earlier one.
+    let code = "import sys, tarfile; now = lambda member, path: tarfile.data_filter(member, path).replace(mtime=None); \
+                tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter=now)";
     command::run(root, &python.to_string_lossy(), &["-c", code, &file, &to])?;
     let project = fs::read_dir(folder)?.next().context("the source distribution is empty")??.path();
     ensure!(project.join("pyproject.toml").is_file(), "{} has no pyproject.toml", project.display());
