@@ -129,9 +129,19 @@ proptest! {
         let stored = Arc::new(StoredEvidence::load(&database, [&device], ["demo.attend"], "", lz_device::read_environment));
         let (sorted, asked) = (engine(kernels.clone()), engine(kernels));
         sorted.set_evidence(Some(stored.clone()));
-        asked.set_evidence(Some(Arc::new(Asked(stored))));
+        asked.set_evidence(Some(Arc::new(Asked(stored.clone()))));
         for shape in &shapes {
-            let [a, b] = [&sorted, &asked].map(|engine| engine.explain(attend(), &shape.context()));
+            // A measurement that expires between two results makes them differ.
+            let ([a, b], chosen) = loop {
+                let second = unix_now();
+                let explained = [&sorted, &asked].map(|engine| engine.explain(attend(), &shape.context()));
+                let chosen = sorted.decide(attend(), &shape.context()).ok();
+                if unix_now() == second {
+                    break (explained, chosen);
+                }
+                // Drops the cached decision.
+                sorted.set_evidence(Some(stored.clone()));
+            };
             prop_assert_eq!(a.chosen(), b.chosen(), "{}{}", a, b);
             for one in &a.candidates {
                 let other = b.candidate(&one.kernel).unwrap();
@@ -140,7 +150,6 @@ proptest! {
                 let difference = one.score.perf.unwrap_or(0.0) - other.score.perf.unwrap_or(0.0);
                 prop_assert!(difference.abs() < 1e-3, "{}{}", a, b);
             }
-            let chosen = sorted.decide(attend(), &shape.context()).ok();
             prop_assert_eq!(chosen.as_deref(), a.chosen());
         }
     }
