@@ -44,8 +44,11 @@ fn wheel_of(root: &Path, python: &Path, sdist: &Path, dist: &Path) -> Result<Pat
     // The target folder of the checkout, so that third-party packages are not built again.
     let target = root.join("target");
     let arguments = ["-m", "maturin", "build", "--release", "--out", &*out];
-    command::build(&source, &python.to_string_lossy(), &arguments, &[("CARGO_TARGET_DIR", &target)])
-        .context("building the wheel from the source distribution")?;
+    let built =
+        command::build(&source, &python.to_string_lossy(), &arguments, &[("CARGO_TARGET_DIR", &target)]);
+    // Cargo would reuse artifacts built from the copy for the checkout as long as the copy exists unchanged.
+    fs::remove_dir_all(&source).with_context(|| format!("removing {}", source.display()))?;
+    built.context("building the wheel from the source distribution")?;
     let wheel = files::only(dist, "whl")?;
     let bytes = fs::metadata(&wheel)?.len();
     println!("{}: {:.1} MB", wheel.display(), bytes as f64 / 1e6);
