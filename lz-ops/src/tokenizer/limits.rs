@@ -2,9 +2,8 @@
 //!
 //! Real definitions are far below each limit; the largest known file has 33 MB, 262 144 tokens and 514 906 merges.
 
-use serde_json::Value;
-
 use super::TokenizerError;
+use super::json::Json;
 
 /// Maximum bytes of a definition.
 pub const MAX_BYTES: usize = 1 << 28;
@@ -37,26 +36,24 @@ pub fn check_size(bytes: usize) -> Result<(), TokenizerError> {
 }
 
 /// Rejects a definition beyond the limits.
-pub fn check(definition: &Value) -> Result<(), TokenizerError> {
-    let model = &definition["model"];
-    let added = &definition["added_tokens"];
+pub fn check(definition: &Json<'_>) -> Result<(), TokenizerError> {
+    let model = definition.get("model");
+    let added = definition.get("added_tokens");
     check_tree("model", model, 1)?;
     check_tree("added_tokens", added, 1)?;
-    check_tokens("model.vocab", &model["vocab"])?;
-    check_tokens("model.merges", &model["merges"])?;
+    check_tokens("model.vocab", model.get("vocab"))?;
+    check_tokens("model.merges", model.get("merges"))?;
     check_tokens("added_tokens", added)?;
     let mut steps = Steps::default();
     for part in STEPS {
-        check_tree(part, &definition[part], 1)?;
-        steps.count(part, &definition[part])?;
+        check_tree(part, definition.get(part), 1)?;
+        steps.count(part, definition.get(part))?;
     }
-    if let Some(vocabulary) = model["vocab"].as_object() {
-        vocabulary.iter().try_for_each(|(token, id)| check_id("model.vocab", token, id))?;
-    }
+    model.get("vocab").entries().iter().try_for_each(|(token, id)| check_id("model.vocab", token, id))?;
     let mut bytes = 0;
-    for token in added.as_array().map(Vec::as_slice).unwrap_or_default() {
-        let content = token["content"].as_str().unwrap_or_default();
-        check_id("added_tokens", content, &token["id"])?;
+    for token in added.items() {
+        let content = token.get("content").as_str().unwrap_or_default();
+        check_id("added_tokens", content, token.get("id"))?;
         bytes += content.len();
     }
     if bytes > MAX_ADDED_BYTES {
@@ -73,7 +70,8 @@ fn exceeded<T>(part: &str, what: &str, limit: usize, found: usize) -> Result<T, 
 }
 
 /// Checks an id. Ids of other types are rejected later, by the definition's parser.
-fn check_id(part: &str, token: &str, id: &Value) -> Result<(), TokenizerError> {
+fn check_id(part: &str, token: &str, id: &Json<'_>) -> Result<(), TokenizerError> {
+    let Json::Number(id) = id else { return Ok(()) };
     match id.as_u64() {
         Some(id) if id > MAX_ID => Err(TokenizerError::Limit {
             part: part.to_owned(),
@@ -88,10 +86,10 @@ fn shortened(text: &str) -> &str {
 }
 
 /// Checks the nesting depth and the number of entries of a part.
-fn check_tree(part: &str, value: &Value, depth: usize) -> Result<(), TokenizerError> {
+fn check_tree(part: &str, value: &Json<'_>, depth: usize) -> Result<(), TokenizerError> {
     let entries = match value {
-        Value::Array(items) => items.len(),
-        Value::Object(entries) => entries.len(),
+        Json::Array(items) => items.len(),
+        Json::Object(entries) => entries.len(),
         _ => return Ok(()),
     };
     if depth > MAX_DEPTH {
@@ -101,22 +99,22 @@ fn check_tree(part: &str, value: &Value, depth: usize) -> Result<(), TokenizerEr
         return exceeded(part, "entries in a list or object", MAX_ENTRIES, entries);
     }
     match value {
-        Value::Array(items) => items.iter().try_for_each(|item| check_tree(part, item, depth + 1)),
-        Value::Object(entries) => entries.values().try_for_each(|item| check_tree(part, item, depth + 1)),
+        Json::Array(items) => items.iter().try_for_each(|item| check_tree(part, item, depth + 1)),
+        Json::Object(entries) => entries.iter().try_for_each(|(_, item)| check_tree(part, item, depth + 1)),
         _ => Ok(()),
     }
 }
 
 /// Checks the strings of a list or the keys of an object. The nesting is already checked.
-fn check_tokens(part: &str, value: &Value) -> Result<(), TokenizerError> {
+fn check_tokens(part: &str, value: &Json<'_>) -> Result<(), TokenizerError> {
     let check = |text: &str| match text.len() > MAX_TOKEN_BYTES {
         true => exceeded(part, "bytes in a token", MAX_TOKEN_BYTES, text.len()),
         false => Ok(()),
     };
     match value {
-        Value::String(text) => check(text),
-        Value::Array(items) => items.iter().try_for_each(|item| check_tokens(part, item)),
-        Value::Object(entries) => {
+        Json::String(text) => check(text),
+        Json::Array(items) => items.iter().try_for_each(|item| check_tokens(part, item)),
+        Json::Object(entries) => {
             entries.iter().try_for_each(|(key, item)| check(key).and_then(|()| check_tokens(part, item)))
         }
         _ => Ok(()),
@@ -131,27 +129,26 @@ struct Steps {
 }
 
 impl Steps {
-    fn count(&mut self, part: &str, value: &Value) -> Result<(), TokenizerError> {
+    fn count(&mut self, part: &str, value: &Json<'_>) -> Result<(), TokenizerError> {
         match value {
-            Value::Array(items) => items.iter().try_for_each(|item| self.count(part, item)),
-            Value::Object(entries) => {
-                self.steps += usize::from(entries.contains_key("type"));
+            Json::Array(items) => items.iter().try_for_each(|item| self.count(part, item)),
+            Json::Object(entries) => {
+                self.steps += usize::from(entries.iter().any(|(key, _)| key == "type"));
                 if self.steps > MAX_STEPS {
                     return exceeded(part, "steps in all parts together", MAX_STEPS, self.steps);
                 }
-                self.expression(part, entries.get("pattern"))?;
-                entries.values().try_for_each(|item| self.count(part, item))
+                self.expression(part, value.get("pattern"))?;
+                entries.iter().try_for_each(|(_, item)| self.count(part, item))
             }
             _ => Ok(()),
         }
     }
 
     /// Checks a pattern. Plain strings are compiled as well.
-    fn expression(&mut self, part: &str, pattern: Option<&Value>) -> Result<(), TokenizerError> {
-        let text =
-            pattern.and_then(|pattern| pattern["Regex"].as_str().or_else(|| pattern["String"].as_str()));
-        let Some(text) = text else { return Ok(()) };
-        self.expressions += usize::from(pattern.is_some_and(|pattern| pattern["Regex"].is_string()));
+    fn expression(&mut self, part: &str, pattern: &Json<'_>) -> Result<(), TokenizerError> {
+        let expression = pattern.get("Regex").as_str();
+        let Some(text) = expression.or_else(|| pattern.get("String").as_str()) else { return Ok(()) };
+        self.expressions += usize::from(expression.is_some());
         if self.expressions > MAX_EXPRESSIONS {
             return exceeded(
                 part,
@@ -169,12 +166,16 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
+    fn checked(definition: &Value) -> Result<(), TokenizerError> {
+        check(&Json::parse(definition.to_string().as_bytes()).unwrap())
+    }
+
     fn message(definition: &Value) -> String {
-        check(definition).unwrap_err().to_string()
+        checked(definition).unwrap_err().to_string()
     }
 
     #[test]
@@ -204,7 +205,7 @@ mod tests {
             let found = message(&definition);
             assert!(expected.iter().all(|part| found.contains(part)), "{found}");
         }
-        assert!(check(&json!({"model": {"vocab": {"a": 2_147_483_647u32, "b": -1, "c": null}}})).is_ok());
+        assert!(checked(&json!({"model": {"vocab": {"a": 2_147_483_647u32, "b": -1, "c": null}}})).is_ok());
         assert!(check_size(MAX_BYTES + 1).is_err() && check_size(MAX_BYTES).is_ok());
     }
 }

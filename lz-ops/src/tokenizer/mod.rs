@@ -4,6 +4,7 @@
 //! models can be loaded.
 
 mod digest;
+mod json;
 mod limits;
 mod model;
 mod panics;
@@ -17,16 +18,19 @@ mod definition;
 mod definition;
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use json::Json;
 use lz_core::context::digest_bits;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};
 use lz_files::RegularFile;
 use model::Model;
 pub use panics::catch_panic;
+use serde_json::Value::Null;
 
 /// A tokenizer for `tokenize.encode` and `tokenize.decode`. Clones share their state.
 #[derive(Clone)]
@@ -39,12 +43,33 @@ struct Shared {
     model: Model,
     json: Box<[u8]>,
     digest: [u8; 32],
-    /// The parsed JSON until it is first taken: parsing takes as long as the rest of loading.
-    parsed: Mutex<Option<serde_json::Value>>,
+    /// The definition without its large parts.
+    outline: serde_json::Value,
     /// State that a backend attached.
     prepared: OnceLock<Box<dyn Any + Send + Sync>>,
     /// The tokenizer that encodes special tokens in texts as plain text; `None` if it is this one.
     splitting: OnceLock<Result<Option<Tokenizer>, TokenizerError>>,
+}
+
+/// A weak reference to a tokenizer.
+#[derive(Clone)]
+pub struct WeakTokenizer(Weak<Shared>);
+
+impl WeakTokenizer {
+    /// The tokenizer, if it is alive.
+    pub fn upgrade(&self) -> Option<Tokenizer> {
+        self.0.upgrade().map(|shared| Tokenizer { shared })
+    }
+
+    /// Whether both refer to the same tokenizer, alive or not.
+    pub fn is_same(&self, other: &WeakTokenizer) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+
+    /// Whether the tokenizer is alive.
+    pub fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
 }
 
 /// One token of a text.
@@ -150,37 +175,47 @@ impl std::error::Error for TokenizerError {}
 impl Tokenizer {
     /// Loads the content of a `tokenizer.json`. A definition with truncation or padding is rejected, because calls encode whole texts.
     pub fn from_json(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::read(json, Settings::Rejected)
+        Tokenizer::read(Cow::Borrowed(json), Settings::Rejected)
     }
 
     /// Like [`Tokenizer::from_json`], but ignores truncation and padding.
     pub fn whole_texts(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::read(json, Settings::Ignored)
+        Tokenizer::read(Cow::Borrowed(json), Settings::Ignored)
     }
 
-    fn read(json: &[u8], settings: Settings) -> Result<Tokenizer, TokenizerError> {
+    fn read(json: Cow<'_, [u8]>, settings: Settings) -> Result<Tokenizer, TokenizerError> {
         limits::check_size(json.len())?;
-        let mut value = parse(json)?;
-        limits::check(&value)?;
-        let dropout =
-            value.pointer("/model/dropout").filter(|dropout| dropout.as_f64().is_some_and(|p| p != 0.0));
-        if let Some(dropout) = dropout {
+        let tree = parse_tree(&json)?;
+        limits::check(&tree)?;
+        let dropout = tree.get("model").get("dropout");
+        if let Json::Number(probability) = dropout
+            && probability.as_f64().is_some_and(|probability| probability != 0.0)
+        {
             return Err(TokenizerError::Random { dropout: dropout.to_string() });
         }
-        let unchanged = settings.apply(&mut value)?;
-        let digest = digest::of(&value);
+        if settings.are_removed(&tree)? {
+            // The JSON is parsed again later, also by other processes: it must not contain the ignored settings.
+            let mut value = tree.outline(usize::MAX);
+            for name in SETTINGS {
+                if let Some(stated) = value.get_mut(name) {
+                    *stated = Null;
+                }
+            }
+            return Tokenizer::read(Cow::Owned(value.to_string().into_bytes()), settings);
+        }
+        let digest = digest::of(&tree);
         if let Some(same) = registry::find(digest_bits(&digest)).filter(|known| known.shared.digest == digest)
         {
             return Ok(same);
         }
-        // The JSON is parsed again later, also by other processes: it must not contain the ignored settings.
-        let json = if unchanged { json.to_vec() } else { value.to_string().into_bytes() };
-        let model = Model::parse(&value, &json)?;
+        let outline = tree.outline(OUTLINE_ENTRIES);
+        let model = Model::parse(&tree, &json)?;
+        drop(tree);
         let shared = Shared {
             model,
-            json: json.into(),
+            json: json.into_owned().into(),
             digest,
-            parsed: Mutex::new(Some(value)),
+            outline,
             prepared: OnceLock::new(),
             splitting: OnceLock::new(),
         };
@@ -201,12 +236,12 @@ impl Tokenizer {
         if path.extension().is_some_and(|extension| extension == "model") {
             return Tokenizer::from_sentencepiece(&content);
         }
-        Tokenizer::from_json(&content)
+        Tokenizer::read(Cow::Owned(content), Settings::Rejected)
     }
 
     /// Loads a `tokenizer.json` file like [`Tokenizer::whole_texts`].
     pub fn whole_texts_from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::whole_texts(&read_file(path.as_ref())?)
+        Tokenizer::read(Cow::Owned(read_file(path.as_ref())?), Settings::Ignored)
     }
 
     /// The same tokenizer for untrusted texts: special tokens in a text are encoded as plain text, so that no text can inject one. The
@@ -271,11 +306,24 @@ impl Tokenizer {
         self.shared.model.vocabulary_size()
     }
 
-    /// The parsed definition. The first call takes the value from loading; later calls parse again, because the value takes several times
-    /// the memory of the text.
+    /// The parsed definition. Each call parses, because the value takes several times the memory of the text.
     pub fn parsed(&self) -> Result<serde_json::Value, TokenizerError> {
-        let parsed = self.shared.parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        parsed.map_or_else(|| parse(self.json()), Ok)
+        serde_json::from_slice(self.json()).map_err(json_error)
+    }
+
+    /// The definition with lists and objects of more than 64 entries, such as the vocabulary, replaced by empty ones.
+    pub fn outline(&self) -> &serde_json::Value {
+        &self.shared.outline
+    }
+
+    /// A weak reference.
+    pub fn downgraded(&self) -> WeakTokenizer {
+        WeakTokenizer(self.downgrade())
+    }
+
+    /// Whether there are other references to this tokenizer.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.shared) > 1
     }
 
     /// Whether it is a SentencePiece model.
@@ -296,26 +344,35 @@ enum Settings {
     Ignored,
 }
 
+/// The settings for which [`Settings`] is.
+const SETTINGS: [&str; 2] = ["truncation", "padding"];
+
+/// Larger lists and objects are not part of [`Tokenizer::outline`].
+const OUTLINE_ENTRIES: usize = 64;
+
 impl Settings {
-    /// Rejects or removes the settings. Returns whether the definition is unchanged.
-    fn apply(self, definition: &mut serde_json::Value) -> Result<bool, TokenizerError> {
-        let mut unchanged = true;
-        for name in ["truncation", "padding"] {
-            let Some(stated) = definition.get_mut(name).filter(|stated| !stated.is_null()) else { continue };
+    /// Rejects the settings, or returns whether there are any to remove.
+    fn are_removed(self, definition: &Json<'_>) -> Result<bool, TokenizerError> {
+        for name in SETTINGS {
+            let stated = definition.get(name);
             match self {
+                _ if stated.is_null() => {}
                 Settings::Rejected => {
                     return Err(TokenizerError::Setting { name, stated: stated.to_string() });
                 }
-                Settings::Ignored => *stated = serde_json::Value::Null,
+                Settings::Ignored => return Ok(true),
             }
-            unchanged = false;
         }
-        Ok(unchanged)
+        Ok(false)
     }
 }
 
-fn parse(json: &[u8]) -> Result<serde_json::Value, TokenizerError> {
-    serde_json::from_slice(json).map_err(|error| TokenizerError::Json { message: error.to_string() })
+fn parse_tree(json: &[u8]) -> Result<Json<'_>, TokenizerError> {
+    Json::parse(json).map_err(json_error)
+}
+
+fn json_error(error: serde_json::Error) -> TokenizerError {
+    TokenizerError::Json { message: error.to_string() }
 }
 
 /// Reads the file of a tokenizer. Its size is limited, and it must be a regular file.

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::definition::Definition;
+use super::json::Json;
 use super::sentencepiece::SentencePiece;
 use super::{Token, TokenizerError};
 
@@ -24,17 +25,17 @@ pub enum Model {
 
 impl Model {
     /// From a definition, as parsed JSON and as text.
-    pub fn parse(value: &Value, json: &[u8]) -> Result<Model, TokenizerError> {
-        let model = &value["model"];
-        if model["type"] != SENTENCEPIECE {
-            let definition = match without_split_key(value)? {
+    pub fn parse(tree: &Json<'_>, json: &[u8]) -> Result<Model, TokenizerError> {
+        let model = tree.get("model");
+        if model.get("type").as_str() != Some(SENTENCEPIECE) {
+            let definition = match without_split_key(tree)? {
                 Some(plain) => Definition::parse(plain.to_string().as_bytes(), true),
                 None => Definition::parse(json, false),
             };
             return definition.map(Box::new).map(Model::HuggingFace);
         }
-        let unknown = value.as_object().into_iter().flatten().find(|(key, _)| *key != "model");
-        let message = match (unknown, model["proto"].as_str().map(|proto| BASE64.decode(proto))) {
+        let unknown = tree.entries().iter().find(|(key, _)| *key != "model");
+        let message = match (unknown, model.get("proto").as_str().map(|proto| BASE64.decode(proto))) {
             (Some((key, _)), _) => {
                 format!("unexpected key `{key}`: a SentencePiece definition has only `model`")
             }
@@ -91,15 +92,15 @@ impl Model {
 }
 
 /// The definition without the key [`SPLIT_SPECIAL_TOKENS`], if it has it.
-fn without_split_key(value: &Value) -> Result<Option<Value>, TokenizerError> {
-    match value.get(SPLIT_SPECIAL_TOKENS) {
-        None => Ok(None),
-        Some(Value::Bool(true)) => {
-            let mut plain = value.clone();
+fn without_split_key(tree: &Json<'_>) -> Result<Option<Value>, TokenizerError> {
+    match tree.get(SPLIT_SPECIAL_TOKENS) {
+        Json::Null if !tree.entries().iter().any(|(key, _)| *key == SPLIT_SPECIAL_TOKENS) => Ok(None),
+        Json::Bool(true) => {
+            let mut plain = tree.outline(usize::MAX);
             plain.as_object_mut().map(|parts| parts.remove(SPLIT_SPECIAL_TOKENS));
             Ok(Some(plain))
         }
-        Some(other) => Err(TokenizerError::Definition {
+        other => Err(TokenizerError::Definition {
             message: format!("`{SPLIT_SPECIAL_TOKENS}` must be true or absent, found {other}"),
         }),
     }
