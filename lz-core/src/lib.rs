@@ -30,6 +30,7 @@ pub mod expression_names;
 pub mod expression_spelling;
 pub mod failure;
 mod generated;
+pub mod judgment;
 pub mod kernel;
 pub mod mode;
 pub mod operation;

@@ -69,6 +69,7 @@ impl Engine {
             self.circuits_check(),
             self.dispatch_tables_check(),
             compilation(&snapshot),
+            handles(&snapshot.registry),
             capture(&snapshot, platforms, is_served),
             memory(&snapshot, platforms),
             self.perfdb_check(),
@@ -161,6 +162,15 @@ fn compilation(snapshot: &Snapshot) -> Check {
     }
     problems.extend(state.manifest_problem.map(|problem| format!("shape manifest: {problem}")));
     check("compilation", &problems, format!("{} kernels compiled", state.compiled))
+}
+
+/// Kernels that wait for the verification of a handle are not selected yet.
+fn handles(registry: &Registry) -> Check {
+    let mut pending: Vec<String> =
+        registry.kernels().filter_map(|entry| entry.judge.as_ref()?.pending()).collect();
+    pending.sort_unstable();
+    pending.dedup();
+    check("handles", &pending, "no verification of a tokenizer is running")
 }
 
 /// With `graph_strict_mode` a capture needs kernels that passed a trial capture.

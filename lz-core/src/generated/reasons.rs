@@ -286,6 +286,8 @@ crate::reason_codes::reason_codes!(
         "";
     TokenizerNotEqual = "TOKENIZER_NOT_EQUAL" in Tokenizer: "The backend's tokenizer was compared with the reference and produced different tokens.",
         "";
+    TokenizerVerifying = "TOKENIZER_VERIFYING" in Tokenizer: "The backend's tokenizer is not used yet; its verification against the reference is running.",
+        "Wait for the verification, or set `tokenizer_verification.before_first_call`.";
     TokenizerModelUnsupported = "TOKENIZER_MODEL_UNSUPPORTED" in Tokenizer: "The backend does not support this kind of tokenizer model.",
         "";
     TokenizerInvalid = "TOKENIZER_INVALID" in Tokenizer: "The tokenizer handle is closed, or its file is invalid.",

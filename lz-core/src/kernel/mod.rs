@@ -74,8 +74,18 @@ pub trait FusedKernel: Send + Sync + 'static {
 ///
 /// For operations with such a kernel, digests of handles become part of the cache key; others do not pay for it.
 pub trait HandlePredicate: Send + Sync + 'static {
-    /// Why it cannot run this call; `None` if it can. Called on cache misses only.
+    /// Why it cannot run this call; `None` if it can. Called on cache misses only, in requests: it must not wait for long checks.
+    /// While such a check runs elsewhere it returns [`ReasonCode::TokenizerVerifying`], and
+    /// [`judgment::announce`](crate::judgment::announce) is called when the answer changes.
     fn objection(&self, operation: &OperationInfo, context: &Context) -> Option<Reason>;
+
+    /// Waits until the answer for this call is final. Called where no other kernel can run a call, and where the policy asks for it.
+    fn settle(&self, _operation: &OperationInfo, _context: &Context) {}
+
+    /// What is not final yet, for readiness checks; `None` if nothing.
+    fn pending(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Why a kernel failed.

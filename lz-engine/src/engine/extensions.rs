@@ -66,6 +66,12 @@ impl Observer {
         }
     }
 
+    /// Whether decisions are recorded.
+    #[inline]
+    pub fn is_recording(&self) -> bool {
+        self.on.load(Ordering::Relaxed) & RECORDER != 0
+    }
+
     /// Logs a new decision and notifies the observer of it.
     #[inline]
     pub fn decided(&self, call: &Call<'_>, position: u16) {

@@ -93,7 +93,7 @@ impl Shared {
         let mut key = CellKey::EMPTY;
         if !(snapshot.caching_enabled && key.fill(table, context, mode)) {
             snapshot.observation.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
-            let call = Call::new(snapshot, table, context, mode);
+            let call = self.observed_call(snapshot, table, context, mode);
             let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
             self.observer.decided(&call, decision.position);
             return Ok(Selected::Uncached(decision));
@@ -123,7 +123,7 @@ impl Shared {
             return Ok(Selected::Cached(entry));
         }
         snapshot.observation.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
-        let call = Call::new(snapshot, table, context, mode);
+        let call = self.observed_call(snapshot, table, context, mode);
         let Some(decision) = decide::decide(&call) else { return self.select_last_resort(&call) };
         self.observer.decided(&call, decision.position);
         match snapshot.decisions.insert(key, &decision) {
@@ -135,9 +135,28 @@ impl Shared {
         }
     }
 
+    /// A call whose decision may be recorded. Recorded decisions must not depend on how far a verification is.
+    fn observed_call<'c>(
+        &self,
+        snapshot: &'c Snapshot,
+        table: &'c OperationTable,
+        context: &'c Context,
+        mode: Mode,
+    ) -> Call<'c> {
+        let mut call = Call::new(snapshot, table, context, mode);
+        call.settles_judgments |= self.observer.is_recording();
+        call
+    }
+
     /// The last resort of a call that no eligible kernel can run, or the error that says why.
     #[cold]
     fn select_last_resort<'w>(&self, call: &Call<'_>) -> Result<Selected<'w>, Error> {
+        if decide::settle_judgments(call)
+            && let Some(decision) = decide::decide(call)
+        {
+            self.observer.decided(call, decision.position);
+            return Ok(Selected::Uncached(decision));
+        }
         let Some((decision, last_resort)) = decide::decide_last_resort(call) else {
             return Err(decide::refusal(call));
         };

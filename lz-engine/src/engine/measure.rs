@@ -96,7 +96,9 @@ impl Engine {
             return Err(dispatch::simulated_device_error(operation));
         }
         let Some(table) = snapshot.table(operation) else { return Err(dispatch::no_kernels(operation)) };
-        let call = Call::new(&snapshot, table, context, mode);
+        let mut call = Call::new(&snapshot, table, context, mode);
+        // Tuning compares all kernels.
+        call.settles_judgments = true;
         let Some(device) = call.device.cloned() else {
             let reasons = vec![Reason::new(ReasonCode::DeviceAbsent)];
             return Err(Error::Validation { operation: operation.name.to_string(), reasons });

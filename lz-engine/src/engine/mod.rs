@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use lz_core::context::Context;
 use lz_core::device::DeviceSpec;
 use lz_core::error::Error;
+use lz_core::judgment::{self, JudgmentListener};
 use lz_core::kernel::{KernelEntry, KernelError};
 use lz_core::mode::Mode;
 use lz_core::operation::OperationInfo;
@@ -135,6 +136,7 @@ impl Engine {
             observer: Observer::default(),
         });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
+        judgment::listen(weak.clone());
         health.on_change(move |change, _| {
             if let Some(shared) = weak.upgrade() {
                 if let Change::Circuit { scope, name, to, .. } = change {
@@ -401,6 +403,15 @@ impl Engine {
         change: impl FnOnce(SnapshotParts) -> Result<Option<SnapshotParts>, Error>,
     ) -> Result<(), Error> {
         self.shared.change(change)
+    }
+}
+
+impl JudgmentListener for Shared {
+    /// Publishes a new snapshot, whose decisions are made with the new judgments. A decision that another thread is making under the
+    /// old snapshot is cached there, and not used after the publication.
+    fn judgments_changed(&self) {
+        let judges = |registry: &Registry| registry.kernels().any(|entry| entry.judge.is_some());
+        self.change(|parts| Ok(judges(&parts.registry).then_some(parts))).ok();
     }
 }
 

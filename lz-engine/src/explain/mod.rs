@@ -315,8 +315,12 @@ pub(crate) fn explain(
     let Some(table) = snapshot.table(operation) else { return explanation };
     let start = Instant::now();
     let call = Call::new(snapshot, table, context, mode);
-    decide::decide(&call);
+    let decision = decide::decide(&call);
     explanation.decided_in_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    // As a call does.
+    if decision.is_none() {
+        decide::settle_judgments(&call);
+    }
     explanation.cache = cache_state(&call);
     explanation.policy = active_rules(&call);
     explanation.table = tabled(&call);

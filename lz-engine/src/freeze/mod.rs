@@ -188,7 +188,8 @@ impl Engine {
                 let operation = operation.name.to_string();
                 return Err(Error::NoKernel { operation, candidates: Vec::new() });
             };
-            let call = Call::new(snapshot, table, context, mode);
+            let mut call = Call::new(snapshot, table, context, mode);
+            call.settles_judgments = true;
             let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
             all.extend(recorded(&call, decision.position));
         }
@@ -262,7 +263,8 @@ fn rejection_reasons(snapshot: &Snapshot, recorded: &RecordedDecision, expected:
         let message = format!("{} has no kernel {expected} here", recorded.operation.name);
         return vec![Reason::new(ReasonCode::KernelUnknown).message(message)];
     };
-    let call = Call::new(snapshot, table, &recorded.context, recorded.mode);
+    let mut call = Call::new(snapshot, table, &recorded.context, recorded.mode);
+    call.settles_judgments = true;
     let mut reasons: Vec<Reason> = Vec::new();
     filter::examine(&call, position, &mut reasons);
     if reasons.is_empty() {

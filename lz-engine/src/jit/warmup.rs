@@ -6,6 +6,7 @@ use super::compile_one::{self, Outcome};
 use crate::bucket::Bucket;
 use crate::engine::Engine;
 use crate::selection::call::Call;
+use crate::selection::decide;
 use crate::selection::filter;
 use crate::selection::thread_scope;
 use lz_core::context::Context;
@@ -79,7 +80,12 @@ impl Engine {
         let mut items = Vec::new();
         for (operation, context) in calls {
             let Some(table) = snapshot.table(operation) else { continue };
-            let call = Call::new(&snapshot, table, context, thread_scope::of_thread().apply(snapshot.mode));
+            let mode = thread_scope::of_thread().apply(snapshot.mode);
+            let mut call = Call::new(&snapshot, table, context, mode);
+            // The first call after the warmup selects the same kernel as later ones.
+            call.settles_judgments = true;
+            decide::decide(&call);
+            call.settles_judgments = snapshot.policy.verify_before_first_call.value;
             for (position, candidate) in table.candidates.iter().enumerate() {
                 let Some(kernel) = snapshot.registry.compiled(candidate.kernel) else { continue };
                 let mut reasons: Vec<Reason> = Vec::new();

@@ -236,6 +236,8 @@ pub struct Policy {
     pub probe_memory: WithSource<bool>,
     /// How long the size of the largest free block is cached.
     pub probe_time_to_live: WithSource<Duration>,
+    /// Whether decisions wait for the verification of tokenizers.
+    pub verify_before_first_call: WithSource<bool>,
     /// Handling of kernels that compile on first use.
     pub jit: WithSource<JitPolicy>,
     /// Whether a call that only a cold kernel could run is refused; otherwise the kernel compiles inside the call.
@@ -289,6 +291,7 @@ impl Default for Policy {
             memory_headroom: WithSource::default_value(Some(1 << 30)),
             probe_memory: WithSource::default_value(false),
             probe_time_to_live: WithSource::default_value(Duration::from_secs(60)),
+            verify_before_first_call: WithSource::default_value(false),
             jit: WithSource::default_value(JitPolicy::WhenWarm),
             fail_on_no_fallback: WithSource::default_value(true),
             kv_strategy: WithSource::default_value(None),

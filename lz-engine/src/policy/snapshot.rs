@@ -48,6 +48,7 @@ impl Policy {
         headroom(&mut policy.memory_headroom, layer);
         set_bool(&mut policy.probe_memory, layer, "memory.probe");
         probe_time_to_live(&mut policy.probe_time_to_live, layer);
+        set_bool(&mut policy.verify_before_first_call, layer, "tokenizer_verification.before_first_call");
         jit(&mut policy.jit, layer);
         set_bool(&mut policy.fail_on_no_fallback, layer, "jit.fail_on_no_fallback");
         kv_strategy(&mut policy.kv_strategy, layer);

@@ -45,6 +45,8 @@ pub(crate) struct Call<'a> {
     pub allow_cold: bool,
     /// Whether open circuits of kernels and backends are ignored; see [`Call::with_open`].
     pub allow_open_circuit: bool,
+    /// Whether the decision waits for judgments of handles that are not final.
+    pub settles_judgments: bool,
     /// The version that was drawn for this call.
     pub version: Option<u16>,
     /// Whether scores depend on more than kernels, policy and measurements: on requested invariance or on recent failures.
@@ -119,6 +121,7 @@ impl<'a> Call<'a> {
             strides: Strides::of(table, context),
             allow_cold: false,
             allow_open_circuit: false,
+            settles_judgments: snapshot.policy.verify_before_first_call.value,
             version: None,
             is_special: snapshot.takes_slow_path(table.info.slot())
                 || mode.has(ModeFlag::TensorParallelInvariant),

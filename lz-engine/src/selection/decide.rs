@@ -246,6 +246,28 @@ fn request_compilation(call: &Call<'_>, position: u16, kernel: &CompiledKernel) 
     }
 }
 
+/// Where no kernel can run a call: waits for the judgments of kernels that would be eligible otherwise, best first, until one can run
+/// it. Returns whether one can.
+#[cold]
+pub(crate) fn settle_judgments(call: &Call<'_>) -> bool {
+    rank(call, &PerfTerms::of(call)).into_iter().any(|ranked| {
+        let reasons = || {
+            let mut reasons: Vec<Reason> = Vec::new();
+            filter::examine(call, ranked.position, &mut reasons);
+            reasons
+        };
+        let before = reasons();
+        if before.is_empty() || before.iter().any(|reason| reason.code != ReasonCode::TokenizerVerifying) {
+            return false;
+        }
+        let candidate = call.table.candidates.get(usize::from(ranked.position));
+        let kernel = candidate.and_then(|candidate| call.snapshot.registry.compiled(candidate.kernel));
+        let Some(judge) = kernel.and_then(|kernel| kernel.entry.judge.as_ref()) else { return false };
+        judge.settle(call.table.info, call.context);
+        reasons().is_empty()
+    })
+}
+
 /// Kernels that are used only when no eligible kernel can run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastResort {
@@ -277,8 +299,11 @@ pub(crate) fn eligible(call: &Call<'_>) -> Vec<Ranked> {
 
 /// The eligible kernels, or the [last resort](decide_last_resort) if there are none.
 pub(crate) fn eligible_or_last_resort(call: &Call<'_>) -> Vec<Ranked> {
-    let eligible = eligible(call);
-    if eligible.is_empty() { last_resort(call) } else { eligible }
+    let found = eligible(call);
+    if !found.is_empty() {
+        return found;
+    }
+    if settle_judgments(call) { eligible(call) } else { last_resort(call) }
 }
 
 /// The last-resort kernels, best first.

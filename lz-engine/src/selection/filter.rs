@@ -253,11 +253,15 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, visitor: &mut impl Filter
     {
         return true;
     }
-    if let Some(judge) = &kernel.entry.judge
-        && let Some(reason) = judge.objection(call.table.info, call.context)
-        && visitor.excluded(|| reason)
-    {
-        return true;
+    if let Some(judge) = &kernel.entry.judge {
+        if call.settles_judgments {
+            judge.settle(call.table.info, call.context);
+        }
+        if let Some(reason) = judge.objection(call.table.info, call.context)
+            && visitor.excluded(|| reason)
+        {
+            return true;
+        }
     }
     let needed = transforms(call, &kernel.facts, || Some(kernel));
     needed.iter().any(|kind| {

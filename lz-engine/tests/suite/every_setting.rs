@@ -14,7 +14,9 @@ use crate::speculative_and_quant::{in_format, packed};
 use lz_core::kernel::{CompileRequest, Compiled};
 use lz_core::mode::ReductionOrder;
 use lz_core::plan::TransformKind;
-use lz_core::{Error, KernelEntry, KernelError, KernelSpec};
+use lz_core::{
+    Context, Error, HandlePredicate, KernelEntry, KernelError, KernelSpec, OperationInfo, Reason, ReasonCode,
+};
 use lz_engine::Engine;
 use lz_engine::health::ManualClock;
 use lz_engine::jit::{JitConfig, JitQueue};
@@ -59,6 +61,26 @@ fn selected_in(engine: &Engine, change: ModeOverride, specs: Vec<KernelSpec>) ->
     with(engine, specs);
     let _mode = mode::scope(change);
     outcome(run(engine, &Shape::default()))
+}
+
+/// Judges a call when somebody waits for it.
+#[derive(Default)]
+pub(crate) struct Judged(pub AtomicUsize);
+
+impl HandlePredicate for Judged {
+    fn objection(&self, _: &OperationInfo, _: &Context) -> Option<Reason> {
+        let is_settled = self.0.load(Ordering::Relaxed) > 0;
+        (!is_settled).then(|| Reason::new(ReasonCode::TokenizerVerifying))
+    }
+
+    fn settle(&self, _: &OperationInfo, _: &Context) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn pending(&self) -> Option<String> {
+        let is_settled = self.0.load(Ordering::Relaxed) > 0;
+        (!is_settled).then(|| "a handle is not judged".to_owned())
+    }
 }
 
 fn capturing() -> ModeOverride {
@@ -293,6 +315,11 @@ fn probes() -> Vec<Probe> {
             engine.configure([("memory_headroom_mb".to_owned(), Int(1 << 42))]).unwrap();
             let bytes = Some("1152921504606846976".to_owned());
             selected(engine, changed("hungry.x", |spec| spec.workspace = bytes))
+        }),
+        ("tokenizer_verification.before_first_call", Bool(true), |engine| {
+            let judged = entry(spec("judged.x").priority(90)).judged_by(Judged::default());
+            register(engine, [judged, entry(spec("reference.x"))]);
+            outcome(run(engine, &Shape::default()))
         }),
         ("perfdb.enabled", Bool(false), |engine| engine.perfdb().is_some().to_string()),
         ("perfdb.path", Text("/nonexistent/other.sqlite".to_owned()), |engine| {

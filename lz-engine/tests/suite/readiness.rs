@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::engine_support::{Does, Shape, attend, engine, entry, failing, run, spec};
+use crate::every_setting::Judged;
 use lz_core::device::{DeviceSpec, Platform};
 use lz_core::kernel::{CompileRequest, Compiled};
 use lz_core::{KernelEntry, KernelError, Reason, ReasonCode};
@@ -50,6 +51,28 @@ fn operations_without_a_kernel_fail() {
     let engine = Engine::new();
     engine.register_operations([attend()]).unwrap();
     assert_eq!(failed(&engine, HOST, "kernels"), "no kernel on cpu: demo.attend");
+}
+
+#[test]
+fn a_pending_judgment_fails_until_it_is_settled_and_announced() {
+    let engine = ready_engine();
+    let judged = entry(spec("judged.x").priority(90)).judged_by(Judged::default());
+    engine.register([judged]).unwrap();
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x");
+    assert_eq!(failed(&engine, HOST, "handles"), "a handle is not judged");
+    // A lock leaves no other kernel: the call waits for the judgment.
+    engine.lock("demo.attend", "judged.x").unwrap();
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "judged.x");
+    assert!(engine.readiness(HOST).check("handles").unwrap().ok);
+    // The earlier decision was made under an older snapshot.
+    let before = engine.generation();
+    lz_core::judgment::announce();
+    assert!(engine.generation() > before);
+    // Engines without such kernels keep their decisions.
+    let plain = ready_engine();
+    let before = plain.generation();
+    lz_core::judgment::announce();
+    assert_eq!(plain.generation(), before);
 }
 
 #[test]

@@ -528,6 +528,10 @@ pub const SETTINGS: &[Setting] = &[
         "Fraction of all further cache hits that are verified.",
     ),
     off_by_default(
+        "tokenizer_verification.before_first_call",
+        "Whether the first call of a tokenizer waits until its kernel is verified, instead of running the reference library.",
+    ),
+    off_by_default(
         "memory.probe",
         "Whether free device memory is checked before a kernel with scratch memory is selected.",
     ),

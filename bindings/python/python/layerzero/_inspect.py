@@ -302,8 +302,8 @@ def readiness_check(platforms: Iterable[str] | None = None) -> Report:
 
     ``kernels``: every operation has a kernel on every platform in use. ``health``, ``backends``, ``circuits``: the engine is not
     degraded, no backend is disabled, no circuit is open. ``dispatch_table``: no loaded table is stale. ``compilation``: no kernel
-    waits for its compilation, none failed to compile, and the shape manifest is valid. ``capture``: with ``graph_strict_mode``,
-    kernels have passed a trial capture. ``memory``: at least ``memory_headroom_mb`` is free, where memory is probed. ``perfdb``:
+    waits for its compilation, none failed to compile, and the shape manifest is valid. ``handles``: no
+    verification of a tokenizer is running. ``capture``: with ``graph_strict_mode``, kernels have passed a trial capture. ``memory``: at least ``memory_headroom_mb`` is free, where memory is probed. ``perfdb``:
     the database can be read. ``telemetry``: no log record was dropped. ``versions``: the kernels of a backend have one version,
     and the package and its native library agree.
 
