@@ -11,6 +11,7 @@ use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
 use crate::coder::{Coder, Encoded, encode_by_definition, not_equal};
+use crate::verification::{Failure, next_step};
 use crate::vocabulary::hash;
 
 /// Code points per text. A text whose tokens differ is encoded again one code point at a time to find the first difference.
@@ -129,12 +130,16 @@ pub fn check_recent<C: Coder>(coder: &C, tokenizer: &Tokenizer) -> Result<(), Re
 }
 
 /// Compares a candidate with the definition on all texts, in parallel. Returns the reason of the first difference.
-pub fn check_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, hashes: &ExpectedHashes) -> Result<(), Reason> {
+pub fn check_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, hashes: &ExpectedHashes) -> Result<(), Failure> {
     let runs = Run::all();
     let hashes = hashes.0.get_or_init(|| runs.iter().map(|_| OnceLock::new()).collect());
-    let first: OnceLock<Reason> = OnceLock::new();
+    let first: OnceLock<Failure> = OnceLock::new();
     lz_pool::for_each(runs.len(), &|number: usize| {
         if first.get().is_some() {
+            return;
+        }
+        if let Err(stopped) = next_step(tokenizer) {
+            let _ = first.set(stopped);
             return;
         }
         let text = runs[number].text();
@@ -151,7 +156,7 @@ pub fn check_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, hashes: &ExpectedHa
             Err(error) => error.reason,
         };
         // Another thread may have set a reason at the same time.
-        let _ = first.set(reason);
+        let _ = first.set(reason.into());
     });
     first.into_inner().map_or(Ok(()), Err)
 }

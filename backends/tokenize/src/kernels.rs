@@ -16,6 +16,7 @@ use lz_ops::{
     TokenizeEncodeCall, TokenizeEncodeKernel, TokenizeEncodeOut,
 };
 
+use crate::background;
 use crate::coder::{Coder, Encoded};
 use crate::verification::{self, Candidate, verified};
 
@@ -28,7 +29,8 @@ const TASK_BYTES: usize = 1 << 15;
 struct Encode<C>(PhantomData<fn() -> C>);
 struct Decode<C>(PhantomData<fn() -> C>);
 
-/// Admits a candidate only for tokenizers for which it is verified, or will be before it runs.
+/// Admits a candidate only for tokenizers for which it is verified, or will be before it runs. A verification that is not done runs in
+/// the background.
 struct VerifiedOnly<C>(PhantomData<fn() -> C>);
 
 /// The kernels of one candidate: encoding, and decoding if it supports that.
@@ -55,9 +57,8 @@ pub fn of<C: Candidate>(name: &str, version: &str, priority: u8) -> Vec<KernelEn
 
 impl<C: Candidate> HandlePredicate for VerifiedOnly<C> {
     fn objection(&self, operation: &OperationInfo, context: &Context) -> Option<Reason> {
-        let field = operation.fields.iter().find(|field| field.kind == FieldKind::Digest)?;
-        let Value::Int(bits) = context.value(field) else { return None };
-        let Some(tokenizer) = Tokenizer::of_digest_bits(bits as u64) else {
+        let bits = digest_bits_of(operation, context)?;
+        let Some(tokenizer) = Tokenizer::of_digest_bits(bits) else {
             return Some(
                 Reason::new(ReasonCode::TokenizerIdMismatch)
                     .argument("tokenizer")
@@ -66,6 +67,30 @@ impl<C: Candidate> HandlePredicate for VerifiedOnly<C> {
             );
         };
         verification::objection::<C>(&tokenizer, operation.name == TOKENIZE_DECODE.name)
+    }
+
+    fn settle(&self, operation: &OperationInfo, context: &Context) {
+        let tokenizer = digest_bits_of(operation, context).and_then(Tokenizer::of_digest_bits);
+        if let Some(tokenizer) = tokenizer {
+            verification::settle::<C>(&tokenizer, operation.name == TOKENIZE_DECODE.name);
+        }
+    }
+
+    fn pending(&self) -> Option<String> {
+        match background::pending() {
+            0 => None,
+            1 => Some("1 verification of a tokenizer is running or waits".to_owned()),
+            several => Some(format!("{several} verifications of tokenizers are running or wait")),
+        }
+    }
+}
+
+/// The bits of the tokenizer's digest in a context.
+fn digest_bits_of(operation: &OperationInfo, context: &Context) -> Option<u64> {
+    let field = operation.fields.iter().find(|field| field.kind == FieldKind::Digest)?;
+    match context.value(field) {
+        Value::Int(bits) => Some(bits as u64),
+        _ => None,
     }
 }
 

@@ -5,13 +5,14 @@
 //! - `split` has the hand-written pretokenizers of byte-level BPE, `vocabulary` maps ids to bytes and back.
 //! - `byte_bpe` is the native byte-level BPE; `words` has the native WordPiece, unigram and SentencePiece-style BPE;
 //!   `sentencepiece` runs SentencePiece models; `external` wraps other libraries.
-//! - `verification` compares every candidate with the definition on `probe_texts` and `code_points` before its first use, and
-//!   on samples of real texts afterwards.
+//! - `verification` compares every candidate with the definition on `probe_texts` and `code_points` before its first use, on the
+//!   thread of `background`, and on samples of real texts afterwards.
 //! - `files` loads every supported format; `batch` truncates, combines and pads rows of ids; `stream` decodes id by id.
 //! - `chat` renders conversations with the chat template of a model.
 //! - `kernels` registers the candidates as kernels; `long_text` splits one text over threads; `phrase_cache` caches the ids of text prefixes.
 
 mod added_tokens;
+mod background;
 mod batch;
 mod byte_alphabet;
 mod byte_bpe;
@@ -38,6 +39,8 @@ mod verification;
 mod verification_cache;
 mod vocabulary;
 mod words;
+
+use std::time::{Duration, Instant};
 
 use lz_core::{KernelEntry, Reason};
 use lz_ops::tokenizer::Tokenizer;
@@ -66,29 +69,45 @@ pub fn kernels() -> Vec<KernelEntry> {
     kernels
 }
 
-/// Whether [`prepare`] was called for a tokenizer and has returned.
+/// Whether the preferred kernel for a tokenizer is verified, or it is known that none is equal to the definition.
 pub fn is_prepared(tokenizer: &Tokenizer) -> bool {
     verification::is_prepared(tokenizer)
 }
 
-/// Builds and verifies the preferred kernel for a tokenizer ahead of the first call. Calls do the same on first use. Returns the reason
-/// if neither a native kernel nor `tokenizers` 1.0 is equal to the definition.
+/// Builds and verifies the preferred kernel for a tokenizer, and waits for that. Otherwise the first call starts it in the background,
+/// and calls use the definition until it has ended. Returns the reason if neither a native kernel nor `tokenizers` 1.0 is equal to the
+/// definition.
 pub fn prepare(tokenizer: &Tokenizer) -> Result<(), Reason> {
-    if verification::is_prepared(tokenizer) {
-        return prepare_preferred(tokenizer);
-    }
-    verification::with_parsed_definition(tokenizer, || prepare_preferred(tokenizer))
+    verification::prepare(tokenizer, None).unwrap_or(Ok(()))
 }
 
-fn prepare_preferred(tokenizer: &Tokenizer) -> Result<(), Reason> {
-    let own = verification::verified::<byte_bpe::ByteBpe>(tokenizer).map(drop);
-    // Each tokenizer has one model type, so at most one of the native candidates accepts it.
-    let own = own
-        .or_else(|_| verification::verified::<words::WordTokenizer<words::WordPiece>>(tokenizer).map(drop));
-    let own =
-        own.or_else(|_| verification::verified::<words::WordTokenizer<words::Unigram>>(tokenizer).map(drop));
-    let own =
-        own.or_else(|_| verification::verified::<words::WordTokenizer<words::CharBpe>>(tokenizer).map(drop));
-    let own = own.or_else(|_| verification::verified::<sentencepiece::SentencePiece>(tokenizer).map(drop));
-    own.or_else(|_| verification::verified::<external::HfTokenizers1>(tokenizer).map(drop))
+/// Like [`prepare`], and waits for every other verification of the tokenizer that has been requested, at most for `timeout`. Returns
+/// whether all have ended.
+pub fn wait_verified(tokenizer: &Tokenizer, timeout: Option<Duration>) -> bool {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    verification::prepare(tokenizer, deadline).is_some() && background::wait_for_all(tokenizer, deadline)
 }
+
+/// How far the verification of the preferred kernel of a tokenizer is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum VerificationState {
+    /// No call has requested it.
+    NotStarted,
+    /// It is running or waits in the queue.
+    Running,
+    /// The preferred kernel is equal to the definition.
+    Verified,
+    /// No kernel is equal to the definition, which encodes itself.
+    Rejected(Reason),
+}
+
+/// How far the verification of the preferred kernel of a tokenizer is. Does not wait.
+pub fn verification_state(tokenizer: &Tokenizer) -> VerificationState {
+    if !is_prepared(tokenizer) {
+        let is_pending = background::is_pending(tokenizer);
+        return if is_pending { VerificationState::Running } else { VerificationState::NotStarted };
+    }
+    prepare(tokenizer).map_or_else(VerificationState::Rejected, |()| VerificationState::Verified)
+}
+
+pub use background::{PausedVerification, pause as pause_verification};
