@@ -1,7 +1,18 @@
 //! Activation functions on lanes, with their limits at both infinities; NaN gives NaN.
 
+use lz_ops::reference::activation as exact;
+
 use crate::pointwise::Pointwise;
-use crate::simd::{Simd, exp, exp2};
+use crate::simd::{MAX_LANES, Simd, exp, exp2};
+
+/// An activation that gates another operand.
+pub(crate) trait Gate: Pointwise<1> {
+    /// `f(gate) * up`, with an error relative to the result: the tail of `f` counts if `up` is large.
+    #[inline(always)]
+    fn product<S: Simd>(self, s: S, gate: S::F32, up: S::F32) -> S::F32 {
+        s.mul(self.apply(s, [gate]), up)
+    }
+}
 
 /// `max(x, 0)`.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +24,8 @@ impl Pointwise<1> for Relu {
         s.max(s.splat(0.0), x)
     }
 }
+
+impl Gate for Relu {}
 
 /// `max(x, 0)²`.
 #[derive(Debug, Clone, Copy)]
@@ -36,9 +49,23 @@ pub(crate) struct Silu {
 impl Pointwise<1> for Silu {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, [x]: [S::F32; 1]) -> S::F32 {
+        over_one_plus_exp(s, x, self.exponent(s, x))
+    }
+}
+
+impl Silu {
+    #[inline(always)]
+    fn exponent<S: Simd>(self, s: S, x: S::F32) -> S::F32 {
         // With alpha 0 the result is x / 2, at infinity too, where `x * 0` would be NaN.
-        let exponent = if self.alpha == 0.0 { s.splat(0.0) } else { s.mul(x, s.splat(-self.alpha)) };
-        over_one_plus_exp(s, x, exponent)
+        if self.alpha == 0.0 { s.splat(0.0) } else { s.mul(x, s.splat(-self.alpha)) }
+    }
+}
+
+impl Gate for Silu {
+    #[inline(always)]
+    fn product<S: Simd>(self, s: S, gate: S::F32, up: S::F32) -> S::F32 {
+        let alpha = f64::from(self.alpha);
+        product_over_one_plus_exp(s, gate, up, self.exponent(s, gate), |z| exact::silu_with(z, alpha))
     }
 }
 
@@ -49,10 +76,24 @@ pub(crate) struct GeluTanh;
 impl Pointwise<1> for GeluTanh {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, [x]: [S::F32; 1]) -> S::F32 {
+        over_one_plus_exp(s, x, GeluTanh::exponent(s, x))
+    }
+}
+
+impl GeluTanh {
+    #[inline(always)]
+    fn exponent<S: Simd>(s: S, x: S::F32) -> S::F32 {
         // -2 √(2/π), and that times 0.044715.
         let square = s.mul(x, x);
         let factor = s.fma(square, s.splat(-0.071_354_82), s.splat(-1.595_769));
-        over_one_plus_exp(s, x, s.mul(factor, x))
+        s.mul(factor, x)
+    }
+}
+
+impl Gate for GeluTanh {
+    #[inline(always)]
+    fn product<S: Simd>(self, s: S, gate: S::F32, up: S::F32) -> S::F32 {
+        product_over_one_plus_exp(s, gate, up, GeluTanh::exponent(s, gate), exact::gelu_tanh)
     }
 }
 
@@ -65,6 +106,68 @@ fn over_one_plus_exp<S: Simd>(s: S, x: S::F32, exponent: S::F32) -> S::F32 {
     let denominator = s.add(exp(s, exponent), s.splat(1.0));
     let infinite = s.lt(s.splat(f32::MAX), denominator);
     s.select(infinite, s.splat(0.0), s.div_approx(x, denominator))
+}
+
+/// Exponents above which a factor of 1 / (1 + exp(exponent)) is computed in another way: f32 has fewer digits for it, or none.
+const TAIL: f32 = 40.0;
+
+/// Products of gate and up above which a tail counts and is computed in f64.
+const LARGE: f32 = 1e9;
+
+/// `gate * up / (1 + exp(exponent))`, also where the exponential overflows f32 and the result does not vanish. `function` is the exact
+/// function of the gate.
+#[inline(always)]
+fn product_over_one_plus_exp<S: Simd>(
+    s: S,
+    gate: S::F32,
+    up: S::F32,
+    exponent: S::F32,
+    function: impl Fn(f64) -> f64,
+) -> S::F32 {
+    let near = s.mul(over_one_plus_exp(s, gate, exponent), up);
+    let is_tail = s.lt(s.splat(TAIL), exponent);
+    if !s.any(is_tail) {
+        return near;
+    }
+    // Infinite operands are large too.
+    let size = s.select(is_tail, s.abs(s.mul(gate, up)), s.splat(0.0));
+    if s.any(s.lt(s.splat(LARGE), size)) {
+        return in_f64(s, gate, up, near, is_tail, &function);
+    }
+    // The root of the factor does not underflow. Beyond the bound the product is 0 in f32.
+    let root = exp(s, s.max(s.splat(-80.0), s.mul(exponent, s.splat(-0.5))));
+    let bounded = s.max(s.splat(-LARGE), s.min(s.splat(LARGE), gate));
+    let tail = s.mul(s.mul(bounded, root), s.mul(up, root));
+    s.select(is_tail, tail, near)
+}
+
+/// The exact products where the mask is set, otherwise `near`.
+#[inline(always)]
+fn in_f64<S: Simd>(
+    s: S,
+    gate: S::F32,
+    up: S::F32,
+    near: S::F32,
+    mask: S::Mask,
+    function: &impl Fn(f64) -> f64,
+) -> S::F32 {
+    let (mut gates, mut ups) = ([0.0f32; MAX_LANES], [0.0f32; MAX_LANES]);
+    // SAFETY: the arrays have an element for each lane.
+    unsafe {
+        s.store(gates.as_mut_ptr(), gate);
+        s.store(ups.as_mut_ptr(), up);
+    }
+    multiply_exactly(&mut gates[..S::LANES], &ups, function);
+    // SAFETY: as above.
+    s.select(mask, unsafe { s.load(gates.as_ptr()) }, near)
+}
+
+#[cold]
+#[inline(never)]
+fn multiply_exactly(gates: &mut [f32], ups: &[f32], function: &impl Fn(f64) -> f64) {
+    for (gate, up) in gates.iter_mut().zip(ups) {
+        *gate = (function(f64::from(*gate)) * f64::from(*up)) as f32;
+    }
 }
 
 /// `x Φ(x)`, as `max(x, 0) - |x|/2 erfc(|x|/√2)`.
@@ -87,13 +190,10 @@ impl Pointwise<1> for Gelu {
     }
 }
 
-/// `gate Φ(gate) * up`. [`Gelu`] has an absolute error, which a large factor would multiply; here the error is relative to the result.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GeluProduct;
-
-impl Pointwise<2> for GeluProduct {
+impl Gate for Gelu {
+    /// [`Pointwise::apply`] has an absolute error, which a large factor would multiply; here the error is relative to the result.
     #[inline(always)]
-    fn apply<S: Simd>(self, s: S, [gate, up]: [S::F32; 2]) -> S::F32 {
+    fn product<S: Simd>(self, s: S, gate: S::F32, up: S::F32) -> S::F32 {
         // With a = |gate|: gate Φ(gate) = max(gate, 0) - a h(a) exp(-a²/2), where h(a) = erfc(a/√2) exp(a²/2) / 2 is a polynomial of
         // 1 / (1 + 0.35 a) with a relative error of at most 3e-7 up to the bound. Beyond it the product with any finite factor is
         // less than 1e-36.
@@ -138,9 +238,9 @@ impl Pointwise<2> for GeluProduct {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GatedProduct<F>(pub F);
 
-impl<F: Pointwise<1>> Pointwise<2> for GatedProduct<F> {
+impl<F: Gate> Pointwise<2> for GatedProduct<F> {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, [gate, up]: [S::F32; 2]) -> S::F32 {
-        s.mul(self.0.apply(s, [gate]), up)
+        self.0.product(s, gate, up)
     }
 }

@@ -16,8 +16,8 @@ use lz_ops::{
 use crate::isa::require;
 use crate::pointwise;
 use crate::simd::Simd;
-use functions::{GatedProduct, GeluProduct, ReluSquared};
-pub(crate) use functions::{Gelu, GeluTanh, Relu, Silu};
+pub(crate) use functions::{Gate, Gelu, GeluTanh, Relu, Silu};
+use functions::{GatedProduct, ReluSquared};
 
 /// `max(x, 0)`.
 #[derive(Debug)]
@@ -187,7 +187,9 @@ impl<S: Simd> ActivationGeluMulKernel for GeluMulElements<S> {
         let simd = require::<S>()?;
         let (inputs, output) = ([&call.gate, &call.up], &mut out.output);
         match call.approximate {
-            ActivationGeluMulApproximate::None => pointwise::run::<S, 2>(simd, inputs, output, GeluProduct),
+            ActivationGeluMulApproximate::None => {
+                pointwise::run::<S, 2>(simd, inputs, output, GatedProduct(Gelu))
+            }
             ActivationGeluMulApproximate::Tanh => {
                 pointwise::run::<S, 2>(simd, inputs, output, GatedProduct(GeluTanh))
             }

@@ -1,6 +1,6 @@
 //! Activations of the linear layers: dispatch from an enum to a type, so that loops are monomorphized.
 
-use crate::activation::{Gelu, GeluTanh, Relu, Silu};
+use crate::activation::{Gate, Gelu, GeluTanh, Relu, Silu};
 use crate::pointwise::Pointwise;
 use crate::simd::Simd;
 
@@ -25,9 +25,11 @@ impl Pointwise<1> for Identity {
     }
 }
 
+impl Gate for Identity {}
+
 /// A body that is generic over the activation.
 pub(crate) trait WithActivation {
-    fn run(self, activation: impl Pointwise<1>);
+    fn run(self, activation: impl Gate);
 }
 
 impl Activation {

@@ -13,13 +13,13 @@ use super::fused_amx;
 use super::grain;
 use super::linear::Layer;
 use super::weights::PackWeights;
+use crate::activation::Gate;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
 use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots, gather, recompute_non_finite};
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::panels::{PackedPanels, Product, TileEpilogue};
 use crate::isa::require;
 use crate::memory;
-use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
 use crate::simd::{Float, Simd, vectors, with_float};
 
@@ -305,15 +305,15 @@ pub(super) struct Epilogue<'w, S> {
 
 impl<S: Simd> WithActivation for Epilogue<'_, S> {
     #[inline(never)]
-    fn run(self, activation: impl Pointwise<1>) {
+    fn run(self, activation: impl Gate) {
         let Epilogue { s, gates, ups, to } = self;
         let columns = to.len().min(gates.len()).min(ups.len());
         s.vectorize(|| {
             vectors!(S, columns, |span| {
                 // SAFETY: gates, ups and outputs have this many elements.
                 unsafe {
-                    let gate = activation.apply(s, [<f32 as Float>::load(s, gates.as_ptr(), span)]);
-                    let value = s.mul(gate, <f32 as Float>::load(s, ups.as_ptr(), span));
+                    let gate = <f32 as Float>::load(s, gates.as_ptr(), span);
+                    let value = activation.product(s, gate, <f32 as Float>::load(s, ups.as_ptr(), span));
                     <f32 as Float>::store(s, to.as_mut_ptr(), span, value);
                 }
             });
@@ -349,7 +349,7 @@ struct TileRows<'w, 'a, S> {
 
 impl<S: Simd> WithActivation for TileRows<'_, '_, S> {
     #[inline(never)]
-    fn run(self, activation: impl Pointwise<1>) {
+    fn run(self, activation: impl Gate) {
         let (s, count) = (self.gated.s, self.columns.len());
         s.vectorize(|| {
             for (index, row) in self.rows.enumerate() {
@@ -359,8 +359,8 @@ impl<S: Simd> WithActivation for TileRows<'_, '_, S> {
                 vectors!(S, count, |span| {
                     // SAFETY: gates, ups and outputs have this many elements.
                     unsafe {
-                        let gate = activation.apply(s, [<f32 as Float>::load(s, gates.as_ptr(), span)]);
-                        let value = s.mul(gate, <f32 as Float>::load(s, ups.as_ptr(), span));
+                        let gate = <f32 as Float>::load(s, gates.as_ptr(), span);
+                        let value = activation.product(s, gate, <f32 as Float>::load(s, ups.as_ptr(), span));
                         <f32 as Float>::store(s, to.as_mut_ptr(), span, value);
                     }
                 });

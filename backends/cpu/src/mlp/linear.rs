@@ -9,12 +9,12 @@ use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 use super::activation::{Activation, WithActivation};
 use super::grain;
 use super::weights::PackWeights;
+use crate::activation::Gate;
 use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
 use crate::gemm::dots::{MAX_SKINNY_ROWS, all_finite, dot_f64, dots, gather, recompute_with_optional_bias};
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::panels::{PackedPanels, Product, TileEpilogue};
 use crate::isa::require;
-use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
 use crate::simd::{Float, Simd, vectors, with_float};
 
@@ -226,7 +226,7 @@ struct TileRows<'w, 'a, S> {
 
 impl<S: Simd> WithActivation for TileRows<'_, '_, S> {
     #[inline(never)]
-    fn run(self, activation: impl Pointwise<1>) {
+    fn run(self, activation: impl Gate) {
         let (s, count) = (self.layer.s, self.columns.len());
         s.vectorize(|| {
             for (row, sums) in self.rows.zip(self.sums.chunks_exact(self.step)) {
@@ -257,7 +257,7 @@ pub(super) struct Epilogue<'w, S, W> {
 
 impl<S: Simd, W: Float> WithActivation for Epilogue<'_, S, W> {
     #[inline(never)]
-    fn run(self, activation: impl Pointwise<1>) {
+    fn run(self, activation: impl Gate) {
         let Epilogue { s, sums, bias, to } = self;
         let columns = to.len().min(sums.len());
         s.vectorize(|| {

@@ -3,9 +3,8 @@
 use lz_ops::reference::activation as exact;
 use lz_ops::{MoeExpertsActivation, MoeExpertsCall};
 
-use crate::activation::{Gelu, GeluTanh, Relu, Silu};
+use crate::activation::{Gate, Gelu, GeluTanh, Relu, Silu};
 use crate::mlp::{Identity, WithActivation};
-use crate::pointwise::Pointwise;
 use crate::simd::{Float, Simd, vectors};
 
 /// `act(gate) * (up + offset)`, with gate and up bounded by `limit`.
@@ -62,7 +61,7 @@ struct Body<'w, S> {
 
 impl<S: Simd> WithActivation for Body<'_, S> {
     #[inline(never)]
-    fn run(self, activation: impl Pointwise<1>) {
+    fn run(self, activation: impl Gate) {
         let Body { s, gating, gates, ups, to } = self;
         let columns = to.len().min(gates.len()).min(ups.len());
         s.vectorize(|| {
@@ -73,7 +72,7 @@ impl<S: Simd> WithActivation for Body<'_, S> {
                     // `min` and `max` return their second operand for NaN.
                     let gate = s.min(limit, <f32 as Float>::load(s, gates.as_ptr(), span));
                     let up = s.max(lower, s.min(limit, <f32 as Float>::load(s, ups.as_ptr(), span)));
-                    let value = s.mul(activation.apply(s, [gate]), s.add(up, s.splat(gating.up_offset)));
+                    let value = activation.product(s, gate, s.add(up, s.splat(gating.up_offset)));
                     <f32 as Float>::store(s, to.as_mut_ptr(), span, value);
                 }
             });

@@ -186,6 +186,10 @@ impl Simd for Avx2 {
         proven!(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
     }
     #[inline(always)]
+    fn any(self, mask: __m256) -> bool {
+        proven!(_mm256_movemask_ps(mask)) != 0
+    }
+    #[inline(always)]
     fn is_nan(self, a: __m256) -> __m256 {
         proven!(_mm256_cmp_ps::<_CMP_UNORD_Q>(a, a))
     }

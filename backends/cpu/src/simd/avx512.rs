@@ -251,6 +251,10 @@ impl<const EXTENSIONS: u8> Simd for Avx512Family<EXTENSIONS> {
         proven!(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b))
     }
     #[inline(always)]
+    fn any(self, mask: __mmask16) -> bool {
+        mask != 0
+    }
+    #[inline(always)]
     fn is_nan(self, a: __m512) -> __mmask16 {
         proven!(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a))
     }

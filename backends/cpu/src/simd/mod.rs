@@ -158,6 +158,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn lt(self, a: Self::F32, b: Self::F32) -> Self::Mask;
     /// Whether a lane is NaN.
     fn is_nan(self, a: Self::F32) -> Self::Mask;
+    /// Whether the mask is set in any lane.
+    fn any(self, mask: Self::Mask) -> bool;
     /// `a` where the mask is set, otherwise `b`.
     fn select(self, mask: Self::Mask, a: Self::F32, b: Self::F32) -> Self::F32;
     /// `a` where the mask is set, otherwise `b`.

@@ -154,6 +154,10 @@ impl Simd for Scalar {
         [a[0] < b[0], a[1] < b[1], a[2] < b[2], a[3] < b[3]]
     }
     #[inline(always)]
+    fn any(self, mask: [bool; LANES]) -> bool {
+        mask.contains(&true)
+    }
+    #[inline(always)]
     fn is_nan(self, a: [f32; LANES]) -> [bool; LANES] {
         a.map(f32::is_nan)
     }

@@ -76,6 +76,72 @@ fn gated_gelu_is_accurate_for_any_factor() {
     }
 }
 
+/// The tails of SiLU and of the approximate GELU: the exponential overflows f32, and the product with a large factor is not 0.
+#[test]
+fn gated_tails_are_accurate_for_any_factor() {
+    let gates = [-30.0, -41.0, -60.0, -80.5, -88.0, -89.0, -95.0, -120.0, -170.0, -180.0, -500.0, -800.0];
+    let small = [-5.0, -7.2, -7.5, -9.0, -9.8, -10.1, -11.0, -12.5, -13.0, -20.0, -1e10, f32::NEG_INFINITY];
+    let factors = [0.0, 1e-30, 1.0, 1e5, 1e15, 1e25, 1e30, 1e35, f32::MAX, f32::INFINITY, f32::NAN];
+    // One at a time among other gates, and many next to each other.
+    for spacing in [1, 23] {
+        let mut pairs = Vec::new();
+        for gate in gates.iter().chain(&small) {
+            for factor in factors.iter().flat_map(|factor| [*factor, -factor]) {
+                pairs.push((*gate, factor));
+                pairs.extend((1..spacing).map(|number| (number as f32 * 0.25, 1.0)));
+            }
+        }
+        let (gate, up): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
+        let shape = [gate.len() as i64];
+        let (gate, up) = (view(&gate, &shape), view(&up, &shape));
+        check!(ACTIVATION_SILU_MUL, activation_silu_mul, ActivationSiluMul::new(gate, up));
+        check!(
+            ACTIVATION_GELU_MUL,
+            activation_gelu_mul,
+            ActivationGeluMul::new(gate, up).approximate(ActivationGeluMulApproximate::Tanh)
+        );
+    }
+}
+
+/// Gates in the tail of an activation, with factors that make the tail visible: the up projection, the down projection, or both.
+#[test]
+fn gated_blocks_are_accurate_in_the_tails_of_activations() {
+    let gates =
+        [-4.0, -5.6, -5.7, -6.0, -8.0, -10.0, -10.5, -13.0, -18.0, -60.0, -88.0, -89.5, -95.0, -170.0];
+    let factors =
+        [(1.0, 1.0), (1e6, 1.0), (1e15, 1e10), (1e20, 1e18), (-1e30, 1.0), (1e30, 1e30), (3e38, 1e3)];
+    for rows in [3, gates.len()] {
+        for (up, down) in factors {
+            let gates = &gates[gates.len() - rows..];
+            let size = rows as i64;
+            // Row r has only feature r, so its gate is the weight of that feature.
+            let x: Vec<f32> = (0..rows * rows).map(|at| f32::from(u8::from(at % (rows + 1) == 0))).collect();
+            let (up, down) = (vec![up; rows], [down]);
+            let (x, gate) = (view(&x, &[size, size]), view(gates, &[1, size]));
+            let (up, down) = (view(&up, &[1, size]), view(&down, &[1, 1]));
+            for activation in
+                [MlpFusedActivation::Silu, MlpFusedActivation::Gelu, MlpFusedActivation::GeluTanh]
+            {
+                check!(MLP_FUSED, mlp_fused, MlpFused::new(x, gate, up, down).activation(activation));
+            }
+            let gate_up = [gates, &vec![up.at(&[0, 0]) as f32; rows]].concat();
+            let (gate_up, down) = (view(&gate_up, &[1, 2, size]), [down.at(&[0, 0]) as f32]);
+            let (chosen, ones) = (vec![0i32; rows], vec![1.0f32; rows]);
+            let indices = TensorView::from_slice(&chosen, &[size, 1]).unwrap();
+            let (weights, down) = (view(&ones, &[size, 1]), view(&down, &[1, 1, 1]));
+            for activation in
+                [MoeExpertsActivation::Silu, MoeExpertsActivation::Gelu, MoeExpertsActivation::GeluTanh]
+            {
+                check!(
+                    MOE_EXPERTS,
+                    moe_experts,
+                    MoeExperts::new(x, indices, weights, gate_up, down).activation(activation)
+                );
+            }
+        }
+    }
+}
+
 /// Biases that bring a sum beyond f32 back, and infinite ones.
 const BIASES: [f32; 6] = [0.0, 3e38, -3e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
 
