@@ -91,8 +91,6 @@ pub(crate) fn amx_variant(entry: KernelEntry) -> KernelEntry {
     spec.dtypes.retain(|(variable, _)| variable != "T");
     spec.dtypes.push(("T".to_owned(), vec![DType::BF16]));
     spec.priority = spec.priority.saturating_add(10);
-    // How rows are put together in tiles depends on how many there are.
-    spec.batch_invariant = false;
     entry
 }
 

@@ -117,7 +117,7 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::GqaPrefill,
         attention::GqaPrefillPaged,
         attention::GqaPrefillRagged,
-        attention::MlaDecode,
+        attention::MlaDecode as with_tiles,
         attention::MlaDecodePaged,
         attention::MlaPrefill,
         attention::SparseBlock,

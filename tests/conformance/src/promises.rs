@@ -79,6 +79,12 @@ const BATCH_BY_DEFINITION: [&str; 7] = [
     "sampling.topp",
 ];
 
+/// Whether the operation has a batch whose items are independent.
+pub fn has_batch(operation: &Operation) -> bool {
+    operation.axes.iter().any(|axis| axis.role == Role::Batch)
+        && !BATCH_BY_DEFINITION.contains(&operation.name.as_str())
+}
+
 /// Checks one promise of a kernel with `count` drawn calls. Returns how many calls could show whether it is kept; an error is the first
 /// call that breaks it. `effects` are those of the calling thread.
 pub fn check(
@@ -226,6 +232,9 @@ const LARGE_BATCH: i64 = 33;
 /// How many times the features of a call are repeated, so that sums are long enough to depend on their order.
 const FEATURES: i64 = 7;
 
+/// How many times the positions of sequences, and the pages of requests, are repeated, so that kernels split them (split-KV).
+const LENGTHS: [(Role, i64); 2] = [(Role::Length, 32), (Role::Count, 64)];
+
 fn batch(
     subject: &dyn Subject,
     entry: &KernelEntry,
@@ -233,15 +242,23 @@ fn batch(
     drawn: &Drawn,
 ) -> Result<u64, String> {
     let operation = subject.info().schema();
-    if BATCH_BY_DEFINITION.contains(&operation.name.as_str()) {
+    if !has_batch(operation) {
         return Ok(0);
     }
+    let mut shown = batch_of(subject, entry, supports, drawn, &batches)?;
     // References add in one order and are slow.
-    let wide = parts::repeated(operation, drawn, Role::Feature, FEATURES).filter(|_| !entry.spec.reference);
-    let wide = wide.map_or(Ok(0), |wide| {
-        batch_of(subject, entry, supports, &wide, &|_| vec![(0, 1), (1, LARGE_BATCH)])
-    })?;
-    Ok(wide + batch_of(subject, entry, supports, drawn, &batches)?)
+    if entry.spec.reference {
+        return Ok(shown);
+    }
+    if let Some(wide) = parts::repeated(operation, drawn, Role::Feature, FEATURES) {
+        shown += batch_of(subject, entry, supports, &wide, &|_| vec![(0, 1), (1, LARGE_BATCH)])?;
+    }
+    for (role, times) in LENGTHS {
+        if let Some(long) = parts::repeated(operation, drawn, role, times) {
+            shown += batch_of(subject, entry, supports, &long, &|size| vec![(size - 1, 1), (1, size + 1)])?;
+        }
+    }
+    Ok(shown)
 }
 
 fn batch_of(

@@ -291,7 +291,8 @@ fn scale_of(scales: Option<&TensorView<'_>>, head: usize) -> f32 {
     limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Attend> AttentionGqaDecodePagedFp8Kernel for GqaDecodePagedFp8<S> {
     fn run(
@@ -332,7 +333,8 @@ impl<S: Attend> AttentionGqaDecodePagedFp8Kernel for GqaDecodePagedFp8<S> {
     limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Attend> AttentionGqaPrefillPagedFp8Kernel for GqaPrefillPagedFp8<S> {
     fn run(

@@ -164,6 +164,17 @@ impl<S: Attend> AttentionMlaDecodeKernel for MlaDecode<S> {
     }
 }
 
+impl<S: Attend> MlaDecode<S> {
+    /// The registry entry with AMX tiles. A task has the rows of several tokens, and few rows do not use tiles: the bits depend on the
+    /// number of tokens.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn with_tiles(self) -> lz_core::KernelEntry {
+        let mut entry = self.entry();
+        std::sync::Arc::make_mut(&mut entry.spec).batch_invariant = false;
+        entry
+    }
+}
+
 #[lz_macros::kernel(
     id = "cpu.attention.mla.decode.paged",
     operation = "attention.mla.decode.paged",
@@ -174,6 +185,7 @@ impl<S: Attend> AttentionMlaDecodeKernel for MlaDecode<S> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "min(max(ceil_div(num_indices * page_size, 1024) - 1, 0), 1) * (ceil_div(num_indices * page_size, 1024) + batch) * heads * (dim_ckv + 2) * 4"
 )]
 impl<S: Attend> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {

@@ -153,6 +153,7 @@ impl Paged<'_> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
+    batch_invariant = true,
     workspace = "min(max(ceil_div(num_indices * page_size, 256) - 1, 0), 1) * (ceil_div(num_indices * page_size, 256) + batch) * heads * (head_dim + 2) * 4"
 )]
 impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
@@ -206,7 +207,8 @@ impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
     limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Attend> AttentionGqaPrefillPagedKernel for GqaPrefillPaged<S> {
     fn run(

@@ -29,7 +29,8 @@ pub(crate) struct GqaPrefillRagged<S>(pub PhantomData<S>);
     limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
     strides = last_dense,
     deterministic,
-    tp_invariant = true
+    tp_invariant = true,
+    batch_invariant = true
 )]
 impl<S: Attend> AttentionGqaPrefillRaggedKernel for GqaPrefillRagged<S> {
     fn run(
