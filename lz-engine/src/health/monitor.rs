@@ -194,6 +194,12 @@ impl Health {
         self.record_counts.load(Ordering::Acquire) == 0
     }
 
+    /// The published view of all records.
+    #[cfg(test)]
+    pub(super) fn view(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
     /// Increases with every change that selection can observe.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)

@@ -1,10 +1,12 @@
 //! Unit tests of health: what its private interface promises to the engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lz_perfdb::HealthState;
 
 use super::circuit::Circuit;
+use super::registry::{Key, Registry};
 use super::{
     Change, CircuitConfig, Degradation, DegradationConfig, DegradationLevel, Failure, Health, HealthConfig,
     ManualClock, Subject,
@@ -108,4 +110,50 @@ fn reports_of_the_same_circuit_have_its_scope_name_and_bucket() {
     let mut backend = all[0].clone();
     backend.scope = super::RefusalScope::Backend;
     assert!(!backend.is_same(&all[0]));
+}
+
+/// Scheduled deletions of stored rows are bounded.
+#[test]
+fn at_most_4096_forgiven_records_are_kept() {
+    let mut registry = Registry::default();
+    for number in 0..4100u64 {
+        let key = Key::Kernel("k".to_owned(), Box::new([number]));
+        registry.entry(&key, "1", Duration::ZERO, 1).expect("there is no other record");
+        registry.forgive(&key);
+        assert_eq!(registry.len(), 0);
+        assert_eq!(registry.forgiven.len(), (number as usize + 1).min(4096));
+    }
+    registry.forgive(&Key::Backend("b".to_owned()));
+    assert_eq!(registry.forgiven.len(), 4096);
+}
+
+/// A probe that is dropped without an outcome, as by a panic, can be taken by the next call.
+#[test]
+fn an_abandoned_probe_is_returned() {
+    let clock = Arc::new(ManualClock::starting_at(2_000_000_000));
+    let health = Health::new(HealthConfig::default(), clock.clone());
+    fail(&health, "k", &[1], 5);
+    assert!(health.admit(subject("k", &[1])).is_err());
+    clock.advance(Duration::from_secs(3600));
+    let mut probes: Vec<_> = std::iter::from_fn(|| health.admit(subject("k", &[1])).ok()).take(100).collect();
+    assert!(!probes.is_empty() && probes.len() < 100, "{} probes at the same time", probes.len());
+    assert!(probes.iter().all(super::Permit::is_probe));
+    drop(probes.pop());
+    let again = health.admit(subject("k", &[1])).expect("the probe was returned");
+    assert!(health.admit(subject("k", &[1])).is_err(), "only that one");
+    again.succeeded();
+    assert!(health.admit(subject("k", &[1])).is_err(), "a recorded probe is not returned");
+}
+
+/// A success is recorded if the kernel has failed in the bucket, or its backend has; other calls need no record.
+#[test]
+fn successes_are_recorded_where_there_are_failures() {
+    let health = health();
+    let has_record = |kernel, bucket: &[u64]| health.view().has_record(&subject(kernel, bucket));
+    assert!(!has_record("k", &[1]));
+    fail(&health, "k", &[1], 1);
+    assert!(has_record("k", &[1]) && !has_record("k", &[2]) && !has_record("other", &[1]));
+    let crash = Failure { severity: lz_core::failure::Severity::Backend, ..Failure::of_kernel("crash") };
+    health.admit(subject("k", &[1])).unwrap().failed(crash);
+    assert!(has_record("other", &[1]), "its backend has failed");
 }

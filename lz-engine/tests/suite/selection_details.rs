@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::engine_support::{Shape, attend, engine, run, spec};
 use lz_core::device::{DeviceDetail, DeviceSpec, Platform};
 use lz_core::plan::TransformKind;
 use lz_core::spec::StrideNeeds;
-use lz_core::{Error, KernelSpec, ReasonCode};
+use lz_core::{Context, Error, KernelError, KernelSpec, Reason, ReasonCode};
 use lz_engine::Engine;
 use lz_engine::evidence::{Evidence, EvidenceQuery, KernelEvidence, Measured, MemoryProbe};
-use lz_engine::policy::{Action, Pattern, Policy, Provenance, Rule};
+use lz_engine::policy::{Action, JitPolicy, ListEntry, Lock, Pattern, Policy, Provenance, Rule, WithSource};
 
 fn on_h100(change: impl FnOnce(&mut KernelSpec)) -> Result<String, Error> {
     let mut spec = spec("cuda.x");
@@ -226,4 +227,324 @@ fn a_rule_with_two_actions_is_explained_with_both() {
     engine.set_policy(Policy { rules: vec![rule], ..Policy::default() });
     let text = format!("{:?}", engine.explain(attend(), &Shape::default().context()));
     assert!(text.contains("night: avoid a.x, prefer b.x"), "{text}");
+}
+
+/// A call with stride classes of other tensors: dense row-major, dense last dimension, alignment as a power of two.
+fn with_strides(tensor: &str, (contiguous, last, alignment): (bool, bool, u64)) -> Context {
+    let mut context = Shape::default().context();
+    let field = attend().fields.iter().find(|field| field.name == format!("strides({tensor})")).unwrap();
+    context.set(field.store, 1 | u64::from(contiguous) << 1 | u64::from(last) << 2 | alignment << 3);
+    context
+}
+
+/// The reason names the tensor that does not meet the requirement, not the first one of the call.
+#[test]
+fn reasons_name_the_tensor_that_does_not_meet_the_requirement() {
+    let refused = |change: &dyn Fn(&mut KernelSpec), context: &Context| {
+        let mut picky = spec("picky.x");
+        change(&mut picky);
+        engine([picky]).which(attend(), context).unwrap_err().to_string()
+    };
+    let dense =
+        refused(&|spec| spec.strides = StrideNeeds::Contiguous, &with_strides("mask", (false, true, 6)));
+    assert!(dense.contains("mask: requires dense row-major memory"), "{dense}");
+    let last =
+        refused(&|spec| spec.strides = StrideNeeds::LastDense, &with_strides("mask", (false, false, 6)));
+    assert!(last.contains("mask: requires a last dimension of stride 1"), "{last}");
+    let aligned = refused(&|spec| spec.alignment = 64, &with_strides("mask", (true, true, 5)));
+    let expected = "mask: requires an address that is a multiple of 64 bytes, found a multiple of 32";
+    assert!(aligned.contains(expected), "{aligned}");
+    // The mask is not given, so it is not to blame.
+    let output = refused(&|spec| spec.alignment = 64, &with_strides("output", (true, true, 5)));
+    assert!(output.contains("output: requires an address"), "{output}");
+    let layout = Shape { layout: 1, ..Shape::default() }.context();
+    let layout = refused(&|spec| spec.layouts = vec!["BSHD".to_owned()], &layout);
+    assert!(layout.contains("BSHD") && layout.contains("BHSD"), "{layout}");
+}
+
+/// Copying a result into a given output costs at least one point, and other conversions their own cost.
+#[test]
+fn copying_the_output_is_a_conversion() {
+    let cost = |transform_cost, context: &Context| {
+        let mut adapting = spec("adapting.x");
+        adapting.strides = StrideNeeds::Contiguous;
+        adapting.adapts = vec![TransformKind::Contiguous, TransformKind::Output];
+        adapting.writes_into_output = false;
+        adapting.transform_cost = transform_cost;
+        engine([adapting]).which(attend(), context).unwrap().transform_cost
+    };
+    let given = with_strides("output", (true, true, 6));
+    let mut both = given;
+    let field = attend().fields.iter().find(|field| field.name == "strides(q)").unwrap();
+    both.set(field.store, 1 | 1 << 2 | 6 << 3);
+    assert_eq!([cost(0, &given), cost(7, &given), cost(0, &both), cost(7, &both)], [1.0, 7.0, 1.0, 14.0]);
+    assert_eq!(cost(7, &Shape::default().context()), 0.0, "no output is given");
+}
+
+/// A version that is not in use runs calls if a lock, a list or an active rule names it, and no others.
+#[test]
+fn a_version_that_is_named_runs() {
+    let versioned = || {
+        let engine = engine([spec("a.x").priority(60), spec("b.x")]);
+        let mut second = spec("a.x").priority(60);
+        "2".clone_into(&mut second.version);
+        engine.register_versions([crate::engine_support::entry(second)]).unwrap();
+        engine
+    };
+    let source = || Provenance::new("test");
+    let rule = |condition: Option<&str>, action: Action| Rule {
+        name: String::new(),
+        operations: Pattern::any(),
+        condition: condition.map(str::to_owned),
+        actions: vec![action],
+        source: source(),
+    };
+    let chosen = |policy: Policy, seq: i64| {
+        let engine = versioned();
+        engine.set_policy(policy);
+        run(&engine, &Shape { seq, ..Shape::default() }).unwrap()
+    };
+    assert_eq!(chosen(Policy::default(), 8), "a.x");
+    let locked = |kernel: &str| {
+        let lock = Lock {
+            operation: Pattern::new("demo.attend"),
+            kernel: kernel.to_owned(),
+            condition: None,
+            source: source(),
+        };
+        Policy { locks: vec![lock], ..Policy::default() }
+    };
+    assert_eq!(chosen(locked("a.x@2"), 8), "a.x@2");
+    assert_eq!(chosen(locked("b.x"), 8), "b.x");
+    let by_rule = |condition| Policy {
+        rules: vec![rule(condition, Action::Override("a.x@2".to_owned()))],
+        ..Policy::default()
+    };
+    assert_eq!(chosen(by_rule(None), 8), "a.x@2");
+    assert_eq!(chosen(by_rule(Some("seq > 100")), 200), "a.x@2");
+    assert_eq!(chosen(by_rule(Some("seq > 100")), 8), "a.x", "the rule is not active");
+    let avoided = rule(None, Action::Avoid(Pattern::new("a.x@2")));
+    assert_eq!(
+        chosen(Policy { rules: vec![avoided], ..Policy::default() }, 8),
+        "a.x",
+        "only named to be avoided"
+    );
+    let listed = ListEntry { kernels: Pattern::new("a.x@2"), operations: Pattern::any(), source: source() };
+    assert_eq!(chosen(Policy { prefer: vec![listed], ..Policy::default() }, 8), "a.x@2");
+}
+
+/// A lock of a rule for all operations applies to the operation of its kernel; one for a named operation applies as written.
+#[test]
+fn a_lock_on_a_kernel_of_another_operation_applies_only_where_it_is_named() {
+    const OTHER: &str = r#"
+operation: demo.other
+version: 1
+summary: Another operation.
+doc: "output = x"
+axes: { rows: { role: batch, select: ignored, fuzz: 1..4 } }
+types: { T: [f32] }
+inputs: { x: { shape: [rows], dtype: T, doc: "Input." } }
+outputs: { output: { shape: [rows], dtype: T } }
+semantics: { nan: propagate }
+equivalence: { close: { f32: [1e-5, 1e-5] } }
+workloads: { small: { rows: 1, T: f32 } }
+"#;
+    let other = lz_core::dynamic::read_operation("demo/other.yaml", OTHER).unwrap();
+    let chosen = |operations: Pattern, kernel: &str| {
+        let engine = engine([spec("a.x").priority(60), spec("b.x")]);
+        let elsewhere = KernelSpec::new("c.other", "demo.other", "c", "1", Platform::Cpu);
+        let does = crate::engine_support::Does(Box::new(|| Ok(())));
+        engine.register([lz_core::KernelEntry::new(elsewhere, does).of(other)]).unwrap();
+        let rule = Rule {
+            name: String::new(),
+            operations,
+            condition: None,
+            actions: vec![Action::Lock(kernel.to_owned())],
+            source: Provenance::new("test"),
+        };
+        engine.set_policy(Policy { rules: vec![rule], ..Policy::default() });
+        run(&engine, &Shape::default()).ok()
+    };
+    assert_eq!(chosen(Pattern::any(), "b.x").as_deref(), Some("b.x"));
+    assert_eq!(chosen(Pattern::any(), "c.other").as_deref(), Some("a.x"), "a lock of the other operation");
+    assert_eq!(chosen(Pattern::new("demo.attend"), "c.other"), None, "written for this operation");
+    assert_eq!(chosen(Pattern::any(), "unknown.x"), None, "an unknown kernel may be one of this operation");
+}
+
+/// An alias that fixes a number: calls with other numbers are other calls, on cache hits too.
+#[test]
+fn a_lock_on_an_alias_reads_the_params_that_it_fixes() {
+    const SCHEMA: &str = r#"
+operation: demo.windowed
+version: 1
+summary: An operation with an alias that fixes a number.
+doc: "output = x"
+aliases: { demo.windowed_five: { window: 5 } }
+axes: { rows: { role: batch, select: ignored, fuzz: 1..4 } }
+types: { T: [f32] }
+inputs: { x: { shape: [rows], dtype: T, doc: "Input." } }
+params:
+  window: { type: int, default: 0, range: ">= 0", doc: "Window." }
+  other:  { type: int, default: 0, doc: "Not read." }
+outputs: { output: { shape: [rows], dtype: T } }
+semantics: { nan: propagate }
+equivalence: { close: { f32: [1e-5, 1e-5] } }
+workloads: { small: { rows: 1, T: f32 } }
+"#;
+    let windowed = lz_core::dynamic::read_operation("demo/windowed.yaml", SCHEMA).unwrap();
+    // A limit may read the same param.
+    for is_limited in [false, true] {
+        let engine = Engine::new();
+        let kernel = |id: &str, priority| {
+            let mut spec = KernelSpec::new(id, "demo.windowed", "a", "1", Platform::Cpu).priority(priority);
+            if is_limited {
+                spec = spec.limit("window <= 1000", ReasonCode::AxisLimit);
+            }
+            let does = crate::engine_support::Does(Box::new(|| Ok(())));
+            lz_core::KernelEntry::new(spec, does).of(windowed)
+        };
+        engine.register([kernel("a.one", 60), kernel("a.two", 50)]).unwrap();
+        engine.lock("demo.windowed_five", "a.two").unwrap();
+        let chosen = |window: i64, other: i64| {
+            let mut context = Context::of(&windowed.fields);
+            for (name, value) in [("rows", 3), ("window", window), ("other", other)] {
+                let field = windowed.fields.iter().find(|field| field.name == name).unwrap();
+                context.set(field.store, value as u64);
+            }
+            let mut who = String::new();
+            let mut run = |entry: &lz_core::KernelEntry, _: &mut lz_core::Run<'_>| {
+                who.clone_from(&entry.spec.id);
+                Ok(())
+            };
+            engine.dispatch(windowed, &context, &mut run).unwrap();
+            who
+        };
+        for _ in 0..4 {
+            for other in [5, 0] {
+                assert_eq!(
+                    [chosen(5, other), chosen(6, other), chosen(0, other)],
+                    ["a.two", "a.one", "a.one"]
+                );
+            }
+        }
+    }
+}
+
+/// A cold kernel loses its compile time in points where it may be compiled inside a call; a warm one does not.
+#[test]
+fn a_cold_kernel_is_scored_with_its_compilation() {
+    let mut jit = spec("jit.x").priority(60);
+    jit.jit = true;
+    let engine = engine([jit, spec("plain.x").priority(50)]);
+    let shape = Shape::default();
+    let chosen = || engine.which(attend(), &shape.context()).unwrap().kernel;
+    engine.set_policy(Policy { jit: WithSource::new(JitPolicy::Inline, "test"), ..Policy::default() });
+    assert_eq!(chosen(), "plain.x", "10 points more, 20 less for compiling");
+    let explained = format!("{:?}", engine.explain(attend(), &shape.context()));
+    assert!(explained.contains("jit: -20"), "{explained}");
+    engine.mark_warm("jit.x", attend(), &shape.context());
+    assert_eq!(chosen(), "jit.x");
+    assert!(!format!("{:?}", engine.explain(attend(), &shape.context())).contains("jit: -20"));
+}
+
+/// Health stores the sentence of a failure, with its code if that says more.
+#[test]
+fn recorded_failures_have_the_text_of_their_reason() {
+    let recorded = |error: fn() -> KernelError| {
+        let engine = engine([spec("reference.x")]);
+        let entry = crate::engine_support::failing(spec("bad.x").priority(90), move || Err(error()));
+        engine.register([entry]).unwrap();
+        (0..2).for_each(|_| drop(run(&engine, &Shape::default()).unwrap()));
+        engine.circuits().into_iter().map(|circuit| circuit.last_error).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(recorded(|| KernelError::failed("it broke")), "it broke");
+    let other = || KernelError::because(Reason::new(ReasonCode::DtypeUnsupported).message("no such type"));
+    let text = recorded(other);
+    assert!(text.contains("DTYPE_UNSUPPORTED") && text.contains("no such type"), "{text}");
+}
+
+/// Replaced kernels are dropped although this thread has called them, directly and in nested calls.
+#[test]
+fn replaced_kernels_are_dropped_with_the_entries_of_thread_caches() {
+    let witness = Arc::new(());
+    let alive = Arc::downgrade(&witness);
+    let engine = Arc::new(engine([spec("reference.x")]));
+    let inner = Arc::downgrade(&engine);
+    let nested = AtomicU64::new(0);
+    let does = move || {
+        let _held = &witness;
+        // A nested call uses a spare state of the thread.
+        if nested.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+            && let Some(engine) = inner.upgrade()
+        {
+            run(&engine, &Shape { seq: 9, ..Shape::default() }).unwrap();
+        }
+        Ok(())
+    };
+    engine.register([crate::engine_support::failing(spec("a.x").priority(90), does)]).unwrap();
+    (0..40).for_each(|_| assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x"));
+    assert!(alive.upgrade().is_some());
+    let mut second = spec("a.x").priority(90);
+    "2".clone_into(&mut second.version);
+    let done = engine.replace_kernels(vec![crate::engine_support::entry(second)], Duration::ZERO).unwrap();
+    assert!(done.is_drained && alive.upgrade().is_none(), "the thread that replaces holds nothing");
+    // The entries of a thread that only calls are cleared when it sees the new snapshot.
+    let witness = Arc::new(());
+    let alive = Arc::downgrade(&witness);
+    let does = move || {
+        let _held = &witness;
+        Ok(())
+    };
+    let mut third = spec("a.x").priority(90);
+    "3".clone_into(&mut third.version);
+    let third = crate::engine_support::failing(third, does);
+    engine.replace_kernels(vec![third], Duration::ZERO).unwrap();
+    let (called, replaced) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..40).for_each(|_| assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x"));
+            called.wait();
+            replaced.wait();
+            // Another call of the same operation, so that the entry of the first one is not replaced.
+            assert_eq!(run(&engine, &Shape { seq: 11, ..Shape::default() }).unwrap(), "reference.x");
+            assert!(alive.upgrade().is_none(), "this thread holds the old kernel");
+        });
+        called.wait();
+        engine.unregister_kernel("a.x", None).unwrap();
+        replaced.wait();
+    });
+}
+
+/// Scalar params that limits or workspaces read are part of the cache key, whether one or several of them read a param.
+#[test]
+fn decisions_are_keyed_on_the_scalars_that_kernels_read() {
+    let limited = |id: &str, most: i64, priority| {
+        spec(id).priority(priority).limit(&format!("window <= {most}"), ReasonCode::AxisLimit)
+    };
+    let engine_of_limits = engine([limited("a.x", 4, 70), limited("b.x", 9, 60), spec("c.x").priority(50)]);
+    let workspace_of = |id: &str, priority| {
+        let mut spec = spec(id).priority(priority);
+        spec.workspace = Some("window * 8".to_owned());
+        spec
+    };
+    let one = engine([workspace_of("a.x", 60), spec("b.x")]);
+    let two = engine([workspace_of("a.x", 60), workspace_of("b.x", 50)]);
+    let both = engine([workspace_of("a.x", 60), limited("b.x", 9, 50)]);
+    for _ in 0..4 {
+        let chosen =
+            [2, 6, 20].map(|window| run(&engine_of_limits, &Shape { window, ..Shape::default() }).unwrap());
+        assert_eq!(chosen, ["a.x", "b.x", "c.x"]);
+        for engine in [&one, &two, &both] {
+            for window in [100, 200] {
+                let mut declared = 0;
+                let context = Shape { window, ..Shape::default() }.context();
+                let run = &mut |_: &lz_core::KernelEntry, run: &mut lz_core::Run<'_>| {
+                    declared = run.declared_workspace();
+                    Ok(())
+                };
+                engine.dispatch(attend(), &context, run).unwrap();
+                assert_eq!(declared, 8 * window as u64);
+            }
+        }
+    }
 }
