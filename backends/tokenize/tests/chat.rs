@@ -123,3 +123,63 @@ fn no_template_runs_without_bound() {
         assert!(matches!(rendered(&format!("{nested}{printed}")), Err(ChatError::Template(_))), "{printed}");
     }
 }
+
+/// Renders messages, `continue_final_message` and other variables.
+fn continued(template: &str, variables: &str) -> Result<String, ChatError> {
+    ChatTemplates::new(template).render(variables, None)
+}
+
+#[test]
+fn a_continued_conversation_ends_inside_of_its_last_message() {
+    let plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>\n{% endfor %}{{ continue_final_message }}";
+    let trimmed = plain.replace("m.content", "m.content | trim");
+    let messages = r#""messages": [{"role": "user", "content": "CONTINUE"}, {"role": "assistant", "content": " Sure: \n "}]"#;
+    let on = format!("{{{messages}, \"continue_final_message\": true}}");
+    assert_eq!(continued(plain, &on).unwrap(), "<user>CONTINUE</user>\n<assistant> Sure: \n ");
+    // A template that removes spaces removes them here too.
+    assert_eq!(continued(&trimmed, &on).unwrap(), "<user>CONTINUE</user>\n<assistant>Sure:");
+    let off = format!("{{{messages}, \"continue_final_message\": false}}");
+    assert!(continued(plain, &off).unwrap().ends_with("</assistant>\n"));
+
+    let parts = r#"{"continue_final_message": true, "messages": [{"role": "user", "content":
+        [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, {"type": "image"}]}]}"#;
+    let listed = "{% for part in messages[-1].content %}[{{ part.text }}]{% endfor %}";
+    assert_eq!(continued(listed, parts).unwrap(), "[a][b");
+
+    let reasoning = r#"{"continue_final_message": "reasoning", "messages": [{"role": "assistant", "content": "no", "reasoning": "Hm"}]}"#;
+    let thinking = "{% for m in messages %}({{ m.reasoning_content }}){{ m.content }}{% endfor %}";
+    assert_eq!(continued(thinking, reasoning).unwrap(), "(Hm");
+    let keys = "{% for m in messages %}{{ m.keys() | list }}{{ m.thinking }}{% endfor %}";
+    let given = r#"{"messages": [{"role": "assistant", "reasoning": "Hm"}]}"#;
+    assert_eq!(continued(keys, given).unwrap(), "['thinking', 'role', 'reasoning', 'reasoning_content']Hm");
+}
+
+#[test]
+fn a_message_that_cannot_be_continued_is_refused() {
+    let template =
+        "{% for m in messages %}{{ m.content if m.role != 'hidden' }}{% endfor %}{{ add_generation_prompt }}";
+    let cases = [
+        (r#""continue_final_message": true, "messages": []"#, "needs a last message"),
+        (r#""continue_final_message": true, "messages": [{"role": "user"}]"#, "has no \"content\""),
+        (r#""continue_final_message": true, "messages": [{"content": null}]"#, "has no \"content\""),
+        (r#""continue_final_message": true, "messages": [{"content": 3}]"#, "found 3"),
+        (
+            r#""continue_final_message": true, "messages": [{"content": [{"type": "image"}]}]"#,
+            "no text to continue",
+        ),
+        (r#""continue_final_message": 1, "messages": [{"content": "a"}]"#, "found 1"),
+        (r#""continue_final_message": "thought", "messages": [{"thought": "a"}]"#, "does not use"),
+        (
+            r#""continue_final_message": true, "messages": [{"role": "hidden", "content": "a"}]"#,
+            "removes parts",
+        ),
+        (
+            r#""continue_final_message": true, "add_generation_prompt": true, "messages": [{"content": "a"}]"#,
+            "add_generation_prompt",
+        ),
+    ];
+    for (variables, expected) in cases {
+        let error = continued(template, &format!("{{{variables}}}")).unwrap_err();
+        assert!(matches!(error, ChatError::Variables(_)) && error.to_string().contains(expected), "{error}");
+    }
+}

@@ -3,6 +3,7 @@
 //! Templates come with models, so they are not trusted: the number of steps, the depth of recursion and the size of the result are
 //! bounded. Memory for intermediate strings is not. Nothing here depends on how texts are tokenized.
 
+mod continuation;
 mod environment;
 mod python_format;
 mod sources;
@@ -12,6 +13,7 @@ use std::fmt;
 use minijinja::value::{Serde, Value};
 use serde_json::{Map, Value as Json};
 
+use self::continuation::Continuation;
 pub use self::sources::ChatTemplates;
 
 /// Steps of a template, about one for each operation of the Jinja interpreter.
@@ -56,7 +58,8 @@ impl std::error::Error for ChatError {}
 impl ChatTemplates {
     /// Renders a conversation. `variables` is a JSON object with `messages` and everything else that the template may use: `tools`,
     /// `documents`, `add_generation_prompt` and others. `template` is the name of a template, or a template; without it, `tool_use` is
-    /// chosen if there are tools and such a template, and `default` otherwise.
+    /// chosen if there are tools and such a template, and `default` otherwise. With `continue_final_message` in the variables, which is
+    /// true or the name of a field of the last message, the result ends inside of that message.
     pub fn render(&self, variables: &str, template: Option<&str>) -> Result<String, ChatError> {
         let given: Map<String, Json> = serde_json::from_str(variables)
             .map_err(|error| ChatError::Variables(format!("the variables are not a JSON object: {error}")))?;
@@ -72,7 +75,15 @@ impl ChatTemplates {
         all.extend(self.special_tokens().clone());
         all.extend(given);
         let source = self.select(template, !all["tools"].is_null())?;
-        run_bounded(source, &all)
+        if let Some(messages) = all.get_mut("messages").and_then(Json::as_array_mut) {
+            continuation::alias_reasoning(messages);
+        }
+        let continuation = Continuation::start(&mut all, source)?;
+        let rendered = run_bounded(source, &all)?;
+        match continuation {
+            Some(continuation) => continuation.end(rendered),
+            None => Ok(rendered),
+        }
     }
 }
 

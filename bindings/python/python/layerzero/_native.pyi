@@ -99,6 +99,7 @@ class Tokenizer:
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = False,
+        continue_final_message: bool | str = False,
         tokenize: bool = True,
         **variables: Any,
     ) -> Any: ...

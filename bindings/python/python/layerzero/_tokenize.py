@@ -258,10 +258,14 @@ def apply_chat_template(
     documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template: str | None = None,
     add_generation_prompt: bool = False,
+    continue_final_message: bool | str = False,
     tokenize: bool = True,
     **variables: Any,
 ) -> Any:
-    """The ids of a conversation, or with `tokenize=False` its text. Keywords are variables of the template."""
+    """The ids of a conversation, or with `tokenize=False` its text. Keywords are variables of the template.
+
+    With `continue_final_message`, the text ends inside of the last message: at the end of its content, or of the field with that name.
+    """
     import json
 
     tokenizer = resolve(tokenizer_id)
@@ -271,6 +275,7 @@ def apply_chat_template(
         "tools": None if tools is None else [_tool_schema(tool) for tool in tools],
         "documents": None if documents is None else list(documents),
         "add_generation_prompt": add_generation_prompt,
+        "continue_final_message": continue_final_message,
     }
     text = _native.render_chat(tokenizer, json.dumps(given, ensure_ascii=False), chat_template)
     return _encode([text], tokenizer, False, False)[0] if tokenize else text

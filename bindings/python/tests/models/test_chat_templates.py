@@ -56,6 +56,15 @@ CONVERSATIONS = {
     "tools": ([USER], {"tools": TOOLS, "add_generation_prompt": True}),
     "tool call": ([USER, CALL, ANSWER, {"role": "assistant", "content": "Cold."}], {"tools": TOOLS}),
     "wrong order": ([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}], {}),
+    "continued": ([USER, {"role": "assistant", "content": "Sure,  \n"}], {"continue_final_message": True}),
+    "continued without spaces": ([USER, {"role": "assistant", "content": "Sure"}], {"continue_final_message": True}),
+    "continued reasoning": (
+        [USER, {"role": "assistant", "content": "", "reasoning": "Let me see"}],
+        {"continue_final_message": "reasoning_content"},
+    ),
+    "continued user": ([USER], {"continue_final_message": True}),
+    "continued with a prompt": ([USER], {"continue_final_message": True, "add_generation_prompt": True}),
+    "reasoning": ([USER, {"role": "assistant", "content": "Hello", "reasoning": "mm"}, USER], {"add_generation_prompt": True}),
     "variable": ([USER], {"add_generation_prompt": True, "enable_thinking": False}),
 }
 
@@ -85,6 +94,11 @@ def test_conversations_are_rendered_as_by_transformers(name, small, tokenizer_pa
             with pytest.raises(ValueError, match="refuses the conversation") as raised:
                 ours.apply_chat_template(messages, tokenize=False, **options)
             assert str(error) in str(raised.value)
+            continue
+        except ValueError as error:
+            assert "continue_final_message" in str(error)
+            with pytest.raises(ValueError, match="`continue_final_message`"):
+                ours.apply_chat_template(messages, tokenize=False, **options)
             continue
         assert ours.apply_chat_template(messages, tokenize=False, **options) == expected, name
     assert refused == {"mistral_nemo": 1, "gemma3": 2}.get(name, 0)
