@@ -33,8 +33,9 @@ import graph_models  # noqa: E402
 
 PEERS = ("eager", "inductor", "onnxruntime", "openvino")
 PARTS = ("speed", "lengths", "memory", "start")
-# A block is a few runs of one runner. The first run of a block is not counted: another runner's data is in the caches.
-BLOCK_SECONDS, MIN_RUNS = 0.06, 3
+# A block is a few runs of one runner. The first run of a block is not counted: another runner's data is in the caches. Runs that take
+# long enough for that not to matter are a block each, so that neighboring blocks are measured under the same conditions.
+BLOCK_SECONDS, MIN_RUNS, LONG_RUN_SECONDS = 0.06, 3, 0.25
 
 
 class Missing(Exception):
@@ -147,7 +148,8 @@ def measure(runs, threads, seconds):
         run()
         run()
         one = (time.perf_counter() - start) / 2
-        counts[name] = max(MIN_RUNS, min(2000, int(BLOCK_SECONDS / max(one, 1e-7))))
+        runs_of_block = max(MIN_RUNS, min(2000, int(BLOCK_SECONDS / max(one, 1e-7))))
+        counts[name] = 1 if one > LONG_RUN_SECONDS else runs_of_block
     while turn < 3 or time.perf_counter() - begin < seconds:
         # Rotates the order, so that no runner always follows the same one.
         order = names[turn % len(names) :] + names[: turn % len(names)]
@@ -156,7 +158,8 @@ def measure(runs, threads, seconds):
             # Idle workers of the previous runner stop spinning.
             time.sleep(0.004)
             run = runs[name]
-            run()
+            if counts[name] > 1:
+                run()
             times = []
             for _ in range(counts[name]):
                 start = clock()

@@ -284,7 +284,7 @@ impl MicroTiles {
                 let a = OperandA { at: self.a, row: 1, step: mr::<S>() };
                 let b = OperandB { at: self.b, step: nr::<S>() };
                 let zero = [[s.splat(0.0); NV]; MR];
-                let mut sums = micro_kernel_prefetch::<S, MR, NV, AHEAD>(s, zero, a, b, self.depth);
+                let mut sums = micro_kernel_prefetch::<S, MR, NV, AHEAD>(s, zero, a, b, self.depth, None);
                 if let Some(from) = self.from {
                     for (m, sums) in sums.iter_mut().enumerate() {
                         for (n, sum) in sums.iter_mut().enumerate() {

@@ -13,7 +13,7 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use super::blocked::{MIN_PARALLEL_MACS, kc_blocks, nr};
 use super::pack::transpose_rows;
 use super::tasks::for_each;
-use super::{CACHE_LINE, OperandA, OperandB, micro_kernel_next};
+use super::{CACHE_LINE, OperandA, OperandB, micro_kernel_prefetch};
 use crate::rows::{Rows, for_each_range, should_parallelize};
 use crate::simd::{Simd, prefetch};
 
@@ -350,7 +350,7 @@ impl MicroTile {
                 let b = OperandB { at: self.b, step: nr::<S>() };
                 let zero = [[s.splat(0.0); NV]; MR];
                 let next = if DISTANCE == AHEAD { Some(self.next.unwrap_or(self.b)) } else { None };
-                let mut sums = micro_kernel_next::<S, MR, NV, DISTANCE>(s, zero, a, b, self.depth, next);
+                let mut sums = micro_kernel_prefetch::<S, MR, NV, DISTANCE>(s, zero, a, b, self.depth, next);
                 if let Some(from) = self.from {
                     for (m, sums) in sums.iter_mut().enumerate() {
                         for (n, sum) in sums.iter_mut().enumerate() {
