@@ -84,7 +84,7 @@ pub(crate) unsafe fn micro_kernel<S: Simd, const MR: usize, const NV: usize>(
 }
 
 /// Steps of K per iteration of [`micro_kernel_prefetch`]. Fewer instructions for addresses and loop leave more of a core that two
-/// hardware threads share: packed products are 3 to 7 % faster there, and as fast as with four steps.
+/// hardware threads share: packed products are 2 to 7 % faster there, and as fast as with four steps.
 const UNROLL: usize = 2;
 
 /// Like [`micro_kernel`], and prefetches operand B `AHEAD` steps of K ahead, and a cache line of `next` in every step into L2, for a later
