@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use lz_core::{Handle, Reason, ReasonCode};
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
-use lz_tokenize::{ChatError, ChatTemplates};
+use lz_tokenize::{ChatError, ChatTemplates, VerificationState};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySequence, PyString};
 
+use crate::engine::engine;
 use crate::error::validation_error;
 use crate::text_stream::PyTextStream;
 
@@ -202,8 +203,8 @@ impl PyTokenizer {
 
     /// Renders a conversation with the chat template of the model, and tokenizes it: messages with `role` and
     /// `content`. `tools` are JSON schemas, or functions if Transformers is installed. With `tokenize=False` the
-    /// text is returned. `chat_template` is a template or the name of one; other keywords are variables of the
-    /// template. The templates come from `tokenizer_config.json` and `chat_template.jinja` next to the file of
+    /// text is returned. With `continue_final_message`, the text ends inside of the last message, which the model
+    /// continues. `chat_template` is a template or the name of one; other keywords are variables of the template. The templates come from `tokenizer_config.json` and `chat_template.jinja` next to the file of
     /// the tokenizer, or from `with_chat_template`.
     #[pyo3(signature = (messages, **options))]
     fn apply_chat_template<'py>(
@@ -229,6 +230,28 @@ impl PyTokenizer {
     #[pyo3(signature = (*, skip_special_tokens=true))]
     fn stream(&self, skip_special_tokens: bool) -> PyTextStream {
         PyTextStream::new(&self.handle, skip_special_tokens)
+    }
+
+    /// How far the verification of the native kernel is: `"not started"`, `"running"`, `"verified"`, or why no kernel
+    /// is equal to the definition, which then encodes itself. The first call starts it.
+    #[getter]
+    fn verification(&self) -> String {
+        match lz_tokenize::verification_state(&self.handle) {
+            VerificationState::NotStarted => "not started".to_owned(),
+            VerificationState::Running => "running".to_owned(),
+            VerificationState::Verified => "verified".to_owned(),
+            VerificationState::Rejected(reason) => reason.to_string(),
+        }
+    }
+
+    /// Starts the verification of the native kernel and waits until it has ended, at most `timeout` seconds. Returns
+    /// whether it has ended.
+    #[pyo3(signature = (timeout=None))]
+    fn wait_verified(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let seconds = timeout.map(Duration::try_from_secs_f64).transpose();
+        let seconds = seconds.map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
+        let tokenizer = Tokenizer::clone(&self.handle);
+        interruptible(py, move || lz_tokenize::wait_verified(&tokenizer, seconds))
     }
 
     fn __repr__(&self) -> String {
@@ -327,8 +350,8 @@ pub fn tokenizer(operation: &str, name: &str, object: &Bound<'_, PyAny>) -> PyRe
     match resolved.cast::<PyTokenizer>() {
         Ok(tokenizer) => {
             let handle = Arc::clone(&tokenizer.get().handle);
-            // Prepared here, because the engine would do it while the GIL is held.
-            if !lz_tokenize::is_prepared(&handle) {
+            // Verified here, because the engine would wait while the GIL is held.
+            if !lz_tokenize::is_prepared(&handle) && engine()?.policy().verify_before_first_call.value {
                 let tokenizer = Tokenizer::clone(&handle);
                 interruptible(py, move || drop(lz_tokenize::prepare(&tokenizer)))?;
             }

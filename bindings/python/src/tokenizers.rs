@@ -1,7 +1,9 @@
 //! Tokenizers that are not files: named encodings, their definitions, and preparing their kernels.
 
+use std::sync::{Mutex, PoisonError};
+
 use lz_ops::tokenizer::Tokenizer;
-use lz_tokenize::{ChatError, ChatTemplates};
+use lz_tokenize::{ChatError, ChatTemplates, PausedVerification};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -63,6 +65,14 @@ fn prepare_tokenizer(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>) -> PyRe
     Ok(prepared.err().map(|reason| reason.to_string()))
 }
 
+/// Starts no step of a verification until called with `False`: for tests.
+#[pyfunction]
+fn pause_verification(py: Python<'_>, paused: bool) {
+    static PAUSED: Mutex<Option<PausedVerification>> = Mutex::new(None);
+    let hold = py.detach(|| paused.then(lz_tokenize::pause_verification));
+    *PAUSED.lock().unwrap_or_else(PoisonError::into_inner) = hold;
+}
+
 /// Fractions of calls of a verified kernel that are checked against the definition.
 #[pyfunction]
 fn set_validation_rates(initial: f64, warmup: f64, stable: f64) {
@@ -118,6 +128,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tokenizer_json, module)?)?;
     module.add_function(wrap_pyfunction!(defined_tokens, module)?)?;
     module.add_function(wrap_pyfunction!(prepare_tokenizer, module)?)?;
+    module.add_function(wrap_pyfunction!(pause_verification, module)?)?;
     module.add_function(wrap_pyfunction!(set_validation_rates, module)?)?;
     module.add_function(wrap_pyfunction!(render_chat, module)?)?;
     module.add_function(wrap_pyfunction!(with_chat_config, module)?)?;
