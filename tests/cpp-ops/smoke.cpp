@@ -245,6 +245,89 @@ void stated_truncation() {
     CHECK(lz::ops::tokenize_encode(engine, {.texts = texts, .tokenizer = whole}).tokens.elements() == 2);
 }
 
+constexpr const char *bytes = R"({
+    "version": "1.0", "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+    "added_tokens": [{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+                      "normalized": false, "special": true}],
+    "decoder": {"type": "ByteFallback"},
+    "model": {"type": "BPE", "byte_fallback": true, "unk_token": "a", "merges": [], "ignore_merges": false,
+              "vocab": {"<end>": 0, "a": 1, "b": 2, "<0xC3>": 3, "<0xBC>": 4}}})";
+
+template <class Error> void refused(std::string_view expected, const auto &call) {
+    try {
+        call();
+        CHECK(!"the call must be refused");
+    } catch (const Error &error) {
+        CHECK(std::string_view(error.what()).find(expected) != std::string_view::npos);
+    }
+}
+
+void flat_batches() {
+    const lz::Engine engine;
+    const lz::Tokenizer tokenizer = lz::Tokenizer::from_json(bytes);
+    const std::vector<std::string_view> texts = {"ab", "", "\xc3\xbc<end>"};
+    const lz::FlatTokens batch = lz::encode_batch(engine, tokenizer, texts, {.return_offsets = true});
+    CHECK(batch.size() == 3 && batch.tokens().size() == 5 && batch.offsets().size() == 10);
+    CHECK(std::ranges::equal(batch.indptr(), std::vector<std::int64_t>{0, 2, 2, 5}));
+    CHECK(std::ranges::equal(batch[0], std::vector<std::int32_t>{1, 2}) && batch[1].empty());
+    CHECK(std::ranges::equal(batch[2], std::vector<std::int32_t>{3, 4, 0}));
+    CHECK(std::ranges::equal(batch.offsets(0), std::vector<std::int64_t>{0, 1, 1, 2}) && batch.offsets(1).empty());
+    CHECK(batch.offsets(2)[4] == 2 && batch.offsets(2)[5] == 7);
+    CHECK(lz::encode_batch(engine, tokenizer, texts).offsets().empty());
+    refused<lz::ValidationError>("no text 3", [&] { (void)batch[3]; });
+    // The verification takes long under a sanitizer: with a timeout of 0 nothing is waited for.
+    CHECK(tokenizer.verification() != "not started");
+    CHECK(!tokenizer.wait_verified(0.0) || tokenizer.verification() != "running");
+    const lz::FlatTokens again = lz::encode_batch(engine, tokenizer, texts, {.return_offsets = true});
+    CHECK(std::ranges::equal(again.tokens(), batch.tokens()) && std::ranges::equal(again.offsets(), batch.offsets()));
+}
+
+void streamed_texts() {
+    const lz::Tokenizer tokenizer = lz::Tokenizer::from_json(bytes);
+    lz::TextStream stream(tokenizer);
+    CHECK(stream.push(1) == "a");
+    // Half a character is no text.
+    CHECK(stream.push(3).empty() && stream.push(4) == "\xc3\xbc");
+    CHECK(stream.push(0).empty());
+    const std::vector<std::int32_t> several = {2, 1, 3};
+    CHECK(stream.push(several) == "ba");
+    CHECK(stream.finish() == "\xef\xbf\xbd" && stream.push(2) == "b" && stream.finish().empty());
+    lz::TextStream all(tokenizer, false);
+    CHECK(all.push(0) == "<end>");
+    refused<lz::ConfigurationError>("must not be negative", [&] { (void)stream.push(-1); });
+}
+
+void chat_templates() {
+    const lz::Engine engine;
+    const lz::Tokenizer plain = lz::Tokenizer::from_json(bytes);
+    const std::vector<lz::ChatMessage> messages = {{"user", "\"a\"\n"}, {"assistant", "b "}};
+    refused<lz::ConfigurationError>("no chat template", [&] { (void)plain.apply_chat_template(messages); });
+    const std::vector<std::pair<std::string_view, std::string_view>> tokens = {{"eos_token", "<end>"}};
+    const lz::Tokenizer tokenizer = plain.with_chat_template(
+        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}{{ eos_token }}{% endfor %}{{ tools }}{{ extra }}"
+        "{% if add_generation_prompt %}a:{% endif %}",
+        tokens);
+    CHECK(tokenizer.apply_chat_template(messages, {.variables = R"({"extra": 7})"}) == "u:\"a\"\n<end>a:b <end>None7");
+    CHECK(tokenizer.apply_chat_template(messages, {.tools = R"(["x"])", .add_generation_prompt = true}) ==
+          "u:\"a\"\n<end>a:b <end>['x']a:");
+    CHECK(tokenizer.apply_chat_template(messages, {.continue_final_message = true}) == "u:\"a\"\n<end>a:b ");
+    CHECK(tokenizer.apply_chat_template(R"([{"role": "x", "content": "", "thought": "b"}])",
+                                        {.chat_template = "{{ messages[0].thought }}!",
+                                         .continue_final_message = true,
+                                         .continued_field = "thought"}) == "b");
+    refused<lz::ConfigurationError>("add_generation_prompt", [&] {
+        (void)tokenizer.apply_chat_template(messages, {.add_generation_prompt = true, .continue_final_message = true});
+    });
+    refused<lz::ConfigurationError>("messages of a conversation are not JSON", [&] { (void)tokenizer.apply_chat_template("{"); });
+    refused<lz::ConfigurationError>("must be a JSON object", [&] {
+        (void)tokenizer.apply_chat_template(messages, {.variables = "[]"});
+    });
+    const lz::ChatMessage one[] = {{"a", "b"}};
+    const lz::FlatTokens ids = lz::encode_chat(engine, tokenizer, one, {.chat_template = "{{ messages[0].content }}{{ eos_token }}"});
+    CHECK(ids.size() == 1 && std::ranges::equal(ids[0], std::vector<std::int32_t>{2, 0}));
+    CHECK(tokenizer.splitting_special_tokens().apply_chat_template(one) == "a:b<end>None");
+}
+
 void blocks() {
     const lz::Engine engine;
     std::vector<float> x = rows();
@@ -901,6 +984,9 @@ int main() {
     quantized_models();
     special_tokens();
     stated_truncation();
+    flat_batches();
+    streamed_texts();
+    chat_templates();
     blocks();
     formats_and_pairs();
     dlpack();

@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lz_core::{Error, Reason, ReasonCode};
+use lz_core::Error;
 use lz_engine::policy::layer::SettingInput;
-use lz_ops::tokenizer;
-use lz_plugin::abi::{ABI_MAJOR, ABI_MINOR, Tokenizer};
+use lz_plugin::abi::{ABI_MAJOR, ABI_MINOR};
 
 use crate::call::{Failure, guarded};
 use crate::data;
@@ -239,65 +238,6 @@ pub fn engine_unregister(engine: &Engine, backend: &str) {
 /// Removes the kernels with this id, of one operation unless its name is empty.
 pub fn engine_unregister_kernel(engine: &Engine, kernel: &str, operation: &str) -> *mut Failure {
     guarded(|| engine.inner.unregister_kernel(kernel, (!operation.is_empty()).then_some(operation)))
-}
-
-/// A tokenizer handle for C++; empty until a definition is loaded.
-#[derive(Debug, Default)]
-pub struct TokenizerHandle {
-    tokenizer: Option<tokenizer::Tokenizer>,
-}
-
-/// An empty handle.
-pub fn tokenizer_new() -> Box<TokenizerHandle> {
-    Box::default()
-}
-
-fn tokenizer_error(error: &tokenizer::TokenizerError) -> Error {
-    Error::Configuration {
-        subject: "a tokenizer".to_owned(),
-        message: error.to_string(),
-        reasons: vec![Reason::new(ReasonCode::TokenizerIdMismatch).message(error.to_string())],
-    }
-}
-
-/// Loads a tokenizer from a file of any format. With `whole_texts`, truncation and padding in a `tokenizer.json` are ignored;
-/// otherwise they are an error.
-pub fn tokenizer_load(handle: &mut TokenizerHandle, path: &str, whole_texts: bool) -> *mut Failure {
-    guarded(|| {
-        let read = lz_tokenize::from_file(path, whole_texts);
-        handle.tokenizer = Some(read.map_err(|error| tokenizer_error(&error))?);
-        Ok(())
-    })
-}
-
-/// Parses the content of a `tokenizer.json`, as [`tokenizer_load`] does.
-pub fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8], whole_texts: bool) -> *mut Failure {
-    let read = if whole_texts { tokenizer::Tokenizer::whole_texts } else { tokenizer::Tokenizer::from_json };
-    guarded(|| {
-        handle.tokenizer = Some(read(json).map_err(|error| tokenizer_error(&error))?);
-        Ok(())
-    })
-}
-
-/// Creates a tokenizer that encodes special tokens in a text as plain text.
-pub fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHandle) -> *mut Failure {
-    guarded(|| {
-        let made = handle.tokenizer.as_ref().map(tokenizer::Tokenizer::splitting_special_tokens).transpose();
-        into.tokenizer = made.map_err(|error| tokenizer_error(&error))?;
-        Ok(())
-    })
-}
-
-/// Writes the C representation of a tokenizer, which is valid as long as the handle.
-///
-/// # Safety
-/// The pointer is valid for writing an `lz_tokenizer`.
-pub unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer) {
-    let Some(read) = &handle.tokenizer else { return };
-    if let Ok(made) = Tokenizer::of(read) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { description.write(made) };
-    }
 }
 
 /// Loads a dispatch table.

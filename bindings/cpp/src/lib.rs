@@ -20,3 +20,4 @@ pub mod perfdb;
 pub mod reload;
 pub mod serve;
 pub mod telemetry;
+pub mod text;

@@ -10,4 +10,5 @@
 #include <layerzero/ops.hpp>
 #include <layerzero/serve.hpp>
 #include <layerzero/tensor.hpp>
+#include <layerzero/text.hpp>
 #include <layerzero/tokenizer.hpp>

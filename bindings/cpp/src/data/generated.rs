@@ -123,6 +123,17 @@ pub mod ffi {
         stored_only: bool,
     }
 
+    /// The variables of a chat template other than its messages. `tools`, `documents` and `variables` are JSON; empty texts are not
+    /// given. `continue_field` is the field of the last message that is continued, or empty.
+    struct ChatVariables<'a> {
+        tools: &'a str,
+        documents: &'a str,
+        variables: &'a str,
+        chat_template: &'a str,
+        continue_field: &'a str,
+        add_generation_prompt: bool,
+    }
+
     /// Options of compiling a model.
     struct ModelOptions<'a> {
         optimize: bool,

@@ -1027,6 +1027,7 @@ namespace lz {
     struct ModelHandle;
     struct Scope;
     struct ServerHandle;
+    struct TextStreamHandle;
     struct TokenizerHandle;
     struct WatchHandle;
   }
@@ -1118,6 +1119,20 @@ private:
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$ServerHandle
 
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$TextStreamHandle
+#define CXXBRIDGE1_STRUCT_lz$bridge$TextStreamHandle
+struct TextStreamHandle final : public ::rust::Opaque {
+  ~TextStreamHandle() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$TextStreamHandle
+
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
 #define CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
 struct TokenizerHandle final : public ::rust::Opaque {
@@ -1194,6 +1209,8 @@ extern "C" {
 ::std::size_t lz$bridge$cxxbridge1$205$Scope$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$ServerHandle$operator$sizeof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$ServerHandle$operator$alignof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$TextStreamHandle$operator$sizeof() noexcept;
+::std::size_t lz$bridge$cxxbridge1$205$TextStreamHandle$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$TokenizerHandle$operator$sizeof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$TokenizerHandle$operator$alignof() noexcept;
 ::std::size_t lz$bridge$cxxbridge1$205$WatchHandle$operator$sizeof() noexcept;
@@ -1343,7 +1360,27 @@ void lz$bridge$cxxbridge1$205$server_close(::lz::bridge::ServerHandle &server) n
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_with_chat(::lz::bridge::TokenizerHandle const &handle, ::rust::Str config, ::lz::bridge::TokenizerHandle &into) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_render_chat(::lz::bridge::TokenizerHandle const &handle, ::rust::Str messages, ::lz::bridge::ChatVariables const &options, ::rust::String &text) noexcept;
+
+void lz$bridge$cxxbridge1$205$chat_messages(::rust::Slice<::rust::Str const> roles, ::rust::Slice<::rust::Str const> contents, ::rust::String *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$chat_config(::rust::Slice<::rust::Str const> names, ::rust::Slice<::rust::Str const> values, ::rust::String *return$) noexcept;
+
+void lz$bridge$cxxbridge1$205$tokenizer_verification(::lz::bridge::TokenizerHandle const &handle, ::rust::String *return$) noexcept;
+
+bool lz$bridge$cxxbridge1$205$tokenizer_wait_verified(::lz::bridge::TokenizerHandle const &handle, double seconds) noexcept;
+
 void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
+
+::lz::bridge::TextStreamHandle *lz$bridge$cxxbridge1$205$text_stream_new() noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$text_stream_start(::lz::bridge::TextStreamHandle &stream, ::lz::bridge::TokenizerHandle const &tokenizer, bool skip_special_tokens) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$text_stream_push(::lz::bridge::TextStreamHandle &stream, ::rust::Slice<::std::int32_t const> ids, ::rust::String &text) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$text_stream_finish(::lz::bridge::TextStreamHandle &stream, ::rust::String &text) noexcept;
 
 ::lz::bridge::ModelHandle *lz$bridge$cxxbridge1$205$model_new() noexcept;
 
@@ -1686,6 +1723,14 @@ void lz$bridge$cxxbridge1$205$model_findings(::lz::bridge::ModelHandle const &ha
   return lz$bridge$cxxbridge1$205$ServerHandle$operator$alignof();
 }
 
+::std::size_t TextStreamHandle::layout::size() noexcept {
+  return lz$bridge$cxxbridge1$205$TextStreamHandle$operator$sizeof();
+}
+
+::std::size_t TextStreamHandle::layout::align() noexcept {
+  return lz$bridge$cxxbridge1$205$TextStreamHandle$operator$alignof();
+}
+
 ::std::size_t TokenizerHandle::layout::size() noexcept {
   return lz$bridge$cxxbridge1$205$TokenizerHandle$operator$sizeof();
 }
@@ -2022,8 +2067,54 @@ void server_close(::lz::bridge::ServerHandle &server) noexcept {
   return lz$bridge$cxxbridge1$205$tokenizer_split_special(handle, into);
 }
 
+::lz::bridge::Failure *tokenizer_with_chat(::lz::bridge::TokenizerHandle const &handle, ::rust::Str config, ::lz::bridge::TokenizerHandle &into) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_with_chat(handle, config, into);
+}
+
+::lz::bridge::Failure *tokenizer_render_chat(::lz::bridge::TokenizerHandle const &handle, ::rust::Str messages, ::lz::bridge::ChatVariables const &options, ::rust::String &text) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_render_chat(handle, messages, options, text);
+}
+
+::rust::String chat_messages(::rust::Slice<::rust::Str const> roles, ::rust::Slice<::rust::Str const> contents) noexcept {
+  ::rust::MaybeUninit<::rust::String> return$;
+  lz$bridge$cxxbridge1$205$chat_messages(roles, contents, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::rust::String chat_config(::rust::Slice<::rust::Str const> names, ::rust::Slice<::rust::Str const> values) noexcept {
+  ::rust::MaybeUninit<::rust::String> return$;
+  lz$bridge$cxxbridge1$205$chat_config(names, values, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::rust::String tokenizer_verification(::lz::bridge::TokenizerHandle const &handle) noexcept {
+  ::rust::MaybeUninit<::rust::String> return$;
+  lz$bridge$cxxbridge1$205$tokenizer_verification(handle, &return$.value);
+  return ::std::move(return$.value);
+}
+
+bool tokenizer_wait_verified(::lz::bridge::TokenizerHandle const &handle, double seconds) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_wait_verified(handle, seconds);
+}
+
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept {
   lz$bridge$cxxbridge1$205$tokenizer_describe(handle, description);
+}
+
+::rust::Box<::lz::bridge::TextStreamHandle> text_stream_new() noexcept {
+  return ::rust::Box<::lz::bridge::TextStreamHandle>::from_raw(lz$bridge$cxxbridge1$205$text_stream_new());
+}
+
+::lz::bridge::Failure *text_stream_start(::lz::bridge::TextStreamHandle &stream, ::lz::bridge::TokenizerHandle const &tokenizer, bool skip_special_tokens) noexcept {
+  return lz$bridge$cxxbridge1$205$text_stream_start(stream, tokenizer, skip_special_tokens);
+}
+
+::lz::bridge::Failure *text_stream_push(::lz::bridge::TextStreamHandle &stream, ::rust::Slice<::std::int32_t const> ids, ::rust::String &text) noexcept {
+  return lz$bridge$cxxbridge1$205$text_stream_push(stream, ids, text);
+}
+
+::lz::bridge::Failure *text_stream_finish(::lz::bridge::TextStreamHandle &stream, ::rust::String &text) noexcept {
+  return lz$bridge$cxxbridge1$205$text_stream_finish(stream, text);
 }
 
 ::rust::Box<::lz::bridge::ModelHandle> model_new() noexcept {
@@ -2651,6 +2742,10 @@ void cxxbridge1$box$lz$bridge$ServerHandle$drop(::rust::Box<::lz::bridge::Server
 void cxxbridge1$box$lz$bridge$TokenizerHandle$dealloc(::lz::bridge::TokenizerHandle *) noexcept;
 void cxxbridge1$box$lz$bridge$TokenizerHandle$drop(::rust::Box<::lz::bridge::TokenizerHandle> *ptr) noexcept;
 
+::lz::bridge::TextStreamHandle *cxxbridge1$box$lz$bridge$TextStreamHandle$alloc() noexcept;
+void cxxbridge1$box$lz$bridge$TextStreamHandle$dealloc(::lz::bridge::TextStreamHandle *) noexcept;
+void cxxbridge1$box$lz$bridge$TextStreamHandle$drop(::rust::Box<::lz::bridge::TextStreamHandle> *ptr) noexcept;
+
 ::lz::bridge::ModelHandle *cxxbridge1$box$lz$bridge$ModelHandle$alloc() noexcept;
 void cxxbridge1$box$lz$bridge$ModelHandle$dealloc(::lz::bridge::ModelHandle *) noexcept;
 void cxxbridge1$box$lz$bridge$ModelHandle$drop(::rust::Box<::lz::bridge::ModelHandle> *ptr) noexcept;
@@ -2741,6 +2836,18 @@ void Box<::lz::bridge::TokenizerHandle>::allocation::dealloc(::lz::bridge::Token
 template <>
 void Box<::lz::bridge::TokenizerHandle>::drop() noexcept {
   cxxbridge1$box$lz$bridge$TokenizerHandle$drop(this);
+}
+template <>
+::lz::bridge::TextStreamHandle *Box<::lz::bridge::TextStreamHandle>::allocation::alloc() noexcept {
+  return cxxbridge1$box$lz$bridge$TextStreamHandle$alloc();
+}
+template <>
+void Box<::lz::bridge::TextStreamHandle>::allocation::dealloc(::lz::bridge::TextStreamHandle *ptr) noexcept {
+  cxxbridge1$box$lz$bridge$TextStreamHandle$dealloc(ptr);
+}
+template <>
+void Box<::lz::bridge::TextStreamHandle>::drop() noexcept {
+  cxxbridge1$box$lz$bridge$TextStreamHandle$drop(this);
 }
 template <>
 ::lz::bridge::ModelHandle *Box<::lz::bridge::ModelHandle>::allocation::alloc() noexcept {

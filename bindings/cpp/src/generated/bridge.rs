@@ -13,6 +13,7 @@ use crate::perfdb::*;
 use crate::reload::*;
 use crate::serve::*;
 use crate::telemetry::*;
+use crate::text::*;
 use super::activation_gelu::{activation_gelu, activation_gelu_explain};
 use super::activation_gelu_mul::{activation_gelu_mul, activation_gelu_mul_explain};
 use super::activation_relu::{activation_relu, activation_relu_explain};
@@ -89,6 +90,7 @@ pub mod ffi {
         type ModelHandle;
         type Scope;
         type ServerHandle;
+        type TextStreamHandle;
         type TokenizerHandle;
         type WatchHandle;
 
@@ -214,7 +216,31 @@ pub mod ffi {
         fn tokenizer_load(handle: &mut TokenizerHandle, path: &str, whole_texts: bool) -> *mut Failure;
         fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8], whole_texts: bool) -> *mut Failure;
         fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHandle) -> *mut Failure;
+        fn tokenizer_with_chat(
+            handle: &TokenizerHandle,
+            config: &str,
+            into: &mut TokenizerHandle,
+        ) -> *mut Failure;
+        fn tokenizer_render_chat(
+            handle: &TokenizerHandle,
+            messages: &str,
+            options: &ChatVariables,
+            text: &mut String,
+        ) -> *mut Failure;
+        fn chat_messages(roles: &[&str], contents: &[&str]) -> String;
+        fn chat_config(names: &[&str], values: &[&str]) -> String;
+        fn tokenizer_verification(handle: &TokenizerHandle) -> String;
+        fn tokenizer_wait_verified(handle: &TokenizerHandle, seconds: f64) -> bool;
         unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer);
+
+        fn text_stream_new() -> Box<TextStreamHandle>;
+        fn text_stream_start(
+            stream: &mut TextStreamHandle,
+            tokenizer: &TokenizerHandle,
+            skip_special_tokens: bool,
+        ) -> *mut Failure;
+        fn text_stream_push(stream: &mut TextStreamHandle, ids: &[i32], text: &mut String) -> *mut Failure;
+        fn text_stream_finish(stream: &mut TextStreamHandle, text: &mut String) -> *mut Failure;
 
         fn model_new() -> Box<ModelHandle>;
         fn model_share(handle: &ModelHandle) -> Box<ModelHandle>;
@@ -271,6 +297,7 @@ pub mod ffi {
         type CallDifference = crate::data::CallDifference;
         type PerfDbDifference = crate::data::PerfDbDifference;
         type CircuitInfo = crate::data::CircuitInfo;
+        type ChatVariables<'a> = crate::data::ChatVariables<'a>;
         type ModelOptions<'a> = crate::data::ModelOptions<'a>;
         type TableInfo = crate::data::TableInfo;
         type PluginInfo = crate::data::PluginInfo;

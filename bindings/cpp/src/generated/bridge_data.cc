@@ -806,6 +806,7 @@ namespace lz {
     struct CallDifference;
     struct PerfDbDifference;
     struct CircuitInfo;
+    struct ChatVariables;
     struct ModelOptions;
     struct TableInfo;
     struct PluginInfo;
@@ -1004,6 +1005,22 @@ struct CircuitInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$ChatVariables
+#define CXXBRIDGE1_STRUCT_lz$bridge$ChatVariables
+// The variables of a chat template other than its messages. `tools`, `documents` and `variables` are JSON; empty texts are not
+// given. `continue_field` is the field of the last message that is continued, or empty.
+struct ChatVariables final {
+  ::rust::Str tools;
+  ::rust::Str documents;
+  ::rust::Str variables;
+  ::rust::Str chat_template;
+  ::rust::Str continue_field;
+  bool add_generation_prompt CXX_DEFAULT_VALUE(false);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$ChatVariables
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$ModelOptions
 #define CXXBRIDGE1_STRUCT_lz$bridge$ModelOptions

@@ -962,6 +962,7 @@ namespace lz {
     struct ModelHandle;
     struct Scope;
     struct ServerHandle;
+    struct TextStreamHandle;
     struct TokenizerHandle;
     struct WatchHandle;
   }
@@ -1052,6 +1053,20 @@ private:
   };
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$ServerHandle
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$TextStreamHandle
+#define CXXBRIDGE1_STRUCT_lz$bridge$TextStreamHandle
+struct TextStreamHandle final : public ::rust::Opaque {
+  ~TextStreamHandle() = delete;
+
+private:
+  friend ::rust::layout;
+  struct layout {
+    static ::std::size_t size() noexcept;
+    static ::std::size_t align() noexcept;
+  };
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$TextStreamHandle
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
 #define CXXBRIDGE1_STRUCT_lz$bridge$TokenizerHandle
@@ -1225,7 +1240,27 @@ void server_close(::lz::bridge::ServerHandle &server) noexcept;
 
 ::lz::bridge::Failure *tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept;
 
+::lz::bridge::Failure *tokenizer_with_chat(::lz::bridge::TokenizerHandle const &handle, ::rust::Str config, ::lz::bridge::TokenizerHandle &into) noexcept;
+
+::lz::bridge::Failure *tokenizer_render_chat(::lz::bridge::TokenizerHandle const &handle, ::rust::Str messages, ::lz::bridge::ChatVariables const &options, ::rust::String &text) noexcept;
+
+::rust::String chat_messages(::rust::Slice<::rust::Str const> roles, ::rust::Slice<::rust::Str const> contents) noexcept;
+
+::rust::String chat_config(::rust::Slice<::rust::Str const> names, ::rust::Slice<::rust::Str const> values) noexcept;
+
+::rust::String tokenizer_verification(::lz::bridge::TokenizerHandle const &handle) noexcept;
+
+bool tokenizer_wait_verified(::lz::bridge::TokenizerHandle const &handle, double seconds) noexcept;
+
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
+
+::rust::Box<::lz::bridge::TextStreamHandle> text_stream_new() noexcept;
+
+::lz::bridge::Failure *text_stream_start(::lz::bridge::TextStreamHandle &stream, ::lz::bridge::TokenizerHandle const &tokenizer, bool skip_special_tokens) noexcept;
+
+::lz::bridge::Failure *text_stream_push(::lz::bridge::TextStreamHandle &stream, ::rust::Slice<::std::int32_t const> ids, ::rust::String &text) noexcept;
+
+::lz::bridge::Failure *text_stream_finish(::lz::bridge::TextStreamHandle &stream, ::rust::String &text) noexcept;
 
 ::rust::Box<::lz::bridge::ModelHandle> model_new() noexcept;
 
