@@ -304,7 +304,7 @@ def test_a_policy_file_is_watched(tmp_path):
 def test_every_readiness_check_is_reported(capsys):
     names = [one["name"] for one in lz.readiness_check().to_dict()["checks"]]
     expected_names = "kernels health backends circuits dispatch_table compilation handles capture memory perfdb telemetry versions"
-    assert names[:11] == expected_names.split()
+    assert names[:12] == expected_names.split()
     main(["ready", "--json"])
     assert [one["name"] for one in json.loads(capsys.readouterr().out)["checks"]] == names
 

@@ -105,11 +105,17 @@ def runs_during(work):
         thread.join()
 
 
-def test_gil_is_released_while_a_tokenizer_is_loaded_and_prepared(definition):
+def test_gil_is_released_while_a_tokenizer_is_loaded_and_verified(definition):
     text = large(definition)
     assert runs_meanwhile(lambda: lz.Tokenizer.from_json(text))
     tokenizer = lz.Tokenizer.from_json(large(definition, 61_000))
-    assert runs_meanwhile(lambda: lz.ops.tokenize_encode(["a"], tokenizer))
+    assert runs_meanwhile(tokenizer.wait_verified)
+    lz.configure({"tokenizer_verification.before_first_call": True})
+    try:
+        tokenizer = lz.Tokenizer.from_json(large(definition, 62_000))
+        assert runs_meanwhile(lambda: lz.ops.tokenize_encode(["a"], tokenizer))
+    finally:
+        lz.configure({"tokenizer_verification.before_first_call": False})
 
 
 def test_gil_is_released_while_long_texts_are_encoded(tokenizer_path):
@@ -152,7 +158,11 @@ def test_explain_prints_no_panic(tmp_path, definition):
     definition["model"]["ignore_merges"] = True
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(definition), encoding="utf-8")
-    program = "import sys, layerzero as lz; print(lz.explain('tokenize.encode', ['a'], lz.Tokenizer.from_file(sys.argv[1])))"
+    # Every candidate is verified before it is listed.
+    program = (
+        "import sys, layerzero as lz; lz.configure({'tokenizer_verification.before_first_call': True}); "
+        "print(lz.explain('tokenize.encode', ['a'], lz.Tokenizer.from_file(sys.argv[1])))"
+    )
     done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, capture_output=True, text=True, timeout=300)
     assert "tokenize.github_bpe.encode" in done.stdout
     assert "panicked" not in done.stderr + done.stdout
