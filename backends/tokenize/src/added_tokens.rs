@@ -52,8 +52,12 @@ impl AddedTokenSplitter {
         Ok(Some(AddedTokenSplitter { automaton, tokens }))
     }
 
-    /// Calls `each` with the segments of a text in order. Text segments are never empty.
-    pub fn for_each(&self, text: &str, mut each: impl FnMut(Segment)) {
+    /// Calls `each` with the segments of a text in order, up to the first error. Text segments are never empty.
+    pub fn try_for_each<E>(
+        &self,
+        text: &str,
+        mut each: impl FnMut(Segment) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut done = 0;
         for found in self.automaton.find_iter(text.as_bytes()) {
             let Some(token) = self.tokens.get(found.pattern().as_usize()) else { continue };
@@ -71,14 +75,15 @@ impl AddedTokenSplitter {
                 end += text[end..].len() - text[end..].trim_start_matches(is_space).len();
             }
             if done < start {
-                each(Segment::Text { start: done, end: start });
+                each(Segment::Text { start: done, end: start })?;
             }
-            each(Segment::Token { id: token.id, start, end });
+            each(Segment::Token { id: token.id, start, end })?;
             done = end;
         }
         if done < text.len() {
-            each(Segment::Text { start: done, end: text.len() });
+            each(Segment::Text { start: done, end: text.len() })?;
         }
+        Ok(())
     }
 }
 

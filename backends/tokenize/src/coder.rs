@@ -4,6 +4,8 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
+use crate::memory::{self, OutOfMemory};
+
 /// The concatenated tokens of several texts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
@@ -16,13 +18,23 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Empty, with capacity for the tokens of `bytes` bytes of text.
-    pub fn for_bytes(bytes: usize, offsets: bool) -> Encoded {
-        let ids = Vec::with_capacity(bytes / 3 + 8);
-        Encoded { ids, offsets: offsets.then(Vec::new), ends: Vec::new() }
+    /// Empty, with capacity for the tokens of `texts` texts of `bytes` bytes.
+    pub fn for_bytes(bytes: usize, texts: usize, offsets: bool) -> Result<Encoded, OutOfMemory> {
+        Ok(Encoded {
+            ids: memory::with_capacity(bytes / 3 + 8)?,
+            offsets: offsets.then(Vec::new),
+            ends: memory::with_capacity(texts)?,
+        })
     }
 
-    /// Appends a token.
+    /// Makes room for more tokens.
+    #[inline]
+    pub fn reserve(&mut self, tokens: usize) -> Result<(), OutOfMemory> {
+        memory::reserve(&mut self.ids, tokens)?;
+        self.offsets.as_mut().map_or(Ok(()), |offsets| memory::reserve(offsets, 2 * tokens))
+    }
+
+    /// Appends a token, for which there is room.
     #[inline]
     pub fn push(&mut self, id: u32, start: usize, end: usize) {
         self.ids.push(id as i32);
@@ -37,13 +49,16 @@ impl Encoded {
     }
 
     /// Appends the texts of another batch.
-    pub fn append(&mut self, other: &Encoded) {
+    pub fn append(&mut self, other: &Encoded) -> Result<(), OutOfMemory> {
         let before = self.ids.len() as i64;
+        self.reserve(other.ids.len())?;
+        memory::reserve(&mut self.ends, other.ends.len())?;
         self.ids.extend_from_slice(&other.ids);
         if let (Some(offsets), Some(more)) = (&mut self.offsets, &other.offsets) {
             offsets.extend_from_slice(more);
         }
         self.ends.extend(other.ends.iter().map(|end| before + end));
+        Ok(())
     }
 }
 
@@ -94,6 +109,7 @@ pub fn encode_by_definition(
     out: &mut Encoded,
 ) -> Result<(), KernelError> {
     let tokens = tokenizer.encode(text, special).map_err(|error| KernelError::failed(error.to_string()))?;
+    out.reserve(tokens.len())?;
     for token in tokens {
         if i32::try_from(token.id).is_err() {
             return Err(KernelError::failed(format!(

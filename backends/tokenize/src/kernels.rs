@@ -18,6 +18,7 @@ use lz_ops::{
 
 use crate::background;
 use crate::coder::{Coder, Encoded};
+use crate::memory;
 use crate::verification::{self, Candidate, verified};
 
 /// The backend name of all kernels in this crate.
@@ -143,7 +144,7 @@ fn encode<C: Coder>(
     let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
     // A text that is most of the batch is split itself.
     if bytes < 2 * TASK_BYTES || 2 * longest > bytes || lz_pool::threads() < 2 {
-        let mut whole = Encoded::for_bytes(bytes, offsets);
+        let mut whole = Encoded::for_bytes(bytes, texts.len(), offsets)?;
         coder.encode(tokenizer, texts, special, &mut whole)?;
         return Ok(whole);
     }
@@ -152,15 +153,17 @@ fn encode<C: Coder>(
     let results: Vec<TaskResult> = tasks.iter().map(|_| Mutex::default()).collect();
     lz_pool::for_each(tasks.len(), &|task: usize| {
         let texts = tasks[task];
-        let mut part = Encoded::for_bytes(texts.iter().map(|text| text.len()).sum(), offsets);
-        let outcome = coder.encode(tokenizer, texts, special, &mut part).map(|()| part);
+        let bytes = texts.iter().map(|text| text.len()).sum();
+        let outcome = Encoded::for_bytes(bytes, texts.len(), offsets).map_err(KernelError::from);
+        let outcome =
+            outcome.and_then(|mut part| coder.encode(tokenizer, texts, special, &mut part).map(|()| part));
         *results[task].lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
     });
-    let mut whole = Encoded::for_bytes(bytes, offsets);
+    let mut whole = Encoded::for_bytes(bytes, texts.len(), offsets)?;
     for part in results {
         let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
         let part = part.unwrap_or_else(|| Err(KernelError::failed("an encoding task did not run")))?;
-        whole.append(&part);
+        whole.append(&part)?;
     }
     Ok(whole)
 }
@@ -196,13 +199,18 @@ impl<C: Candidate> TokenizeDecodeKernel for Decode<C> {
             let (start, end) = range(b);
             // Validation has rejected negative ids.
             let id = |id: i64| u32::try_from(id).ok();
+            let count = usize::try_from(end - start).unwrap_or(0);
             let ids: Vec<u32> = match dense.and_then(|ids| ids.get(start as usize..end as usize)) {
-                Some(ids) => ids.iter().filter_map(|one| id(i64::from(*one))).collect(),
-                None => (start..end).filter_map(|t| id(call.tokens.int_at(&[t]))).collect(),
+                Some(ids) => memory::collect(count, ids.iter().filter_map(|one| id(i64::from(*one))))?,
+                None => memory::collect(count, (start..end).filter_map(|t| id(call.tokens.int_at(&[t]))))?,
             };
             verified.coder.decode(tokenizer, &ids, call.skip_special_tokens)
         };
-        *out.texts = Some((0..call.axes.batch).map(one).collect::<Result<_, _>>()?);
+        let mut texts = memory::with_capacity(usize::try_from(call.axes.batch).unwrap_or(0))?;
+        for b in 0..call.axes.batch {
+            texts.push(one(b)?);
+        }
+        *out.texts = Some(texts);
         Ok(())
     }
 }

@@ -25,6 +25,7 @@ mod external;
 mod files;
 mod kernels;
 mod long_text;
+mod memory;
 mod nfc;
 mod normalization;
 mod phrase_cache;

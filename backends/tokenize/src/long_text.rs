@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use crate::memory::{self, OutOfMemory};
+
 /// Minimum bytes of a part, so that scheduling overhead stays small.
 pub const PART_BYTES: usize = 1 << 15;
 /// Texts below this size are not split.
@@ -24,15 +26,23 @@ pub fn parts(start: usize, end: usize, may_end: impl Fn(usize) -> bool) -> Optio
 }
 
 /// Appends the ids of the parts in order; `encode` appends the ids between two bounds.
-pub fn encode(bounds: &[usize], ids: &mut Vec<i32>, encode: impl Fn(usize, usize, &mut Vec<i32>) + Sync) {
-    let encoded: Vec<Mutex<Vec<i32>>> = (1..bounds.len()).map(|_| Mutex::default()).collect();
+pub fn encode(
+    bounds: &[usize],
+    ids: &mut Vec<i32>,
+    encode: impl Fn(usize, usize, &mut Vec<i32>) -> Result<(), OutOfMemory> + Sync,
+) -> Result<(), OutOfMemory> {
+    type Part = Mutex<Result<Vec<i32>, OutOfMemory>>;
+    let encoded: Vec<Part> = (1..bounds.len()).map(|_| Mutex::new(Ok(Vec::new()))).collect();
     lz_pool::for_each(encoded.len(), &|part: usize| {
         let (start, end) = (bounds[part], bounds[part + 1]);
-        let mut own = Vec::with_capacity((end - start) / 3 + 8);
-        encode(start, end, &mut own);
+        let own = memory::with_capacity((end - start) / 3 + 8);
+        let own = own.and_then(|mut own| encode(start, end, &mut own).map(|()| own));
         *encoded[part].lock().unwrap_or_else(PoisonError::into_inner) = own;
     });
     for part in encoded {
-        ids.append(&mut part.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let part = part.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        memory::reserve(ids, part.len())?;
+        ids.extend_from_slice(&part);
     }
+    Ok(())
 }

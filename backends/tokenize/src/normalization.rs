@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::memory::{self, OutOfMemory};
 use crate::nfc::Form;
 use crate::unicode::{Classes, SPACE};
 
@@ -27,14 +28,14 @@ impl Normalization {
     }
 
     /// Returns the normalized text.
-    pub fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    pub fn apply<'a>(&self, text: &'a str) -> Result<Cow<'a, str>, OutOfMemory> {
         let mut normalized = Cow::Borrowed(text);
         for step in &self.0 {
-            if let Cow::Owned(changed) = step.apply(&normalized) {
+            if let Cow::Owned(changed) = step.apply(&normalized)? {
                 normalized = Cow::Owned(changed);
             }
         }
-        normalized
+        Ok(normalized)
     }
 }
 
@@ -47,11 +48,12 @@ impl Step {
         }
     }
 
-    fn apply(self, text: &str) -> Cow<'_, str> {
-        match self {
-            Step::Form(form) => form.apply(text),
+    fn apply(self, text: &str) -> Result<Cow<'_, str>, OutOfMemory> {
+        Ok(match self {
+            Step::Form(form) => form.apply(text)?,
             Step::CollapseSpaces if has_other_spaces(text) => {
-                let mut collapsed = String::with_capacity(text.len());
+                let mut collapsed = String::new();
+                memory::reserve_text(&mut collapsed, text.len())?;
                 let mut after_space = false;
                 for character in text.chars() {
                     let space = is_space(character);
@@ -65,10 +67,13 @@ impl Step {
                 Cow::Owned(collapsed)
             }
             Step::Lowercase if !text.chars().all(is_lowercase) => {
-                Cow::Owned(text.chars().flat_map(char::to_lowercase).collect())
+                let mut lowercase = String::new();
+                memory::reserve_text(&mut lowercase, text.len())?;
+                memory::extend_text(&mut lowercase, text.chars().flat_map(char::to_lowercase))?;
+                Cow::Owned(lowercase)
             }
             Step::CollapseSpaces | Step::Lowercase => Cow::Borrowed(text),
-        }
+        })
     }
 }
 
@@ -110,7 +115,7 @@ mod tests {
             ("ΑΣ", "ας".replace('ς', "σ").as_str()),
             ("\u{85}x", " x"),
         ] {
-            assert_eq!(clip.apply(text), expected, "{text:?}");
+            assert_eq!(clip.apply(text).unwrap(), expected, "{text:?}");
             assert_eq!(clip.holds(text), text == expected, "{text:?}");
         }
         assert!(Normalization::default().holds("A  B"));

@@ -1,6 +1,8 @@
 //! Caches the ids of phrases: stretches of at least 512 bytes. Many texts share a prefix, such as a system prompt or the conversation
 //! so far. A phrase is cached when it occurs for the second time, so that unique texts cost only a probe.
 
+use crate::byte_bpe::word_cache::SLACK;
+use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::hash;
 
 /// A phrase ends at the first permitted position after this many bytes.
@@ -35,7 +37,7 @@ pub struct PhraseCache {
 
 impl PhraseCache {
     /// Appends the ids of a text from `start` on. `may_end` returns whether a text may be split at a position without changing its ids;
-    /// `compute` appends the ids between two positions and returns whether they may be cached.
+    /// `compute` appends the ids between two positions, at most one per byte, and returns whether they may be cached.
     #[inline]
     pub fn encode(
         &mut self,
@@ -43,52 +45,64 @@ impl PhraseCache {
         mut start: usize,
         out: &mut Vec<i32>,
         may_end: impl Fn(usize) -> bool,
-        mut compute: impl FnMut(usize, usize, &mut Vec<i32>) -> bool,
-    ) {
+        mut compute: impl FnMut(usize, usize, &mut Vec<i32>) -> Result<bool, OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
         while text.len() > start + MIN_BYTES {
             let end =
                 (start + MIN_BYTES..text.len()).find(|position| may_end(*position)).unwrap_or(text.len());
+            memory::reserve(out, end - start + SLACK)?;
             if end - start > MAX_PHRASE_BYTES {
-                compute(start, end, out);
+                compute(start, end, out)?;
             } else {
-                self.phrase(&text[start..end], out, |out| compute(start, end, out));
+                self.phrase(&text[start..end], out, |out| compute(start, end, out))?;
             }
             start = end;
         }
         if start < text.len() {
-            compute(start, text.len(), out);
+            memory::reserve(out, text.len() - start + SLACK)?;
+            compute(start, text.len(), out)?;
         }
+        Ok(())
     }
 
-    fn phrase(&mut self, phrase: &[u8], out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<i32>) -> bool) {
+    fn phrase(
+        &mut self,
+        phrase: &[u8],
+        out: &mut Vec<i32>,
+        compute: impl FnOnce(&mut Vec<i32>) -> Result<bool, OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
         if self.sets.is_empty() {
-            self.sets = vec![Default::default(); 1 << SET_BITS];
+            self.sets = memory::filled(Default::default(), 1 << SET_BITS)?;
         }
         let hash = hash(phrase);
         let position = (hash >> (64 - SET_BITS)) as usize;
         let set = &mut self.sets[position];
         let Some(way) = set.iter().position(|slot| slot.hash == hash) else {
             *set = [Slot { hash, ..Slot::default() }, set[0]];
-            compute(out);
-            return;
+            compute(out)?;
+            return Ok(());
         };
         let slot = set[way];
         let first = out.len();
         if slot.length == 0 {
-            if compute(out) {
-                self.insert(position, hash, phrase, &out[first..]);
+            if compute(out)? {
+                self.insert(position, hash, phrase, &out[first..])?;
             }
         } else if self.bytes[slot.bytes as usize..][..slot.length as usize] == *phrase {
             out.extend_from_slice(&self.ids[slot.ids as usize..][..slot.count as usize]);
         } else {
-            compute(out);
+            compute(out)?;
         }
+        Ok(())
     }
 
-    fn insert(&mut self, position: usize, hash: u64, phrase: &[u8], ids: &[i32]) {
+    fn insert(&mut self, position: usize, hash: u64, phrase: &[u8], ids: &[i32]) -> Result<(), OutOfMemory> {
         if self.bytes.len() + phrase.len() > MAX_TOTAL_BYTES || self.ids.len() + ids.len() > MAX_TOTAL_IDS {
-            *self = PhraseCache { sets: vec![Default::default(); 1 << SET_BITS], ..PhraseCache::default() };
+            self.sets.fill(Default::default());
+            (self.bytes, self.ids) = (Vec::new(), Vec::new());
         }
+        memory::reserve(&mut self.bytes, phrase.len())?;
+        memory::reserve(&mut self.ids, ids.len())?;
         let slot = Slot {
             hash,
             bytes: self.bytes.len() as u32,
@@ -103,6 +117,7 @@ impl PhraseCache {
             Some(other) => *other = slot,
             None => set[0] = slot,
         }
+        Ok(())
     }
 }
 
@@ -113,7 +128,7 @@ mod tests {
     /// Encodes with bytes as ids. Returns the ids and the number of computed ones.
     fn encode(phrases: &mut PhraseCache, text: &[u8]) -> (Vec<i32>, usize) {
         let (mut out, mut computed) = (vec![-1], 0);
-        phrases.encode(
+        let encoded = phrases.encode(
             text,
             1,
             &mut out,
@@ -121,9 +136,10 @@ mod tests {
             |start, end, out| {
                 computed += end - start;
                 out.extend(text[start..end].iter().map(|byte| i32::from(*byte)));
-                true
+                Ok(true)
             },
         );
+        encoded.unwrap();
         (out, computed)
     }
 
@@ -158,7 +174,7 @@ mod tests {
         let text = b" never to be cached..".repeat(40);
         for _ in 0..3 {
             let mut computed = 0;
-            phrases.encode(
+            let encoded = phrases.encode(
                 &text,
                 0,
                 &mut Vec::new(),
@@ -166,9 +182,10 @@ mod tests {
                 |start, end, out| {
                     computed += end - start;
                     out.push(1);
-                    false
+                    Ok(false)
                 },
             );
+            encoded.unwrap();
             assert_eq!(computed, text.len());
         }
         assert!(phrases.bytes.is_empty());

@@ -5,6 +5,7 @@ use lz_core::{Reason, ReasonCode};
 
 use crate::added_tokens::{AddedTokenSplitter, Segment};
 use crate::definition::ByteLevelBpe;
+use crate::memory::{self, OutOfMemory};
 use crate::normalization::Normalization;
 
 /// The pipeline of one tokenizer.
@@ -68,58 +69,82 @@ impl Pipeline {
         !self.prefix_space && self.normalization.holds(text)
     }
 
-    /// Appends the ids of a text; `plain` appends those of a part without added tokens.
+    /// Appends the ids of a text; `plain` makes room for those of a part without added tokens and appends them.
     #[inline]
     pub fn encode(
         &self,
         text: &str,
         special: bool,
         ids: &mut Vec<i32>,
-        mut plain: impl FnMut(&str, &mut Vec<i32>),
-    ) {
+        mut plain: impl FnMut(&str, &mut Vec<i32>) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
         if special {
+            memory::reserve(ids, self.before.len())?;
             ids.extend(self.before.iter().map(|id| *id as i32));
         }
         self.for_each(text, |part| match part {
             Part::Plain { text, .. } => plain(text, ids),
-            Part::Token { id, .. } => ids.push(id as i32),
-        });
+            Part::Token { id, .. } => {
+                memory::reserve(ids, 1)?;
+                ids.push(id as i32);
+                Ok(())
+            }
+        })?;
         if special {
+            memory::reserve(ids, self.after.len())?;
             ids.extend(self.after.iter().map(|id| *id as i32));
         }
+        Ok(())
     }
 
-    /// Calls `each` with the parts of a text, in order.
+    /// Calls `each` with the parts of a text, in order, up to the first error.
     #[inline]
-    pub fn for_each(&self, text: &str, mut each: impl FnMut(Part<'_>)) {
+    pub fn for_each(
+        &self,
+        text: &str,
+        mut each: impl FnMut(Part<'_>) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
         match &self.raw {
-            None if text.is_empty() => {}
+            None if text.is_empty() => Ok(()),
             None => self.normalize(text, 0, &mut each),
-            Some(splitter) => splitter.for_each(text, |segment| match segment {
+            Some(splitter) => splitter.try_for_each(text, |segment| match segment {
                 Segment::Text { start, end } => self.normalize(&text[start..end], start, &mut each),
                 Segment::Token { id, start, end } => each(Part::Token { id, text: &text[start..end], start }),
             }),
         }
     }
 
-    fn normalize(&self, text: &str, base: usize, each: &mut impl FnMut(Part<'_>)) {
-        let text = self.normalization.apply(text);
+    fn normalize(
+        &self,
+        text: &str,
+        base: usize,
+        each: &mut impl FnMut(Part<'_>) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        let text = self.normalization.apply(text)?;
         match &self.normalized {
             None => self.plain(&text, base, each),
-            Some(splitter) => splitter.for_each(&text, |segment| match segment {
+            Some(splitter) => splitter.try_for_each(&text, |segment| match segment {
                 Segment::Text { start, end } => self.plain(&text[start..end], base + start, each),
                 Segment::Token { id, start, end } => {
-                    each(Part::Token { id, text: &text[start..end], start: base + start });
+                    each(Part::Token { id, text: &text[start..end], start: base + start })
                 }
             }),
         }
     }
 
-    fn plain(&self, text: &str, start: usize, each: &mut impl FnMut(Part<'_>)) {
-        if self.prefix_space && !text.starts_with(' ') {
-            each(Part::Plain { text: &format!(" {text}"), start });
-        } else {
-            each(Part::Plain { text, start });
+    fn plain(
+        &self,
+        text: &str,
+        start: usize,
+        each: &mut impl FnMut(Part<'_>) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        if !self.prefix_space || text.starts_with(' ') {
+            return each(Part::Plain { text, start });
         }
+        let mut spaced = String::new();
+        memory::reserve_text(&mut spaced, text.len() + 1)?;
+        spaced.push(' ');
+        spaced.push_str(text);
+        each(Part::Plain { text: &spaced, start })
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use rustc_hash::FxHashMap;
 
 use super::pair_ranks::{NO_RANK, PairRanks};
+use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::ID_BITS;
 
 /// The merges of a model: ranks of pairs and the tokens that they produce.
@@ -158,8 +159,8 @@ impl Merges {
         if internal >= self.same_from { internal } else { self.ids[internal as usize] }
     }
 
-    /// Appends the tokens of a piece.
-    pub fn merge(&self, piece: &[u8], tokens: &mut Vec<u32>) {
+    /// Appends the tokens of a piece; there is room for one per byte.
+    pub fn merge(&self, piece: &[u8], tokens: &mut Vec<u32>) -> Result<(), OutOfMemory> {
         match piece.len() {
             0 => {}
             1 => tokens.push(self.id(self.bytes[usize::from(piece[0])])),
@@ -170,47 +171,56 @@ impl Merges {
                 self.merge_short::<MAX_SHORT_PIECE>(piece, |token, _| tokens.push(token));
             }
             _ => {
-                self.merge_long(piece, |token, _| tokens.push(token));
+                self.merge_long(piece, |token, _| tokens.push(token))?;
             }
         }
+        Ok(())
     }
 
-    /// Merges symbols. Appends each token with the number of symbols that it covers.
-    pub fn merge_symbols(&self, symbols: &[u32], tokens: &mut Vec<(u32, u32)>) {
-        self.merge_symbols_with(symbols, |token, count| tokens.push((token, count)));
+    /// Merges symbols. Appends each token with the number of symbols that it covers; there is room for one per symbol.
+    pub fn merge_symbols(&self, symbols: &[u32], tokens: &mut Vec<(u32, u32)>) -> Result<(), OutOfMemory> {
+        self.merge_symbols_with(symbols, |token, count| tokens.push((token, count))).map(drop)
     }
 
     /// Merges symbols. Calls `each` with every token.
-    pub fn merge_each(&self, symbols: &[u32], mut each: impl FnMut(u32)) {
-        self.merge_symbols_with(symbols, |token, _| each(token));
+    pub fn merge_each(&self, symbols: &[u32], mut each: impl FnMut(u32)) -> Result<(), OutOfMemory> {
+        self.merge_symbols_with(symbols, |token, _| each(token)).map(drop)
     }
 
     /// The tokens of the bytes of a piece, the last of which is in `last`.
-    pub fn marked_symbols(&self, piece: &[u8], last: &[u32; BYTES]) -> Vec<u32> {
-        let mut symbols: Vec<u32> = piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect();
+    pub fn marked_symbols(&self, piece: &[u8], last: &[u32; BYTES]) -> Result<Vec<u32>, OutOfMemory> {
+        let mut symbols = self.symbols(piece)?;
         if let (Some(symbol), Some(byte)) = (symbols.last_mut(), piece.last()) {
             *symbol = last[usize::from(*byte)];
         }
-        symbols
+        Ok(symbols)
+    }
+
+    /// The tokens of the bytes of a piece.
+    fn symbols(&self, piece: &[u8]) -> Result<Vec<u32>, OutOfMemory> {
+        memory::collect(piece.len(), piece.iter().map(|byte| self.bytes[usize::from(*byte)]))
     }
 
     /// The last merge that was applied to a piece, if it became a single token. With `last`, tokens that end a piece are marked.
-    pub fn last_pair(&self, piece: &[u8], last: Option<&[u32; BYTES]>) -> Option<Pair> {
-        let symbols = self.marked_symbols(piece, last.unwrap_or(&self.bytes));
+    pub fn last_pair(&self, piece: &[u8], last: Option<&[u32; BYTES]>) -> Result<Option<Pair>, OutOfMemory> {
+        let symbols = self.marked_symbols(piece, last.unwrap_or(&self.bytes))?;
         let mut count = 0;
-        self.merge_symbols_with(&symbols, |_, _| count += 1).filter(|_| count == 1)
+        let pair = self.merge_symbols_with(&symbols, |_, _| count += 1)?;
+        Ok(pair.filter(|_| count == 1))
     }
 
     /// Returns the last merge that was applied.
-    fn merge_symbols_with(&self, symbols: &[u32], each: impl FnMut(u32, u32)) -> Option<Pair> {
-        if symbols.is_empty() {
-            return None;
-        }
-        match symbols.len() {
-            ..=MAX_SMALL_PIECE => self.merge_few::<MAX_SMALL_PIECE>(symbols, each),
+    fn merge_symbols_with(
+        &self,
+        symbols: &[u32],
+        each: impl FnMut(u32, u32),
+    ) -> Result<Option<Pair>, OutOfMemory> {
+        Ok(match symbols.len() {
+            0 => None,
+            1..=MAX_SMALL_PIECE => self.merge_few::<MAX_SMALL_PIECE>(symbols, each),
             length if length <= MAX_SHORT_PIECE => self.merge_few::<MAX_SHORT_PIECE>(symbols, each),
-            _ => self.merge_symbols_long(symbols.to_vec(), each),
-        }
+            count => self.merge_symbols_long(memory::collect(count, symbols.iter().copied())?, each)?,
+        })
     }
 
     /// Merges at most `N` symbols. Returns the last merge that was applied.
@@ -317,17 +327,23 @@ impl Merges {
     }
 
     /// Returns the last merge that was applied.
-    fn merge_long(&self, piece: &[u8], each: impl FnMut(u32, u32)) -> Option<Pair> {
-        self.merge_symbols_long(piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect(), each)
+    fn merge_long(&self, piece: &[u8], each: impl FnMut(u32, u32)) -> Result<Option<Pair>, OutOfMemory> {
+        self.merge_symbols_long(self.symbols(piece)?, each)
     }
 
     /// Like [`Merges::merge_symbols_short`], but with a heap: O(n log n) for any length.
-    fn merge_symbols_long(&self, mut ids: Vec<u32>, mut each: impl FnMut(u32, u32)) -> Option<Pair> {
+    fn merge_symbols_long(
+        &self,
+        mut ids: Vec<u32>,
+        mut each: impl FnMut(u32, u32),
+    ) -> Result<Option<Pair>, OutOfMemory> {
         const MERGED: u32 = u32::MAX;
-        let end = ids.len() - 1;
-        let mut next: Vec<u32> = (1..=ids.len() as u32).collect();
-        let mut previous: Vec<u32> = (0..ids.len() as u32).map(|position| position.wrapping_sub(1)).collect();
-        let mut queue = BinaryHeap::with_capacity(ids.len());
+        let (count, end) = (ids.len(), ids.len() - 1);
+        let mut next: Vec<u32> = memory::collect(count, 1..)?;
+        let mut previous: Vec<u32> =
+            memory::collect(count, (0..).map(|position: u32| position.wrapping_sub(1)))?;
+        // A merge takes one entry out and adds at most two, and there are fewer merges than symbols.
+        let mut queue = BinaryHeap::from(memory::with_capacity(2 * count)?);
         // Entries hold both symbols, so that stale ones are detected when popped.
         let offer = |queue: &mut BinaryHeap<_>, ids: &[u32], left: usize, right: usize| {
             let rank = self.rank(ids[left], ids[right]);
@@ -365,7 +381,7 @@ impl Merges {
             each(self.id(ids[position]), (after - position) as u32);
             position = after;
         }
-        last
+        Ok(last)
     }
 }
 
@@ -463,11 +479,11 @@ mod tests {
             let (merges, _) = merges();
             let (mut short, mut long) = (Vec::new(), Vec::new());
             merges.merge_short::<MAX_SHORT_PIECE>(piece.as_bytes(), |token, count| short.push((token, count)));
-            merges.merge_long(piece.as_bytes(), |token, count| long.push((token, count)));
+            merges.merge_long(piece.as_bytes(), |token, count| long.push((token, count))).unwrap();
             prop_assert_eq!(&short, &long);
             let symbols: Vec<u32> = piece.bytes().map(u32::from).collect();
             let mut joined = Vec::new();
-            merges.merge_symbols(&symbols, &mut joined);
+            merges.merge_symbols(&symbols, &mut joined).unwrap();
             prop_assert_eq!(joined, short);
         }
     }
@@ -476,11 +492,11 @@ mod tests {
         #[test]
         fn merges_reduced_to_last_pairs_give_equal_tokens(piece in "[abc]{2,60}") {
             let (merges, texts) = merges();
-            let pairs: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text, None)).collect();
+            let pairs: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text, None).unwrap()).collect();
             let reduced = merges.reduced_to(&pairs);
             let (mut all, mut few) = (Vec::new(), Vec::new());
-            merges.merge(piece.as_bytes(), &mut all);
-            reduced.merge(piece.as_bytes(), &mut few);
+            merges.merge(piece.as_bytes(), &mut all).unwrap();
+            reduced.merge(piece.as_bytes(), &mut few).unwrap();
             prop_assert_eq!(all, few);
         }
     }
@@ -492,13 +508,13 @@ mod tests {
         let pairs = [(256, c, 257), (c, 256, 259), (a, b, 256), (b, c, 258)];
         let merges = Merges::new(std::array::from_fn(|byte| byte as u32), &pairs);
         let last: Vec<Pair> =
-            texts.iter().filter_map(|text| merges.last_pair(text.as_bytes(), None)).collect();
+            texts.iter().filter_map(|text| merges.last_pair(text.as_bytes(), None).unwrap()).collect();
         assert_eq!(last.len(), 4);
         let reduced = merges.reduced_to(&last);
         for piece in ["abc", "cabc", "bcab", "abcabcab", "cbcab"] {
             let (mut all, mut few) = (Vec::new(), Vec::new());
-            merges.merge(piece.as_bytes(), &mut all);
-            reduced.merge(piece.as_bytes(), &mut few);
+            merges.merge(piece.as_bytes(), &mut all).unwrap();
+            reduced.merge(piece.as_bytes(), &mut few).unwrap();
             assert_eq!(all, few, "{piece}");
         }
     }
@@ -507,9 +523,9 @@ mod tests {
     fn empty_and_single_byte_pieces() {
         let mut tokens = Vec::new();
         let (merges, _) = merges();
-        merges.merge(b"", &mut tokens);
+        merges.merge(b"", &mut tokens).unwrap();
         assert!(tokens.is_empty());
-        merges.merge(b"x", &mut tokens);
+        merges.merge(b"x", &mut tokens).unwrap();
         assert_eq!(tokens, [u32::from(b'x')]);
     }
 }

@@ -18,6 +18,7 @@ use crate::byte_alphabet;
 use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{self, ByteLevelBpe, TrimOffsets};
 use crate::long_text;
+use crate::memory::{self, OutOfMemory};
 use crate::phrase_cache::PhraseCache;
 use crate::pipeline::{Part, Pipeline};
 use crate::split::Splitter;
@@ -43,10 +44,15 @@ pub struct ByteBpe {
 }
 
 /// The caches that one thread uses during a call.
-#[derive(Default)]
 struct ThreadCaches {
     words: WordCache,
     phrases: PhraseCache,
+}
+
+impl ThreadCaches {
+    fn new() -> Result<ThreadCaches, OutOfMemory> {
+        Ok(ThreadCaches { words: WordCache::new()?, phrases: PhraseCache::default() })
+    }
 }
 
 type LastBytes = Option<Box<[u32; 256]>>;
@@ -80,7 +86,8 @@ impl Coder for ByteBpe {
         special: bool,
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
-        let mut caches = self.cache_pool().pop().unwrap_or_default();
+        let mut caches = self.take_caches()?;
+        memory::reserve(&mut out.ends, texts.len())?;
         for text in texts {
             self.encode_one(tokenizer, text, special, &mut caches, out)?;
         }
@@ -89,16 +96,15 @@ impl Coder for ByteBpe {
     }
 
     fn decode(&self, _: &Tokenizer, ids: &[u32], skip_special: bool) -> Result<String, KernelError> {
-        let mut bytes = Vec::with_capacity(ids.len() * 4);
+        let mut bytes = memory::with_capacity(ids.len() * 4)?;
         for id in ids {
             if !(skip_special && self.special.binary_search(id).is_ok()) {
-                bytes.extend_from_slice(self.decoded.bytes_of(*id));
+                let token = self.decoded.bytes_of(*id);
+                memory::reserve(&mut bytes, token.len())?;
+                bytes.extend_from_slice(token);
             }
         }
-        Ok(match String::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-        })
+        Ok(memory::text_of(bytes)?)
     }
 }
 
@@ -107,10 +113,16 @@ impl ByteBpe {
         self.cache_pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Caches that no other thread uses.
+    fn take_caches(&self) -> Result<ThreadCaches, OutOfMemory> {
+        let pooled = self.cache_pool().pop();
+        pooled.map_or_else(ThreadCaches::new, Ok)
+    }
+
     fn new(definition: ByteLevelBpe) -> Result<ByteBpe, Reason> {
         let tokens = definition.token_bytes();
         let (merges, last_bytes) = merges_of(&definition, &tokens)?;
-        let pairs = last_pairs(&tokens, &merges, last_bytes.as_deref());
+        let pairs = last_pairs(&tokens, &merges, last_bytes.as_deref())?;
         let mut vocabulary = Vocabulary::new(&tokens);
         // A piece equal to a token becomes that token if `ignore_merges` is set or if merging its bytes produces it.
         let is_piece = |((id, token), pair): &((u32, &Vec<u8>), &Option<Pair>)| {
@@ -160,7 +172,7 @@ impl ByteBpe {
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
         if out.offsets.is_none() {
-            self.pipeline.encode(text, special, &mut out.ids, |part, ids| self.plain(part, caches, ids));
+            self.pipeline.encode(text, special, &mut out.ids, |part, ids| self.plain(part, caches, ids))?;
             out.end_text();
             return Ok(());
         }
@@ -170,6 +182,7 @@ impl ByteBpe {
         }
         let first = out.ids.len();
         if special {
+            out.reserve(self.pipeline.before.len())?;
             self.pipeline.before.iter().for_each(|id| out.push(*id, 0, 0));
         }
         self.pipeline.for_each(text, |part| match part {
@@ -180,10 +193,13 @@ impl ByteBpe {
                 let trailing = text.chars().rev().take_while(blank).count();
                 let is_first = out.ids.len() == first;
                 let (start, end) = self.trimmed((start, start + text.len()), leading, trailing, is_first);
+                out.reserve(1)?;
                 out.push(id, start, end);
+                Ok(())
             }
-        });
+        })?;
         if special {
+            out.reserve(self.pipeline.after.len())?;
             self.pipeline.after.iter().for_each(|id| out.push(*id, 0, 0));
         }
         out.end_text();
@@ -191,35 +207,50 @@ impl ByteBpe {
     }
 
     #[inline]
-    fn plain(&self, text: &str, caches: &mut ThreadCaches, ids: &mut Vec<i32>) {
+    fn plain(&self, text: &str, caches: &mut ThreadCaches, ids: &mut Vec<i32>) -> Result<(), OutOfMemory> {
         let begins = |position: usize| self.splitter.begins_piece(text, position);
         match long_text::parts(0, text.len(), begins) {
             None => self.part(text, 0, text.len(), caches, ids),
             Some(bounds) => long_text::encode(&bounds, ids, |start, end, ids| {
-                let mut caches = self.cache_pool().pop().unwrap_or_default();
-                self.part(text, start, end, &mut caches, ids);
+                let mut caches = self.take_caches()?;
+                self.part(text, start, end, &mut caches, ids)?;
                 self.cache_pool().push(caches);
+                Ok(())
             }),
         }
     }
 
     /// Appends the tokens of a text between two positions at which pieces begin, by phrases.
     #[inline]
-    fn part(&self, text: &str, start: usize, end: usize, caches: &mut ThreadCaches, ids: &mut Vec<i32>) {
+    fn part(
+        &self,
+        text: &str,
+        start: usize,
+        end: usize,
+        caches: &mut ThreadCaches,
+        ids: &mut Vec<i32>,
+    ) -> Result<(), OutOfMemory> {
         let ThreadCaches { words, phrases } = caches;
         let begins = |position: usize| self.splitter.begins_piece(text, position);
         phrases.encode(&text.as_bytes()[..end], start, ids, begins, |start, end, ids| {
-            self.words(text, start, end, words, ids);
-            true
-        });
+            self.words(text, start, end, words, ids)?;
+            Ok(true)
+        })
     }
 
     /// Appends the tokens of a text between two positions at which pieces begin. Pieces are looked up several at a time, so that their
     /// cache misses overlap.
-    fn words(&self, text: &str, start: usize, end: usize, words: &mut WordCache, ids: &mut Vec<i32>) {
+    fn words(
+        &self,
+        text: &str,
+        start: usize,
+        end: usize,
+        words: &mut WordCache,
+        ids: &mut Vec<i32>,
+    ) -> Result<(), OutOfMemory> {
         let bytes = text.as_bytes();
         let mut queue = [QueuedPiece { key: 0, hash: 0, start: 0, end: 0 }; QUEUED_PIECES];
-        let mut queued = 0;
+        let (mut queued, mut result) = (0, Ok(()));
         self.splitter.between(text, start, end, |start, end| {
             let piece = &mut queue[queued];
             (piece.start, piece.end) = (start, end);
@@ -231,64 +262,96 @@ impl ByteBpe {
             }
             queued += 1;
             if queued == QUEUED_PIECES {
-                self.look_up(bytes, &queue, words, ids);
+                if result.is_ok() {
+                    result = self.look_up(bytes, &queue, words, ids);
+                }
                 queued = 0;
             }
         });
-        self.look_up(bytes, &queue[..queued], words, ids);
+        result?;
+        self.look_up(bytes, &queue[..queued], words, ids)
     }
 
     /// Appends the tokens of pieces.
     #[inline(never)]
-    fn look_up(&self, text: &[u8], pieces: &[QueuedPiece], words: &mut WordCache, ids: &mut Vec<i32>) {
+    fn look_up(
+        &self,
+        text: &[u8],
+        pieces: &[QueuedPiece],
+        words: &mut WordCache,
+        ids: &mut Vec<i32>,
+    ) -> Result<(), OutOfMemory> {
         for &QueuedPiece { key, hash, start, end } in pieces {
             if end - start <= word_cache::MAX_SHORT_BYTES {
                 words.short_hashed(key, hash, ids, |tokens| {
-                    self.short_piece(key, hash, &text[start..end], tokens);
-                });
+                    self.short_piece(key, hash, &text[start..end], tokens)
+                })?;
             } else {
                 let piece = &text[start..end];
-                words.long(piece, ids, |tokens| self.piece(piece, tokens));
+                words.long(piece, ids, |tokens| self.piece(piece, tokens))?;
             }
         }
+        Ok(())
     }
 
     /// Computes the tokens of a short piece that is not cached.
     #[inline(never)]
-    fn short_piece(&self, key: u128, hash: u64, piece: &[u8], tokens: &mut Vec<u32>) {
+    fn short_piece(
+        &self,
+        key: u128,
+        hash: u64,
+        piece: &[u8],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), OutOfMemory> {
         match self.short_words.find(key, hash) {
             Found::Id(id) => tokens.push(id),
-            Found::Absent => self.merge(piece, tokens),
-            Found::Unknown => self.piece(piece, tokens),
+            Found::Absent => self.merge(piece, tokens)?,
+            Found::Unknown => self.piece(piece, tokens)?,
         }
+        Ok(())
     }
 
     /// Computes the tokens of a piece that is not cached.
     #[inline(never)]
-    fn piece(&self, piece: &[u8], tokens: &mut Vec<u32>) {
+    fn piece(&self, piece: &[u8], tokens: &mut Vec<u32>) -> Result<(), OutOfMemory> {
         match self.vocabulary.find(piece) {
             Some(id) => tokens.push(id),
-            None => self.merge(piece, tokens),
+            None => self.merge(piece, tokens)?,
         }
+        Ok(())
     }
 
     /// Computes the tokens of a piece that is not a token.
-    fn merge(&self, piece: &[u8], tokens: &mut Vec<u32>) {
+    fn merge(&self, piece: &[u8], tokens: &mut Vec<u32>) -> Result<(), OutOfMemory> {
         match self.last_bytes.as_deref() {
             None => self.merges.merge(piece, tokens),
             Some(last) => {
-                let symbols = self.merges.marked_symbols(piece, last);
-                self.merges.merge_each(&symbols, |token| tokens.push(token));
+                let symbols = self.merges.marked_symbols(piece, last)?;
+                self.merges.merge_each(&symbols, |token| tokens.push(token))
             }
         }
     }
 
     /// Encodes text without added tokens. `base` is its offset, `first` the number of ids before the caller's text.
-    fn encode_with_offsets(&self, text: &str, base: usize, first: usize, out: &mut Encoded) {
-        let mut tokens = Vec::new();
+    fn encode_with_offsets(
+        &self,
+        text: &str,
+        base: usize,
+        first: usize,
+        out: &mut Encoded,
+    ) -> Result<(), OutOfMemory> {
+        let (mut tokens, mut result) = (Vec::new(), Ok(()));
         self.splitter.for_each(text, |start, end| {
+            if result.is_err() {
+                return;
+            }
             tokens.clear();
-            self.piece(&text.as_bytes()[start..end], &mut tokens);
+            result = memory::reserve(&mut tokens, end - start)
+                .and_then(|()| self.piece(&text.as_bytes()[start..end], &mut tokens))
+                .and_then(|()| out.reserve(tokens.len()));
+            if result.is_err() {
+                return;
+            }
             let mut position = start;
             for &id in &tokens {
                 let bytes = self.vocabulary.bytes_of(id);
@@ -302,6 +365,7 @@ impl ByteBpe {
                 out.push(id, begin, end);
             }
         });
+        result
     }
 
     /// Excludes the spaces of a token from its range, if the definition trims offsets.
@@ -370,7 +434,7 @@ pub fn first_unreachable_token(
     tokens: &[Vec<u8>],
 ) -> Result<Option<usize>, Reason> {
     let (merges, last_bytes) = merges_of(definition, &definition.token_bytes())?;
-    let pairs = last_pairs(tokens, &merges, last_bytes.as_deref());
+    let pairs = last_pairs(tokens, &merges, last_bytes.as_deref())?;
     let reachable = |id: usize, pair: &Option<Pair>| {
         tokens[id].len() < 2 || pair.is_some_and(|pair| merges.token(pair.rank) as usize == id)
     };
@@ -378,15 +442,24 @@ pub fn first_unreachable_token(
 }
 
 /// For each token, the last merge when its bytes are merged as a piece; `None` if they do not become one token.
-fn last_pairs(tokens: &[Vec<u8>], merges: &Merges, last: Option<&[u32; 256]>) -> Vec<Option<Pair>> {
+fn last_pairs(
+    tokens: &[Vec<u8>],
+    merges: &Merges,
+    last: Option<&[u32; 256]>,
+) -> Result<Vec<Option<Pair>>, OutOfMemory> {
     const STRIDE: usize = 4096;
-    let chunks: Vec<Mutex<Vec<Option<Pair>>>> = tokens.chunks(STRIDE).map(|_| Mutex::default()).collect();
+    type Chunk = Mutex<Result<Vec<Option<Pair>>, OutOfMemory>>;
+    let chunks: Vec<Chunk> = tokens.chunks(STRIDE).map(|_| Mutex::new(Ok(Vec::new()))).collect();
     lz_pool::for_each(chunks.len(), &|chunk: usize| {
         let own = tokens[chunk * STRIDE..].iter().take(STRIDE);
         let found = own.map(|token| merges.last_pair(token, last)).collect();
         *chunks[chunk].lock().unwrap_or_else(PoisonError::into_inner) = found;
     });
-    chunks.into_iter().flat_map(|chunk| chunk.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
+    let mut pairs = Vec::with_capacity(tokens.len());
+    for chunk in chunks {
+        pairs.extend(chunk.into_inner().unwrap_or_else(PoisonError::into_inner)?);
+    }
+    Ok(pairs)
 }
 
 /// The decoded bytes of ids: tokens in the byte alphabet decode to their bytes, others to their own text.

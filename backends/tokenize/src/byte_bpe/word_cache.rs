@@ -1,6 +1,7 @@
 //! Caches the tokens of words in two tables of fixed size: short words, whose bytes are the key, and longer words, which are hashed
 //! and compared with a stored copy.
 
+use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::hash;
 
 /// Words of up to this many bytes are keyed by their bytes and length in a `u128`.
@@ -17,6 +18,8 @@ const MAX_SPILLED_TOKENS: usize = 1 << 20;
 const MAX_WORD_BYTES_TOTAL: usize = 1 << 22;
 /// Tokens that fit into a slot.
 const INLINE_TOKENS: usize = 3;
+/// Room that a result must have beyond one token per byte: whole slots are copied and then truncated.
+pub const SLACK: usize = INLINE_TOKENS;
 
 /// A short word and its tokens. Key 0 marks an empty slot; no word has it, because the key includes the length.
 #[derive(Clone, Copy)]
@@ -52,25 +55,37 @@ pub struct WordCache {
     words: Vec<u8>,
 }
 
-impl Default for WordCache {
+const EMPTY_SET: Set = Set([Slot { key: 0, tokens: [0; INLINE_TOKENS], count: 0 }; 2]);
+const EMPTY_LONG: LongSlot = LongSlot { hash: 0, bytes: 0, length: 0, tokens: 0, count: 0 };
+
+/// All results have room for one token per byte of the word, and [`SLACK`]; computed tokens have room for one per byte.
+impl WordCache {
     /// An empty cache.
-    fn default() -> WordCache {
-        let empty = Slot { key: 0, tokens: [0; INLINE_TOKENS], count: 0 };
-        let empty_long = LongSlot { hash: 0, bytes: 0, length: 0, tokens: 0, count: 0 };
-        WordCache {
-            sets: vec![Set([empty; 2]); 1 << SET_BITS].into_boxed_slice(),
-            long: vec![empty_long; 1 << LONG_SLOT_BITS].into_boxed_slice(),
+    pub fn new() -> Result<WordCache, OutOfMemory> {
+        Ok(WordCache {
+            sets: memory::filled(EMPTY_SET, 1 << SET_BITS)?.into_boxed_slice(),
+            long: memory::filled(EMPTY_LONG, 1 << LONG_SLOT_BITS)?.into_boxed_slice(),
             spilled: Vec::new(),
             words: Vec::new(),
-        }
+        })
     }
-}
 
-impl WordCache {
+    /// Removes all words.
+    fn clear(&mut self) {
+        self.sets.fill(EMPTY_SET);
+        self.long.fill(EMPTY_LONG);
+        (self.spilled, self.words) = (Vec::new(), Vec::new());
+    }
+
     /// Appends the tokens of a word of at most [`MAX_SHORT_BYTES`] bytes; calls `compute` on a cache miss.
     #[inline(always)]
-    pub fn short(&mut self, key: u128, out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<u32>)) {
-        self.short_hashed(key, mix(key), out, compute);
+    pub fn short(
+        &mut self,
+        key: u128,
+        out: &mut Vec<i32>,
+        compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        self.short_hashed(key, mix(key), out, compute)
     }
 
     /// Loads the set of a word into the cache.
@@ -86,8 +101,8 @@ impl WordCache {
         key: u128,
         hash: u64,
         out: &mut Vec<i32>,
-        compute: impl FnOnce(&mut Vec<u32>),
-    ) {
+        compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
         let position = set_index(hash);
         let Set(slots) = &self.sets[position];
         let slot = &slots[usize::from(slots[1].key == key)];
@@ -99,10 +114,11 @@ impl WordCache {
             // Copies the whole slot and truncates: no branch on the number of tokens.
             out.extend_from_slice(&slot.tokens);
             out.truncate(out.len() - (INLINE_TOKENS - count));
-            return;
+            return Ok(());
         }
         let start = slot.tokens[0] as usize;
         out.extend(self.spilled[start..start + count].iter().map(|token| *token as i32));
+        Ok(())
     }
 
     #[inline(never)]
@@ -111,9 +127,9 @@ impl WordCache {
         position: usize,
         key: u128,
         out: &mut Vec<i32>,
-        compute: impl FnOnce(&mut Vec<u32>),
-    ) {
-        let (start, count) = self.compute_spilled(out, compute);
+        compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        let (start, count) = self.compute_spilled(MAX_SHORT_BYTES, out, compute)?;
         let mut slot = Slot { key, tokens: [start as i32, 0, 0], count: count as u32 };
         if count <= INLINE_TOKENS {
             for (to, from) in slot.tokens.iter_mut().zip(&self.spilled[start..]) {
@@ -123,14 +139,20 @@ impl WordCache {
         }
         let Set(slots) = &mut self.sets[position];
         *slots = [slot, slots[0]];
+        Ok(())
     }
 
     /// Appends the tokens of a longer word; calls `compute` on a cache miss.
-    pub fn long(&mut self, word: &[u8], out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<u32>)) {
+    pub fn long(
+        &mut self,
+        word: &[u8],
+        out: &mut Vec<i32>,
+        compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
         if word.len() > MAX_LONG_BYTES {
-            let (start, _) = self.compute_spilled(out, compute);
+            let (start, _) = self.compute_spilled(word.len(), out, compute)?;
             self.spilled.truncate(start);
-            return;
+            return Ok(());
         }
         let hash = hash(word);
         let position = (hash >> (64 - LONG_SLOT_BITS)) as usize;
@@ -139,25 +161,33 @@ impl WordCache {
         if slot.hash == hash && &self.words[bytes] == word {
             let tokens = &self.spilled[slot.tokens as usize..(slot.tokens + slot.count) as usize];
             out.extend(tokens.iter().map(|token| *token as i32));
-            return;
+            return Ok(());
         }
-        let (tokens, count) = self.compute_spilled(out, compute);
+        let (tokens, count) = self.compute_spilled(word.len(), out, compute)?;
+        memory::reserve(&mut self.words, word.len())?;
         let bytes = self.words.len() as u32;
         self.words.extend_from_slice(word);
         let length = word.len() as u32;
         self.long[position] = LongSlot { hash, bytes, length, tokens: tokens as u32, count: count as u32 };
+        Ok(())
     }
 
-    /// Appends computed tokens to `spilled` and to the result. Returns their offset and count.
-    fn compute_spilled(&mut self, out: &mut Vec<i32>, compute: impl FnOnce(&mut Vec<u32>)) -> (usize, usize) {
+    /// Appends the computed tokens of a word of at most `length` bytes to `spilled` and to the result. Returns their offset and count.
+    fn compute_spilled(
+        &mut self,
+        length: usize,
+        out: &mut Vec<i32>,
+        compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
+    ) -> Result<(usize, usize), OutOfMemory> {
         if self.spilled.len() > MAX_SPILLED_TOKENS || self.words.len() > MAX_WORD_BYTES_TOTAL {
-            *self = WordCache::default();
+            self.clear();
         }
         let start = self.spilled.len();
-        compute(&mut self.spilled);
+        memory::reserve(&mut self.spilled, length)?;
+        compute(&mut self.spilled)?;
         let tokens = &self.spilled[start..];
         out.extend(tokens.iter().map(|token| *token as i32));
-        (start, tokens.len())
+        Ok((start, tokens.len()))
     }
 }
 
@@ -226,7 +256,7 @@ mod tests {
 
     #[test]
     fn cached_and_computed_tokens_are_equal() {
-        let mut cache = WordCache::default();
+        let mut cache = WordCache::new().unwrap();
         let mut misses = [0; 3];
         for (pass, numbers) in [0..150_000, 149_000..150_000, 149_000..150_000].into_iter().enumerate() {
             for number in numbers {
@@ -234,12 +264,13 @@ mod tests {
                 let mut compute = |to: &mut Vec<u32>| {
                     misses[pass] += 1;
                     to.extend(&tokens);
+                    Ok(())
                 };
                 let mut out = vec![-7];
                 if text.len() <= MAX_SHORT_BYTES {
-                    cache.short(key(text.as_bytes(), 0, text.len()), &mut out, &mut compute);
+                    cache.short(key(text.as_bytes(), 0, text.len()), &mut out, &mut compute).unwrap();
                 } else {
-                    cache.long(text.as_bytes(), &mut out, &mut compute);
+                    cache.long(text.as_bytes(), &mut out, &mut compute).unwrap();
                 }
                 let expected: Vec<i32> =
                     [-7].into_iter().chain(tokens.iter().map(|token| *token as i32)).collect();

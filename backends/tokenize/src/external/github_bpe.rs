@@ -9,6 +9,7 @@ use super::{catching_panics, known_pattern, ranked_tokens};
 use crate::byte_bpe;
 use crate::coder::{Coder, Encoded, EqualityTest};
 use crate::definition::{BYTE_BPE, byte_level_bpe, declined};
+use crate::memory;
 use crate::pipeline::Pipeline;
 use crate::split::Pattern;
 
@@ -59,11 +60,14 @@ impl Coder for GithubBpe {
     ) -> Result<(), KernelError> {
         for text in texts {
             self.pipeline.encode(text, special, &mut out.ids, |part, ids| {
+                // One token per byte at most.
+                memory::reserve(ids, part.len())?;
                 self.pattern.for_each(part, |start, end| {
                     let tokens = self.bpe.encode_via_backtracking(&part.as_bytes()[start..end]);
                     ids.extend(tokens.into_iter().map(|id| id as i32));
                 });
-            });
+                Ok(())
+            })?;
             out.end_text();
         }
         Ok(())

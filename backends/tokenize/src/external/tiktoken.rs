@@ -8,6 +8,7 @@ use tiktoken_rs::CoreBPE;
 use super::{catching_panics, known_pattern, ranked_tokens, unsupported};
 use crate::coder::{Coder, Encoded, EqualityTest};
 use crate::definition::{BYTE_BPE, byte_level_bpe};
+use crate::memory;
 use crate::pipeline::Pipeline;
 
 /// `tiktoken-rs` for one byte-level BPE tokenizer whose ids are its ranks.
@@ -44,8 +45,11 @@ impl Coder for Tiktoken {
     ) -> Result<(), KernelError> {
         for text in texts {
             self.pipeline.encode(text, special, &mut out.ids, |part, ids| {
-                ids.extend(self.core.encode_ordinary(part).into_iter().map(|id| id as i32));
-            });
+                let tokens = self.core.encode_ordinary(part);
+                memory::reserve(ids, tokens.len())?;
+                ids.extend(tokens.into_iter().map(|id| id as i32));
+                Ok(())
+            })?;
             out.end_text();
         }
         Ok(())

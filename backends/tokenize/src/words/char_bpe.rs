@@ -10,6 +10,7 @@ use super::model::{Model, Piece, byte_tokens, metaspace_to_space, unsupported_mo
 use super::trie::Trie;
 use crate::byte_bpe::merge::{MAX_PAIRS, Merges};
 use crate::definition::{self, Vocabulary};
+use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::{MAX_IDS, Vocabulary as WholeWords};
 
 /// The model of one tokenizer.
@@ -103,7 +104,7 @@ impl Model for CharBpe {
             whole: WholeWords::new(&texts),
             splits_at_spaces,
         };
-        for id in char_bpe.whole_words(&spaced_tokens) {
+        for id in char_bpe.whole_words(&spaced_tokens)? {
             char_bpe.whole.index(id);
         }
         Ok((char_bpe, vocabulary))
@@ -113,19 +114,23 @@ impl Model for CharBpe {
         self.splits_at_spaces
     }
 
-    fn tokenize_word(&self, word: &str, symbols: &mut Symbols, pieces: &mut Vec<Piece>) {
+    fn tokenize_word(
+        &self,
+        word: &str,
+        symbols: &mut Symbols,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), OutOfMemory> {
         match self.whole.find(word.as_bytes()) {
             Some(id) => pieces.push(Piece::new(id, 0, word.len())),
-            None => self.merge(word, symbols, pieces),
+            None => self.merge(word, symbols, pieces)?,
         }
+        Ok(())
     }
 }
 
 impl CharBpe {
-    fn merge(&self, word: &str, symbols: &mut Symbols, pieces: &mut Vec<Piece>) {
-        symbols.ids.clear();
-        symbols.lengths.clear();
-        symbols.merged.clear();
+    fn merge(&self, word: &str, symbols: &mut Symbols, pieces: &mut Vec<Piece>) -> Result<(), OutOfMemory> {
+        symbols.clear_for(word.len())?;
         let mut after_unknown = false;
         for character in word.chars() {
             let width = character.len_utf8() as u32;
@@ -149,38 +154,55 @@ impl CharBpe {
             }
             after_unknown = known.is_none() && self.bytes.is_none();
         }
-        self.merges.merge_symbols(&symbols.ids, &mut symbols.merged);
+        self.merges.merge_symbols(&symbols.ids, &mut symbols.merged)?;
         let (mut lengths, mut start) = (symbols.lengths.iter(), 0);
         for (id, count) in &symbols.merged {
             let end = start + lengths.by_ref().take(*count as usize).sum::<u32>();
             pieces.push(Piece { id: *id, start, end });
             start = end;
         }
+        Ok(())
     }
 
     /// The tokens that merging their own characters produces.
-    fn whole_words(&self, spaced_tokens: &[(String, u32)]) -> Vec<u32> {
+    fn whole_words(&self, spaced_tokens: &[(String, u32)]) -> Result<Vec<u32>, OutOfMemory> {
         const STRIDE: usize = 4096;
-        let chunks: Vec<Mutex<Vec<u32>>> = spaced_tokens.chunks(STRIDE).map(|_| Mutex::default()).collect();
-        lz_pool::for_each(chunks.len(), &|chunk: usize| {
+        type Chunk = Mutex<Result<Vec<u32>, OutOfMemory>>;
+        let chunks: Vec<Chunk> = spaced_tokens.chunks(STRIDE).map(|_| Mutex::new(Ok(Vec::new()))).collect();
+        let of_chunk = |chunk: usize| {
             let (mut symbols, mut pieces, mut found) = (Symbols::default(), Vec::new(), Vec::new());
             for (token, id) in
                 spaced_tokens[chunk * STRIDE..].iter().take(STRIDE).filter(|(token, _)| !token.is_empty())
             {
                 pieces.clear();
-                self.merge(token, &mut symbols, &mut pieces);
+                memory::reserve(&mut pieces, token.len())?;
+                self.merge(token, &mut symbols, &mut pieces)?;
                 found.extend((pieces == [Piece::new(*id, 0, token.len())]).then_some(*id));
             }
-            *chunks[chunk].lock().unwrap_or_else(PoisonError::into_inner) = found;
+            Ok::<_, OutOfMemory>(found)
+        };
+        lz_pool::for_each(chunks.len(), &|chunk: usize| {
+            *chunks[chunk].lock().unwrap_or_else(PoisonError::into_inner) = of_chunk(chunk);
         });
-        chunks
-            .into_iter()
-            .flat_map(|chunk| chunk.into_inner().unwrap_or_else(PoisonError::into_inner))
-            .collect()
+        let mut words = Vec::new();
+        for chunk in chunks {
+            words.extend(chunk.into_inner().unwrap_or_else(PoisonError::into_inner)?);
+        }
+        Ok(words)
     }
 }
 
 impl Symbols {
+    /// Empty, with room for a symbol per byte of a word.
+    fn clear_for(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+        self.ids.clear();
+        self.lengths.clear();
+        self.merged.clear();
+        memory::reserve(&mut self.ids, bytes)?;
+        memory::reserve(&mut self.lengths, bytes)?;
+        memory::reserve(&mut self.merged, bytes)
+    }
+
     fn push(&mut self, id: u32, length: u32) {
         self.ids.push(id);
         self.lengths.push(length);

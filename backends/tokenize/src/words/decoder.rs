@@ -5,6 +5,7 @@ use serde_json::Value;
 use tokenizers::{Decoder as _, DecoderWrapper};
 
 use crate::definition::{AddedToken, Vocabulary, declined, kind, shown};
+use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::Vocabulary as TokenTexts;
 
 /// The decoder of one tokenizer.
@@ -89,8 +90,8 @@ impl Decoder {
     }
 
     /// Returns the text of ids.
-    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        let mut text: Vec<u8> = Vec::with_capacity(ids.len() * 4);
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, OutOfMemory> {
+        let mut text: Vec<u8> = memory::with_capacity(ids.len() * 4)?;
         let (mut is_first, mut byte_run) = (true, Vec::new());
         for id in ids {
             let known = (*id as usize) < self.later.len();
@@ -98,18 +99,21 @@ impl Decoder {
                 continue;
             }
             if let Some(Some(byte)) = self.bytes.get(*id as usize) {
+                memory::reserve(&mut byte_run, 1)?;
                 byte_run.push(*byte);
                 continue;
             }
-            flush_bytes(&mut byte_run, &mut text);
+            flush_bytes(&mut byte_run, &mut text)?;
             let texts = if std::mem::take(&mut is_first) { &self.first } else { &self.later };
-            text.extend_from_slice(texts.bytes_of(*id));
+            let token = texts.bytes_of(*id);
+            memory::reserve(&mut text, token.len())?;
+            text.extend_from_slice(token);
         }
-        flush_bytes(&mut byte_run, &mut text);
+        flush_bytes(&mut byte_run, &mut text)?;
         if self.strips && text.first() == Some(&b' ') {
             text.remove(0);
         }
-        String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        memory::text_of(text)
     }
 }
 
@@ -120,10 +124,12 @@ fn byte_of(name: &str) -> Option<u8> {
 }
 
 /// Appends a run of byte tokens: as text if it is valid UTF-8, else one U+FFFD per byte.
-fn flush_bytes(byte_run: &mut Vec<u8>, text: &mut Vec<u8>) {
+fn flush_bytes(byte_run: &mut Vec<u8>, text: &mut Vec<u8>) -> Result<(), OutOfMemory> {
+    memory::reserve(text, byte_run.len() * char::REPLACEMENT_CHARACTER.len_utf8())?;
     match std::str::from_utf8(byte_run) {
         Ok(_) => text.extend_from_slice(byte_run),
         Err(_) => byte_run.iter().for_each(|_| text.extend_from_slice("\u{fffd}".as_bytes())),
     }
     byte_run.clear();
+    Ok(())
 }

@@ -29,6 +29,7 @@ use crate::byte_bpe::word_cache::{self, WordCache};
 use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
 use crate::definition::{self, Post, declined};
 use crate::long_text;
+use crate::memory::{self, OutOfMemory};
 use crate::phrase_cache::PhraseCache;
 
 /// Maximum total bytes of a vocabulary, so that trie nodes have 24-bit indices.
@@ -63,15 +64,15 @@ struct ThreadState<M: Model> {
 type Buffers<'a, M> =
     (&'a mut WordCache, &'a mut PhraseCache, &'a mut Vec<Piece>, &'a mut <M as Model>::Scratch);
 
-impl<M: Model> Default for ThreadState<M> {
-    fn default() -> ThreadState<M> {
-        ThreadState {
-            cache: WordCache::default(),
+impl<M: Model> ThreadState<M> {
+    fn new() -> Result<ThreadState<M>, OutOfMemory> {
+        Ok(ThreadState {
+            cache: WordCache::new()?,
             phrases: PhraseCache::default(),
             normalized: NormalizedText::default(),
             pieces: Vec::new(),
             scratch: M::Scratch::default(),
-        }
+        })
     }
 }
 
@@ -120,10 +121,11 @@ impl<M: Model> Coder for WordTokenizer<M> {
         special: bool,
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
-        let mut state = self.state_pool().pop().unwrap_or_default();
+        let mut state = self.take_state()?;
+        memory::reserve(&mut out.ends, texts.len())?;
         for text in texts {
             let before = (out.ids.len(), out.offsets.as_ref().map(Vec::len));
-            if self.encode_one(text, special, &mut state, out) {
+            if self.encode_one(text, special, &mut state, out)? {
                 out.end_text();
                 continue;
             }
@@ -140,7 +142,7 @@ impl<M: Model> Coder for WordTokenizer<M> {
     }
 
     fn decode(&self, _: &Tokenizer, ids: &[u32], skip_special: bool) -> Result<String, KernelError> {
-        Ok(self.decoder.decode(ids, skip_special))
+        Ok(self.decoder.decode(ids, skip_special)?)
     }
 }
 
@@ -149,36 +151,66 @@ impl<M: Model> WordTokenizer<M> {
         self.state_pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A state that no other thread uses.
+    fn take_state(&self) -> Result<ThreadState<M>, OutOfMemory> {
+        let pooled = self.state_pool().pop();
+        pooled.map_or_else(ThreadState::new, Ok)
+    }
+
     /// Appends the tokens of a text. Returns false if the definition must encode it.
-    fn encode_one(&self, text: &str, special: bool, state: &mut ThreadState<M>, out: &mut Encoded) -> bool {
+    fn encode_one(
+        &self,
+        text: &str,
+        special: bool,
+        state: &mut ThreadState<M>,
+        out: &mut Encoded,
+    ) -> Result<bool, OutOfMemory> {
         if special {
+            out.reserve(self.before.len())?;
             self.before.iter().for_each(|id| out.push(*id, 0, 0));
         }
         let mut supported = self.normalizer.supports(text);
         match &self.added {
             _ if text.is_empty() || !supported => {}
-            None => supported = self.plain(text, 0, state, out),
-            Some(splitter) => splitter.for_each(text, |segment| match segment {
-                _ if !supported => {}
-                Segment::Text { start, end } => supported = self.plain(&text[start..end], start, state, out),
-                Segment::Token { id, start, end } => out.push(id, start, end),
-            }),
+            None => supported = self.plain(text, 0, state, out)?,
+            Some(splitter) => splitter.try_for_each(text, |segment| {
+                match segment {
+                    _ if !supported => {}
+                    Segment::Text { start, end } => {
+                        supported = self.plain(&text[start..end], start, state, out)?;
+                    }
+                    Segment::Token { id, start, end } => {
+                        out.reserve(1)?;
+                        out.push(id, start, end);
+                    }
+                }
+                Ok::<(), OutOfMemory>(())
+            })?,
         }
         if special {
+            out.reserve(self.after.len())?;
             self.after.iter().for_each(|id| out.push(*id, 0, 0));
         }
-        supported
+        Ok(supported)
     }
 
     /// Appends the tokens of a text without added tokens at offset `base`. Returns false if the definition must encode it.
-    fn plain(&self, text: &str, base: usize, state: &mut ThreadState<M>, out: &mut Encoded) -> bool {
+    fn plain(
+        &self,
+        text: &str,
+        base: usize,
+        state: &mut ThreadState<M>,
+        out: &mut Encoded,
+    ) -> Result<bool, OutOfMemory> {
         let ThreadState { cache, phrases, normalized, pieces, scratch } = state;
         // One byte is reserved for a prepended space.
         normalized.text.clear();
+        normalized.source_ranges = out.offsets.is_some().then(Vec::new);
+        normalized.reserve(text.len() + 1)?;
         normalized.text.push(b' ');
-        normalized.source_ranges = out.offsets.is_some().then(|| vec![(0, 0)]);
-        if !self.normalizer.append(text, normalized) {
-            return false;
+        normalized.source_ranges.iter_mut().for_each(|source_ranges| source_ranges.push((0, 0)));
+        if !self.normalizer.append(text, normalized)? {
+            return Ok(false);
         }
         let mut from = self.normalizer.finish(1, normalized);
         if self.pretokenizer.prepends(base == 0) && normalized.text[from..].first() != Some(&b' ') {
@@ -186,18 +218,26 @@ impl<M: Model> WordTokenizer<M> {
         }
         let bytes = normalized.text.as_slice();
         if let Some(source_ranges) = &normalized.source_ranges {
-            let mut supported = true;
+            let (mut supported, mut result) = (true, Ok(()));
             self.pretokenizer.for_each(bytes, from, |start, end| {
+                if result.is_err() {
+                    return;
+                }
                 let Ok(word) = std::str::from_utf8(&bytes[start..end]) else { return supported = false };
                 pieces.clear();
-                self.model.tokenize_word(word, scratch, pieces);
+                result = memory::reserve(pieces, word.len())
+                    .and_then(|()| self.model.tokenize_word(word, scratch, pieces))
+                    .and_then(|()| out.reserve(pieces.len()));
+                if result.is_err() {
+                    return;
+                }
                 for piece in pieces.iter() {
                     let of = |offset: u32| source_ranges[start + offset as usize];
                     let (first, last) = (of(piece.start), of(piece.end - 1));
                     out.push(piece.id, base + first.0 as usize, base + last.1 as usize);
                 }
             });
-            return supported;
+            return result.map(|()| supported);
         }
         let may_end = |position: usize| self.pretokenizer.may_end(bytes, position);
         let Some(bounds) = long_text::parts(from, bytes.len(), may_end) else {
@@ -205,14 +245,15 @@ impl<M: Model> WordTokenizer<M> {
         };
         let supported = AtomicBool::new(true);
         long_text::encode(&bounds, &mut out.ids, |start, end, ids| {
-            let mut state = self.state_pool().pop().unwrap_or_default();
+            let mut state = self.take_state()?;
             let ThreadState { cache, phrases, pieces, scratch, .. } = &mut state;
-            if !self.part(&bytes[..end], start, (cache, phrases, pieces, scratch), ids) {
+            if !self.part(&bytes[..end], start, (cache, phrases, pieces, scratch), ids)? {
                 supported.store(false, Ordering::Relaxed);
             }
             self.state_pool().push(state);
-        });
-        supported.into_inner()
+            Ok(())
+        })?;
+        Ok(supported.into_inner())
     }
 
     /// Appends the tokens of a normalized text from `from` on. Returns false if the definition must encode it.
@@ -222,27 +263,35 @@ impl<M: Model> WordTokenizer<M> {
         from: usize,
         (cache, phrases, pieces, scratch): Buffers<'_, M>,
         ids: &mut Vec<i32>,
-    ) -> bool {
+    ) -> Result<bool, OutOfMemory> {
         let mut supported = true;
         let may_end = |position: usize| self.pretokenizer.may_end(bytes, position);
         phrases.encode(bytes, from, ids, may_end, |from, last, ids| {
+            let mut result = Ok(());
             self.pretokenizer.for_each(&bytes[..last], from, |start, end| {
-                let mut compute = |tokens: &mut Vec<u32>| match std::str::from_utf8(&bytes[start..end]) {
-                    Ok(word) => {
-                        pieces.clear();
-                        self.model.tokenize_word(word, scratch, pieces);
-                        tokens.extend(pieces.iter().map(|piece| piece.id));
-                    }
-                    Err(_) => supported = false,
-                };
-                if end - start <= word_cache::MAX_SHORT_BYTES {
-                    cache.short(word_cache::key(bytes, start, end), ids, &mut compute);
-                } else {
-                    cache.long(&bytes[start..end], ids, &mut compute);
+                if result.is_err() {
+                    return;
                 }
+                let mut compute = |tokens: &mut Vec<u32>| {
+                    match std::str::from_utf8(&bytes[start..end]) {
+                        Ok(word) => {
+                            pieces.clear();
+                            memory::reserve(pieces, word.len())?;
+                            self.model.tokenize_word(word, scratch, pieces)?;
+                            tokens.extend(pieces.iter().map(|piece| piece.id));
+                        }
+                        Err(_) => supported = false,
+                    }
+                    Ok(())
+                };
+                result = if end - start <= word_cache::MAX_SHORT_BYTES {
+                    cache.short(word_cache::key(bytes, start, end), ids, &mut compute)
+                } else {
+                    cache.long(&bytes[start..end], ids, &mut compute)
+                };
             });
-            supported
-        });
-        supported
+            result.map(|()| supported)
+        })?;
+        Ok(supported)
     }
 }

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::trie::Trie;
 use crate::definition::Vocabulary;
+use crate::memory::OutOfMemory;
 
 /// A token of a word and its byte range in the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +39,13 @@ pub trait Model: Send + Sync + Sized + 'static {
     /// Whether a text without a pretokenizer may be split before runs of spaces without changing its tokens.
     fn splits_at_spaces(&self) -> bool;
 
-    /// Appends the tokens of a nonempty word.
-    fn tokenize_word(&self, word: &str, scratch: &mut Self::Scratch, pieces: &mut Vec<Piece>);
+    /// Appends the tokens of a nonempty word; there is room for one per byte.
+    fn tokenize_word(
+        &self,
+        word: &str,
+        scratch: &mut Self::Scratch,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), OutOfMemory>;
 }
 
 /// The reason why a model is not supported.

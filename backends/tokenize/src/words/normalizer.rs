@@ -12,6 +12,7 @@ use unicode_normalization_alignments::UnicodeNormalization;
 use unicode_normalization_alignments::char::canonical_combining_class;
 
 use crate::definition::{declined, flag, kind, shown};
+use crate::memory::{self, OutOfMemory};
 
 /// The normalizer of one tokenizer.
 pub struct Normalizer {
@@ -185,11 +186,12 @@ impl Normalizer {
 
     /// Appends a text, normalized without the steps on the whole text. Returns false if the definition must handle it; then the content of
     /// `normalized` is unspecified.
-    pub fn append(&self, text: &str, normalized: &mut NormalizedText) -> bool {
+    pub fn append(&self, text: &str, normalized: &mut NormalizedText) -> Result<bool, OutOfMemory> {
         let bytes = text.as_bytes();
         if self.local.is_none() && self.spaces == Spaces::Metaspace && normalized.source_ranges.is_none() {
+            normalized.reserve(bytes.len())?;
             normalized.text.extend_from_slice(bytes);
-            return !text.contains(METASPACE);
+            return Ok(!text.contains(METASPACE));
         }
         let mut position = 0;
         while position < bytes.len() {
@@ -197,32 +199,32 @@ impl Normalizer {
             let run = bytes[position..].iter().take_while(|byte| byte.is_ascii() && **byte != b'\r').count();
             let certain = if position + run < bytes.len() { run.saturating_sub(1) } else { run };
             if certain > 0 {
-                if !self.append_ascii(bytes, position, certain, normalized) {
-                    return false;
+                if !self.append_ascii(bytes, position, certain, normalized)? {
+                    return Ok(false);
                 }
                 position += certain;
                 continue;
             }
-            let Some(character) = text[position..].chars().next() else { return true };
+            let Some(character) = text[position..].chars().next() else { return Ok(true) };
             let (mapping, end) = (self.mapping(character), position + character.len_utf8());
             let joined = mapping == CONTEXT_DEPENDENT
                 || text[end..].chars().next().is_some_and(|next| self.mapping(next) == CONTEXT_DEPENDENT);
             if mapping == UNSUPPORTED {
-                return false;
+                return Ok(false);
             } else if joined {
                 let end = self.cluster_end(text, position);
-                if !self.append_cluster(&text[position..end], normalized) {
-                    return false;
+                if !self.append_cluster(&text[position..end], normalized)? {
+                    return Ok(false);
                 }
                 position = end;
             } else {
-                if !self.append_one(character, mapping, position, normalized) {
-                    return false;
+                if !self.append_one(character, mapping, position, normalized)? {
+                    return Ok(false);
                 }
                 position = end;
             }
         }
-        true
+        Ok(true)
     }
 
     #[inline]
@@ -232,7 +234,7 @@ impl Normalizer {
         position: usize,
         count: usize,
         normalized: &mut NormalizedText,
-    ) -> bool {
+    ) -> Result<bool, OutOfMemory> {
         for (number, part) in bytes[position..position + count].chunks(16).enumerate() {
             let (mut mapped, mut all) = ([0; 16], normalized.source_ranges.is_none());
             for (to, byte) in mapped.iter_mut().zip(part) {
@@ -241,17 +243,18 @@ impl Normalizer {
                 *to = mapping.unwrap_or(0);
             }
             if all {
+                normalized.reserve(part.len())?;
                 normalized.text.extend_from_slice(&mapped[..part.len()]);
                 continue;
             }
             for (position, byte) in (position + number * 16..).zip(part) {
                 let character = char::from(*byte);
-                if !self.append_one(character, self.mapping(character), position, normalized) {
-                    return false;
+                if !self.append_one(character, self.mapping(character), position, normalized)? {
+                    return Ok(false);
                 }
             }
         }
-        true
+        Ok(true)
     }
 
     /// Appends the mapping of a context-free character.
@@ -261,28 +264,30 @@ impl Normalizer {
         mapping: u64,
         position: usize,
         normalized: &mut NormalizedText,
-    ) -> bool {
+    ) -> Result<bool, OutOfMemory> {
         let before = normalized.text.len();
         if mapping == LONG {
             let Some(text) = self
                 .normalize_by_definition(&character.to_string())
                 .and_then(|text| self.normalize_spaces(text))
             else {
-                return false;
+                return Ok(false);
             };
+            normalized.reserve(text.len())?;
             normalized.text.extend_from_slice(text.as_bytes());
         } else {
+            normalized.reserve(size_of::<u64>())?;
             normalized.text.extend_from_slice(&mapping.to_le_bytes()[..(mapping >> 56) as usize]);
         }
         if let Some(source_ranges) = &mut normalized.source_ranges {
             let range = (position as u32, (position + character.len_utf8()) as u32);
             // Some normalizers change the offsets of adjacent characters when one is removed.
             if normalized.text.len() == before && self.spaces != Spaces::Plain {
-                return false;
+                return Ok(false);
             }
             source_ranges.resize(normalized.text.len(), range);
         }
-        true
+        Ok(true)
     }
 
     /// The end of a cluster: between two context-free characters.
@@ -300,27 +305,29 @@ impl Normalizer {
     }
 
     /// Appends a cluster of characters that may combine with each other.
-    fn append_cluster(&self, text: &str, normalized: &mut NormalizedText) -> bool {
+    fn append_cluster(&self, text: &str, normalized: &mut NormalizedText) -> Result<bool, OutOfMemory> {
         if normalized.source_ranges.is_some() {
-            return false;
+            return Ok(false);
         }
         if let Some(cached) = normalized.cluster_cache.get(text) {
+            memory::reserve(&mut normalized.text, cached.len())?;
             normalized.text.extend_from_slice(cached.as_bytes());
-            return true;
+            return Ok(true);
         }
         if text.contains(METASPACE) && self.spaces != Spaces::Plain {
-            return false;
+            return Ok(false);
         }
         let Some(cluster) =
             self.normalize_by_definition(text).and_then(|cluster| self.normalize_spaces(cluster))
         else {
-            return false;
+            return Ok(false);
         };
+        normalized.reserve(cluster.len())?;
         normalized.text.extend_from_slice(cluster.as_bytes());
         if normalized.cluster_cache.len() < MAX_CACHED_CLUSTERS && text.len() < 64 {
             normalized.cluster_cache.insert(text.into(), cluster.into());
         }
-        true
+        Ok(true)
     }
 
     /// Applies the steps on the whole text, which begins at `from`. Returns its new start.
@@ -369,6 +376,13 @@ impl Normalizer {
 }
 
 impl NormalizedText {
+    /// Makes room for more bytes and their ranges.
+    #[inline]
+    pub fn reserve(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+        memory::reserve(&mut self.text, bytes)?;
+        self.source_ranges.as_mut().map_or(Ok(()), |source_ranges| memory::reserve(source_ranges, bytes))
+    }
+
     fn truncate(&mut self, length: usize) {
         self.text.truncate(length);
         if let Some(source_ranges) = &mut self.source_ranges {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::model::{Model, Piece, byte_tokens, metaspace_to_space, unsupported_model};
 use super::trie::{ROOT, Trie};
 use crate::definition::{self, Vocabulary};
+use crate::memory::{self, OutOfMemory};
 
 /// The score of an unknown character is this much below the lowest score of the vocabulary.
 const UNKNOWN_PENALTY: f64 = 10.0;
@@ -70,9 +71,15 @@ impl Model for Unigram {
         false
     }
 
-    fn tokenize_word(&self, word: &str, lattice: &mut Vec<LatticeNode>, pieces: &mut Vec<Piece>) {
+    fn tokenize_word(
+        &self,
+        word: &str,
+        lattice: &mut Vec<LatticeNode>,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), OutOfMemory> {
         let bytes = word.as_bytes();
         lattice.clear();
+        memory::reserve(lattice, bytes.len() + 1)?;
         lattice.resize(bytes.len() + 1, LatticeNode { score: 0.0, start: NO_TOKEN, id: 0 });
         for (start, character) in word.char_indices() {
             let before = lattice[start].score;
@@ -106,15 +113,17 @@ impl Model for Unigram {
         }
         pieces[first..].reverse();
         if pieces[first..].iter().any(|piece| piece.id == self.unknown) {
-            self.resolve_unknown(bytes, first, pieces);
+            self.resolve_unknown(bytes, first, pieces)?;
         }
+        Ok(())
     }
 }
 
 impl Unigram {
     /// Replaces each unknown run by the token with the same text if there is one, else by byte fallback tokens.
-    fn resolve_unknown(&self, word: &[u8], first: usize, pieces: &mut Vec<Piece>) {
-        for piece in pieces.split_off(first) {
+    fn resolve_unknown(&self, word: &[u8], first: usize, pieces: &mut Vec<Piece>) -> Result<(), OutOfMemory> {
+        let found = memory::collect(pieces.len() - first, pieces.drain(first..))?;
+        for piece in found {
             let text = &word[piece.start as usize..piece.end as usize];
             match (&self.bytes, self.trie.find(text)) {
                 _ if piece.id != self.unknown => pieces.push(piece),
@@ -125,5 +134,6 @@ impl Unigram {
                 (None, None) => pieces.push(piece),
             }
         }
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::model::{Model, Piece, unsupported_model};
 use super::trie::{ROOT, Trie};
 use crate::definition::{self, Vocabulary};
+use crate::memory::OutOfMemory;
 
 /// The model of one tokenizer.
 pub struct WordPiece {
@@ -48,7 +49,7 @@ impl Model for WordPiece {
         false
     }
 
-    fn tokenize_word(&self, word: &str, _: &mut (), pieces: &mut Vec<Piece>) {
+    fn tokenize_word(&self, word: &str, _: &mut (), pieces: &mut Vec<Piece>) -> Result<(), OutOfMemory> {
         let (bytes, first) = (word.as_bytes(), pieces.len());
         let mut node = Some(ROOT);
         let mut start = if bytes.len() > self.max_characters && word.chars().count() > self.max_characters {
@@ -71,5 +72,6 @@ impl Model for WordPiece {
             pieces.truncate(first);
             pieces.push(Piece::new(self.unknown, 0, bytes.len()));
         }
+        Ok(())
     }
 }
