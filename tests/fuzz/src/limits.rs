@@ -1,15 +1,15 @@
-//! Memory and time of one input. Memory is counted on the thread that runs the target.
+//! Memory and time of one input, of the thread that runs the target.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::Target;
 
 /// Bytes of memory that each byte of an input may use.
 const MEMORY_PER_BYTE: usize = 4096;
 
-/// Time that an input may take. Far more than any does, because test machines are busy; the long form has a limit of its own.
+/// CPU time that an input may take. Far more than any does; the long form has a limit of its own.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
 thread_local! {
@@ -52,6 +52,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// CPU time of this thread. Wall-clock time would count pauses of a busy machine.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(status, 0, "no clock of CPU time");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Runs the body and checks what it used.
 ///
 /// # Panics
@@ -59,9 +68,9 @@ static ALLOCATOR: Counting = Counting;
 pub fn within<R>(target: &Target, bytes: usize, body: impl FnOnce() -> R) -> R {
     let before = USED.get();
     PEAK.set(before);
-    let start = Instant::now();
+    let start = cpu_time();
     let result = body();
-    let elapsed = start.elapsed();
+    let elapsed = cpu_time().saturating_sub(start);
     let used = PEAK.get().saturating_sub(before).max(0) as usize;
     let allowed = target.base_memory + MEMORY_PER_BYTE * bytes;
     assert!(used <= allowed, "{}: {used} bytes of memory for {bytes} bytes of input", target.name);
@@ -79,6 +88,17 @@ mod tests {
     #[test]
     fn memory_within_the_limit_is_accepted() {
         within(&SMALL, 0, || drop(std::hint::black_box(vec![1u8; 1 << 19])));
+    }
+
+    #[test]
+    fn cpu_time_grows_with_work_and_not_with_sleep() {
+        let start = cpu_time();
+        std::thread::sleep(Duration::from_millis(200));
+        let asleep = cpu_time() - start;
+        assert!(asleep < Duration::from_millis(200), "{asleep:?}");
+        while cpu_time() == start + asleep {
+            std::hint::spin_loop();
+        }
     }
 
     #[test]
