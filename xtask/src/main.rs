@@ -64,7 +64,7 @@ cargo xtask <command>
   bench tuned [--json]        kernels that tuning selects for the workloads, compared with the fastest
   bench cpp [--json]          call overhead from C++, compared with Rust
   bench ipc [--json]          call overhead of a kernel in a worker process
-  bench tokenize [--json]     tokenization throughput, compared with other libraries; --two uses two threads, --cold measures first passes
+  bench tokenize [--json]     tokenization throughput, compared with other libraries; --two uses two threads, --cold measures first passes, --load loading and first calls
   notices [--check]           write the licenses of third-party packages from Cargo.lock; or fail if the file is stale
   python-versions             install the newest Python packages that the tests allow, and keep their versions
   docs                        build the documentation site into target/site and check its links

@@ -1,9 +1,11 @@
-//! `cargo xtask bench tokenize [--json] [--two] [--cold] [NAME]…`: tokenizer throughput in MB/s, compared with other
+//! `cargo xtask bench tokenize [--json] [--two] [--cold] [--load] [NAME]…`: tokenizer throughput in MB/s, compared with other
 //! libraries on the same definition and text in the same run. Tokens are compared before times. With `--two`
 //! the text is split into documents, for two threads. With `--cold` only first passes are measured, each
-//! several times with newly loaded tokenizers, interleaved with those of `tokenizers` 1.0.
+//! several times with newly loaded tokenizers, interleaved with those of `tokenizers` 1.0. With `--load` the times
+//! to load a file, of the first call and until the native kernel is verified are measured instead.
 
 mod contenders;
+mod load;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,6 +28,10 @@ const COLD_PASSES: usize = 5;
 fn main() {
     let machine_readable = std::env::args().any(|argument| argument == "--json");
     let only: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    if std::env::args().any(|argument| argument == "--load") {
+        load::report(&only, machine_readable);
+        return;
+    }
     let texts =
         [("english", read("novel.txt")), ("languages", read("languages.txt")), ("python", python_sources())];
     let threads = if std::env::args().any(|argument| argument == "--two") { 2 } else { 1 };
