@@ -11,7 +11,7 @@ use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
 use crate::coder::{Coder, Encoded, encode_by_definition, not_equal};
-use crate::verification::{Failure, next_step};
+use crate::failure::{Failure, next_step};
 use crate::vocabulary::hash;
 
 /// Code points per text. A text whose tokens differ is encoded again one code point at a time to find the first difference.

@@ -22,6 +22,7 @@ mod coder;
 mod definition;
 mod encodings;
 mod external;
+mod failure;
 mod files;
 mod kernels;
 mod long_text;

@@ -1,10 +1,11 @@
 //! Caches the ids of phrases: stretches of at least 512 bytes. Many texts share a prefix, such as a system prompt or the conversation
 //! so far. A phrase is cached when it occurs for the second time, so that unique texts cost only a probe.
 
-use crate::byte_bpe::word_cache::SLACK;
 use crate::memory::{self, OutOfMemory};
 use crate::vocabulary::hash;
 
+/// Room that a result must have beyond one token per byte: word caches copy whole slots, which they truncate then.
+pub const SLACK: usize = 3;
 /// A phrase ends at the first permitted position after this many bytes.
 const MIN_BYTES: usize = 512;
 /// Longer phrases are not cached.

@@ -22,6 +22,7 @@ use crate::code_points;
 use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition, not_equal};
 use crate::definition::{check_ids, model_kind, other_model};
 use crate::external::{GithubBpe, HfTokenizers, HfTokenizers1, Tiktoken};
+use crate::failure::{Failure, next_step};
 use crate::probe_texts;
 use crate::sentencepiece::SentencePiece;
 use crate::template::{self, Template};
@@ -382,20 +383,6 @@ fn compare_code_points<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared)
     Ok(())
 }
 
-/// Why a candidate has no outcome, or has failed.
-pub enum Failure {
-    /// It is not equal, or does not support the definition.
-    Rejected(Reason),
-    /// See [`Stopped`].
-    Stopped,
-}
-
-impl From<Reason> for Failure {
-    fn from(reason: Reason) -> Failure {
-        Failure::Rejected(reason)
-    }
-}
-
 /// An outcome that is kept.
 fn known<T>(outcome: Result<T, Failure>) -> Result<Result<T, Reason>, Stopped> {
     match outcome {
@@ -411,11 +398,6 @@ fn without_panic<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Fail
         let message = format!("the verification panicked: {message}");
         Err(Reason::new(ReasonCode::TokenizerInvalid).argument("tokenizer").message(message).into())
     })
-}
-
-/// Ends the step of the background thread.
-pub fn next_step(tokenizer: &Tokenizer) -> Result<(), Failure> {
-    if background::next_step(tokenizer) { Ok(()) } else { Err(Failure::Stopped) }
 }
 
 fn probe<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Verified<C>, Failure> {

@@ -2,6 +2,7 @@
 //! and compared with a stored copy.
 
 use crate::memory::{self, OutOfMemory};
+use crate::phrase_cache::SLACK;
 use crate::vocabulary::hash;
 
 /// Words of up to this many bytes are keyed by their bytes and length in a `u128`.
@@ -18,8 +19,7 @@ const MAX_SPILLED_TOKENS: usize = 1 << 20;
 const MAX_WORD_BYTES_TOTAL: usize = 1 << 22;
 /// Tokens that fit into a slot.
 const INLINE_TOKENS: usize = 3;
-/// Room that a result must have beyond one token per byte: whole slots are copied and then truncated.
-pub const SLACK: usize = INLINE_TOKENS;
+const _: () = assert!(INLINE_TOKENS <= SLACK);
 
 /// A short word and its tokens. Key 0 marks an empty slot; no word has it, because the key includes the length.
 #[derive(Clone, Copy)]
