@@ -299,17 +299,15 @@ impl Preferred {
     const WORK: Work = Work { id: TypeId::of::<Preferred>(), run: Preferred::run };
 
     fn run(tokenizer: &Tokenizer) -> bool {
-        let Ok(prepared) = prepared(tokenizer) else { return true };
-        let verify = || {
+        with_parsed_definition(tokenizer, |prepared| {
             NATIVE.iter().try_for_each(|native| (native.verify)(tokenizer, prepared))?;
             if !has_native_kernel(tokenizer, prepared, false) && !tokenizer.is_sentencepiece() {
                 verify::<HfTokenizers1>(tokenizer, prepared)?;
                 compare_code_points::<HfTokenizers1>(tokenizer, prepared)?;
             }
             prepared.ready.get_or_init(|| ());
-            Ok::<(), Stopped>(())
-        };
-        with_parsed_definition(tokenizer, prepared, verify).is_ok()
+            Ok(())
+        })
     }
 }
 
@@ -320,8 +318,7 @@ impl<C: Candidate> Listed<C> {
     const WORK: Work = Work { id: TypeId::of::<Listed<C>>(), run: Listed::<C>::run };
 
     fn run(tokenizer: &Tokenizer) -> bool {
-        let Ok(prepared) = prepared(tokenizer) else { return true };
-        let verify = || {
+        with_parsed_definition(tokenizer, |prepared| {
             verify::<C>(tokenizer, prepared)?;
             if C::EQUALITY_TEST == EqualityTest::CodePoints {
                 NATIVE.iter().try_for_each(|native| (native.verify)(tokenizer, prepared))?;
@@ -330,9 +327,8 @@ impl<C: Candidate> Listed<C> {
                     compare_code_points::<C>(tokenizer, prepared)?;
                 }
             }
-            Ok::<(), Stopped>(())
-        };
-        with_parsed_definition(tokenizer, prepared, verify).is_ok()
+            Ok(())
+        })
     }
 }
 
@@ -350,15 +346,19 @@ impl<C: Candidate> Full<C> {
 }
 
 /// Parses the definition once for all candidates that `work` builds.
-fn with_parsed_definition<T>(tokenizer: &Tokenizer, prepared: &Prepared, work: impl FnOnce() -> T) -> T {
+fn with_parsed_definition(
+    tokenizer: &Tokenizer,
+    work: impl FnOnce(&Prepared) -> Result<(), Stopped>,
+) -> bool {
+    let Ok(prepared) = prepared(tokenizer) else { return true };
     let set = |parsed| *prepared.parsed.lock().unwrap_or_else(PoisonError::into_inner) = parsed;
     if tokenizer.is_sentencepiece() {
-        return work();
+        return work(prepared).is_ok();
     }
     set(prepared.definition(tokenizer).ok());
-    let done = work();
+    let done = work(prepared);
     set(None);
-    done
+    done.is_ok()
 }
 
 /// Builds a candidate and compares it on probe texts, unless that is done.
