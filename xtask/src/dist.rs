@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::{command, conan, cpp, files, metadata, notices, packages, python, python_packages, sbom};
+use crate::{command, conan, cpp, files, metadata, notices, packages, python, python_packages, sbom, vcpkg};
 
 /// The release wheel must stay below this size.
 const MAX_WHEEL_BYTES: u64 = 64 << 20;
@@ -29,6 +29,7 @@ pub fn run(root: &Path) -> Result<()> {
     python::try_wheel(root, &python, &wheel)?;
     cpp_tarball(root, &dist)?;
     conan::check(root, "release")?;
+    vcpkg::check(root)?;
     crates(root, &dist)?;
     let description = metadata::read(root)?;
     let document = sbom::document(&version(&description)?, &metadata::third_party(root)?);

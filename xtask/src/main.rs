@@ -34,6 +34,7 @@ mod test;
 mod tests;
 mod tokenizers;
 mod tour;
+mod vcpkg;
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -64,6 +65,7 @@ cargo xtask <command>
   bench tuned [--json]        kernels that tuning selects for the workloads, compared with the fastest
   bench cpp [--json]          call overhead from C++, compared with Rust
   bench ipc [--json]          call overhead of a kernel in a worker process
+  bench tokenizers [--json]   first passes from Python, compared with fastokens, gigatoken and tokenizers 1.0; --two uses all cores
   bench tokenize [--json]     tokenization throughput, compared with other libraries; --two uses two threads, --cold measures first passes, --load loading and first calls
   notices [--check]           write the licenses of third-party packages from Cargo.lock; or fail if the file is stale
   python-versions             install the newest Python packages that the tests allow, and keep their versions
@@ -122,6 +124,7 @@ fn run() -> Result<()> {
             tokenizers::ensure_tokenizer_data(root)?;
             bench_with_peers(root, "bench-tokenize", flags)?;
         }
+        ["bench", "tokenizers", flags @ ..] => python::bench_tokenizers(root, flags)?,
         ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),
         ["notices"] => notices::run(root, false)?,
         ["notices", "--check"] => notices::run(root, true)?,

@@ -10,7 +10,8 @@ use crate::files;
 use crate::oracles::{FLASHINFER_REFERENCES, SGLANG, VLLM};
 use crate::python_packages::{
     DOCS, GRAPH_PEERS, MODELS, ORACLES, ORACLES_WITHOUT_DEPENDENCIES, PEERS, PEERS_WITHOUT_DEPENDENCIES,
-    REAL_WEIGHTS, SAMPLE_BACKEND, TOKENIZERS, TORCH, VLLM_IMPORTS, ensure, ensure_venv, sglang_imports,
+    REAL_WEIGHTS, SAMPLE_BACKEND, TOKENIZER_PEERS, TOKENIZERS, TORCH, VLLM_IMPORTS, ensure, ensure_venv,
+    sglang_imports,
 };
 use crate::tokenizers::ensure_tokenizer_data;
 
@@ -188,6 +189,24 @@ pub fn bench_graph(root: &Path, flags: &[&str]) -> Result<()> {
         root,
         &[&["run", "--release", "--package", "bench-graph", "--"][..], json.as_slice()].concat(),
     )
+}
+
+/// Measures first passes of tokenizers in the release profile, compared with the fastest other libraries.
+pub fn bench_tokenizers(root: &Path, flags: &[&str]) -> Result<()> {
+    let data = ensure_tokenizer_data(root)?;
+    let python = install_with(root, &["--release"])?;
+    // A folder of their own: `.venv` has another release of `tokenizers`.
+    let peers = root.join("target/tokenizer-peers");
+    if !peers.is_dir() {
+        let folder = peers.to_string_lossy();
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", &*folder];
+        command::run(root, &python.to_string_lossy(), &[&pip[..], &TOKENIZER_PEERS].concat())
+            .context("installing the other tokenizer libraries")?;
+    }
+    let data = data.to_string_lossy();
+    let arguments = [&["benches/tokenize_cold.py", &*data], flags].concat();
+    let folder = root.join("bindings/python");
+    command::run_with(&folder, &python.to_string_lossy(), &arguments, &[("PYTHONPATH", &peers)])
 }
 
 /// Tunes the workloads of the schemas, as listed by the CPU benchmark, and compares the selected kernels with the fastest ones.

@@ -117,6 +117,10 @@ pub const PEERS: Group = Group {
 pub const PEERS_WITHOUT_DEPENDENCIES: Group =
     Group { name: "peers-alone", packages: &["--no-deps", "flashinfer-bench>=0.1.2,<0.2"] };
 
+/// Libraries that the benchmark of tokenizers compares with. Their releases are fixed, because results name them.
+pub const TOKENIZER_PEERS: [&str; 4] =
+    ["fastokens==0.3.5", "gigatoken==0.10.0", "tokenizers==1.0.0rc3", "awkward>=2.8,<3"];
+
 /// Runtimes that the benchmark of compiled models compares with. They read ONNX files.
 pub const GRAPH_PEERS: Group = Group {
     name: "graph-peers",

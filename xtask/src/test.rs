@@ -166,14 +166,29 @@ pub fn one_operation(root: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a step and prints its name and duration. Returns the step's result and its duration in seconds.
+/// Runs a step and prints its name, its duration and the CPU time of its programs. Returns the step's result and its duration in
+/// seconds.
 fn timed<T>(name: &str, run: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     println!("\n== {name}");
-    let start = Instant::now();
+    let (start, cpu) = (Instant::now(), cpu_seconds_of_children());
     let result = run()?;
     let seconds = start.elapsed().as_secs_f64();
-    println!("== {name}: {seconds:.1} s");
+    let cpu = match (cpu, cpu_seconds_of_children()) {
+        (Some(before), Some(after)) => format!(" ({:.1} CPU s)", after - before),
+        _ => String::new(),
+    };
+    println!("== {name}: {seconds:.1} s{cpu}");
     Ok((result, seconds))
+}
+
+/// CPU time of all programs that this process started and that have ended. Other work on the machine does not change it much.
+fn cpu_seconds_of_children() -> Option<f64> {
+    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program is in parentheses and may contain spaces.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(13)?.parse::<f64>().ok()? + fields.get(14)?.parse::<f64>().ok()?;
+    // The kernel counts in units of 1/100 s for programs on all platforms that have this file.
+    Some(ticks / 100.0)
 }
 
 fn clippy(root: &Path) -> Result<()> {
@@ -222,4 +237,17 @@ fn build(root: &Path) -> Result<()> {
 
 fn rust(root: &Path) -> Result<()> {
     command::cargo(root, &["test", "--workspace"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_of_a_program_that_ended_counts() {
+        let before = cpu_seconds_of_children().unwrap();
+        let status = Command::new("python3").args(["-c", "sum(range(30_000_000))"]).status().unwrap();
+        assert!(status.success());
+        assert!(cpu_seconds_of_children().unwrap() > before);
+    }
 }

@@ -1,0 +1,27 @@
+# An overlay port: it builds the checkout that it lies in, with cargo.
+#
+#     vcpkg install layerzero --overlay-ports=bindings/cpp/vcpkg
+get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../../.." ABSOLUTE)
+
+# One build serves release and debug programs: it is compiled by cargo, and the C++ headers only call it.
+set(VCPKG_BUILD_TYPE release)
+
+if(DEFINED ENV{CARGO_TARGET_DIR})
+    set(cargo_target "$ENV{CARGO_TARGET_DIR}")
+else()
+    set(cargo_target "${CURRENT_BUILDTREES_DIR}/cargo")
+endif()
+
+vcpkg_cmake_configure(
+    SOURCE_PATH "${SOURCE_PATH}/bindings/cpp"
+    OPTIONS
+        "-DLAYERZERO_CARGO_TARGET=${cargo_target}"
+        # Programs of a port belong there.
+        "-DCMAKE_INSTALL_BINDIR=tools/${PORT}"
+)
+vcpkg_cmake_install()
+vcpkg_cmake_config_fixup(CONFIG_PATH "lib/cmake/${PORT}")
+vcpkg_fixup_pkgconfig()
+
+file(INSTALL "${CMAKE_CURRENT_LIST_DIR}/usage" DESTINATION "${CURRENT_PACKAGES_DIR}/share/${PORT}")
+vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE" "${SOURCE_PATH}/THIRD_PARTY_NOTICES.md")
