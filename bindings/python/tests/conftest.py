@@ -11,6 +11,8 @@ import pytest
 
 # The user's measurements must neither affect the tests nor be changed by them.
 os.environ["HOME"] = tempfile.mkdtemp(prefix="layerzero-tests-")
+# Programs with a home folder of their own need not find out again which libraries can be imported.
+os.environ["XDG_CACHE_HOME"] = os.path.join(os.environ["HOME"], ".cache")
 
 
 # Cyclic garbage collection would take a tenth of the time of the tests, mostly over the objects of imported libraries.
