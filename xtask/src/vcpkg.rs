@@ -1,5 +1,6 @@
 //! The vcpkg port of the C++ library: installs it with the real vcpkg, where that is installed, and runs a program that uses it.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,6 +18,10 @@ pub fn check(root: &Path) -> Result<()> {
         return Ok(());
     }
     let folder = root.join("target/vcpkg");
+    // vcpkg does not build a port again that is installed, even if the checkout changed.
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
     let text = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let arguments = [
         "install".to_owned(),
@@ -49,7 +54,7 @@ mod tests {
     #[test]
     fn the_port_has_the_version_of_the_workspace() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let port = std::fs::read_to_string(root.join(PORTS).join("layerzero/vcpkg.json")).unwrap();
+        let port = fs::read_to_string(root.join(PORTS).join("layerzero/vcpkg.json")).unwrap();
         let port: serde_json::Value = serde_json::from_str(&port).unwrap();
         assert_eq!(port["version-semver"], env!("CARGO_PKG_VERSION"));
     }
