@@ -234,7 +234,7 @@ def small(operation, dtype, seed):
         extra = {"zero_point": zero_point} if format == "int8" and draw.number(0, 2) == 0 else {}
         if operation == "quantize":
             if draw.number(0, 3) == 0:
-                odd = torch.tensor(draw.one((0.0,), (torch.nan,), (torch.inf, -torch.inf), (1e-38, -1e-40)))
+                odd = torch.tensor(draw.one((0.0, -0.0), (torch.nan,), (torch.inf, -torch.inf), (1e-38, -1e-40)))
                 places = torch.randint(0, x.numel(), (draw.one(1, x.numel() // 2 + 1),), generator=draw.generator)
                 x.view(-1)[places] = odd[torch.randint(0, len(odd), places.shape, generator=draw.generator)].to(x.dtype)
             return {"x": x, **({"scale": scale, **extra} if draw.number(0, 2) == 0 else {}), **common}

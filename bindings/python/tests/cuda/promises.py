@@ -56,6 +56,18 @@ def state_space(length):
     return {**rows, **state}, {"a": -torch.rand(64, device="cuda"), **({"return_state": True} if length else {})}
 
 
+def fp8_linear():
+    # Fewer rows have a kernel of their own, which is checked with one row.
+    rows = {"x": normal(300, 4096).to(torch.float8_e4m3fn), "x_scale": torch.rand(300, device="cuda")}
+    others = {"weight": normal(6144, 4096).to(torch.float8_e4m3fn), "weight_scale": torch.rand(6144, device="cuda")}
+    return rows, {**others, "x_granularity": "row", "weight_granularity": "row"}
+
+
+def drafts():
+    draft, target = (torch.softmax(normal(ROWS, count, 32000, dtype=F32), -1) for count in (3, 4))
+    return {"draft_probs": draft, "draft_tokens": torch.randint(0, 32000, (ROWS, 3), device="cuda", dtype=torch.int32), "target_probs": target}, {"seed": 5}
+
+
 #: For each operation the inputs with one row per token or request, and the other arguments.
 CALLS = {
     "norm.rms": lambda: ({"x": normal(ROWS, 4096)}, {"weight": normal(4096)}),
@@ -75,6 +87,8 @@ CALLS = {
     "attention.linear.decode": lambda: linear_attention(()),
     "ssm.scan": lambda: state_space((130,)),
     "ssm.step": lambda: state_space(()),
+    "mlp.linear.fp8": fp8_linear,
+    "sampling.speculative": drafts,
     "conv.causal1d": lambda: ({"x": normal(ROWS, 70, 4352)}, {"weight": normal(4352, 4), "activation": "silu", "return_state": True}),
     "conv.causal1d.step": lambda: ({"x": normal(ROWS, 4352), "state": normal(ROWS, 4352, 3)}, {"weight": normal(4352, 4)}),
 }  # fmt: skip
@@ -104,7 +118,7 @@ def batch_invariant(operation):
 
 def deterministic(operation):
     """Compares five runs, three of them while another stream is busy."""
-    call = None
+    call, rows, others = None, {}, {}
     if operation in CALLS:
         rows, others = CALLS[operation]()
         call = {**rows, **others}

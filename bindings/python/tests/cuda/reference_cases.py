@@ -161,7 +161,8 @@ def _linear(draw, operation, dtype):
         # Most of them with the sizes and scales that torch's scaled product takes.
         inner, outer = draw.one((1, 17), (33, 130), (300, 130), (128, 64), (256, 160), (64, 16), (512, 128), (512, 256), (1024, 128))
         by = "block" if inner >= 512 else draw.one("tensor", "row")
-        rows = (8,) if inner >= 512 else rows
+        # More than 256 rows have a kernel of their own.
+        rows = (8,) if inner >= 512 else draw.one(rows, rows, (300,))
         x_by, weight_by = draw.one((by, by), (by, by), (draw.one("tensor", "row", "block"), draw.one("tensor", "row", "block")))
         blocks = -(-inner // 128)
         x_scales = {"tensor": (), "row": rows}.get(x_by, (*rows, blocks))

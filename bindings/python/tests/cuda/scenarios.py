@@ -20,6 +20,7 @@ from memory import memory  # noqa: E402
 import layerzero as lz  # noqa: E402
 from layerzero import _native  # noqa: E402
 from layerzero._bench import shapes as shapes_module  # noqa: E402
+from layerzero._bench import shapes_experts, shapes_sparse  # noqa: E402
 
 ROOT = Path(__file__).parent
 
@@ -45,6 +46,10 @@ def graphs():
         "attention.gqa.decode.paged": shapes_module._paged(16, 32, 8, 512, 128, 16),
         "attention.mla.decode.paged": shapes_module._latent(4, 128, 256, 64),
         "attention.state.merge": shapes_module._merge(64, 4),
+        "attention.sparse.block": shapes_sparse._block(1024, 32, 8, 128, 64, 64, 4),
+        "attention.sparse.variable_block": shapes_sparse._variable(1024, 32, 8, 128, 16, 32, 0.3),
+        "norm.rms.quantize": shapes_experts._norm_quantize(64, 4096, False),
+        "mlp.linear.fp8": shapes_experts._fp8(64, 4096, 6144, "row"),
     }
     for operation, shape in made.items():
         function, arguments = getattr(lz.ops, operation.replace(".", "_")), shape.arguments
@@ -80,29 +85,40 @@ def graphs():
                 lz.unlock(operation)
             found.append(line)
     # Sampling: a replay with another offset gives other tokens, those of an eager call with that offset.
-    logits = torch.randn(64, 1000, device="cuda")
     seed, offset = torch.tensor(5, device="cuda"), torch.tensor(0, device="cuda")
-    call = {"logits": logits, "k": 50, "seed_tensor": seed, "offset_tensor": offset}
-    warm("sampling.topk", call)
-    for kernel in (one["id"] for one in lz.list_kernels("sampling.topk") if one["platform"] == "cuda"):
-        line = {"operation": "sampling.topk", "kernel": kernel}
-        lz.lock("sampling.topk", kernel)
+    drafts = {name: value for name, value in shapes_sparse._speculative(64, 3, 1000).arguments.items() if name != "seed"}
+    for operation, call in (("sampling.topk", {"logits": torch.randn(64, 1000, device="cuda"), "k": 50}), ("sampling.speculative", drafts)):
+        call |= {"seed_tensor": seed, "offset_tensor": offset}
+        warm(operation, call)
+        found += sampled_graphs(operation, call, offset)
+    return found
+
+
+def sampled_graphs(operation, call, offset):
+    found, function = [], getattr(lz.ops, operation.replace(".", "_"))
+
+    def tokens(result):
+        return result[0] if isinstance(result, tuple) else result
+
+    for kernel in (one["id"] for one in lz.list_kernels(operation) if one["platform"] == "cuda"):
+        line = {"operation": operation, "kernel": kernel}
+        lz.lock(operation, kernel)
         try:
             stream = torch.cuda.Stream()
             with torch.cuda.stream(stream):
                 for _ in range(2):
-                    lz.ops.sampling_topk(**call)
+                    function(**call)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
-                captured = lz.ops.sampling_topk(**call)
+                captured = tokens(function(**call))
             drawn = []
             for step in range(3):
                 offset.fill_(step * 4)
                 graph.replay()
                 torch.cuda.synchronize()
                 drawn.append(captured.clone())
-                line[f"as eager {step}"] = bool(torch.equal(captured, lz.ops.sampling_topk(**call)))
+                line[f"as eager {step}"] = bool(torch.equal(captured, tokens(function(**call))))
             line["draws differ"] = not torch.equal(drawn[0], drawn[1])
             line["off"] = 0.0 if line["draws differ"] and all(line[f"as eager {step}"] for step in range(3)) else 1e9
         except lz.CudaGraphUnsafeError:
@@ -110,7 +126,7 @@ def graphs():
         except Exception as error:
             line["error"] = f"{type(error).__name__}: {error.__cause__ or error}"[:300]
         finally:
-            lz.unlock("sampling.topk")
+            lz.unlock(operation)
         found.append(line)
     return found
 

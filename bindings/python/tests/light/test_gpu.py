@@ -333,9 +333,6 @@ def test_priorities_alone_select_well_on_recorded_measurements():
         took = {kernel: time for kernel, time in row["kernels_us"].items() if kernel in priorities}
         chosen = max(took, key=lambda kernel: (priorities[kernel], kernel))
         over.setdefault(row["family"], []).append(took[chosen] / min(took.values()))
-    # FP8 layers of few rows are faster in Triton, those of many rows in torch: a priority does not depend on sizes, so these need tuning.
-    fp8 = over.pop("FP8 linear")
-    assert sum(fp8) / len(fp8) < 1.8
     everything = [one for several in over.values() for one in several]
     assert sum(everything) / len(everything) < 1.03
     assert {family: sum(several) / len(several) for family, several in over.items() if sum(several) / len(several) > 1.1} == {}

@@ -38,7 +38,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from layerzero.backends.triton import _experts_kernels as e, _fp8_kernels as f, _kernels as k, _linear_kernels as l, _norm_kernels as n, _paged_kernels as p, _recurrent_kernels as r, _rope_append_kernels as t
+from layerzero.backends.triton import _experts_kernels as e, _fp8_kernels as f, _kernels as k, _linear_kernels as l, _norm_kernels as n, _paged_kernels as p, _recurrent_kernels as r, _rope_append_kernels as t, _sampling_kernels as d, _sparse_kernels as b
 
 numbers = {"i": "i32", "f": "fp32"}
 def source(kernel, pointers, constants, **others):
@@ -76,7 +76,7 @@ for stored, most in (("*i8", 127.0), ("*fp8e4nv", 448.0), ("*fp8e5", 57344.0)):
     every.append(source(k.quantize, both, {**made, "PARTS": 512, "BLOCK": 4096}))
     every.append(source(k.quantize_blocks, both, {**made, "GROUPS": 32, "SIZE": 128}))
     norm = {"x": half, "residual": half, "weight": half, "scale": "*fp32", "out": stored}
-    flags = {"HAS_WEIGHT": True, "ADDS": True, "HAS_SCALE": False, "ONE_SCALE": False, "LARGEST": most, "GROUPS": 32, "SIZE": 128}
+    flags = {"HAS_WEIGHT": True, "ADDS": True, "HAS_SCALE": False, "ONE_SCALE": False, "WHOLE": stored == "*i8", "LARGEST": most, "GROUPS": 32, "SIZE": 128}
     every.append(source(n.rms_norm_quantize, norm, flags, eps="fp32", offset="fp32"))
     back = {"quantized": stored, "scale": "*fp32", "zero": "*i32", "out": half}
     every.append(source(k.dequantize, back, {"PER_BLOCK": True, "HAS_ZERO": stored == "*i8", "BLOCK": 4096}))
@@ -113,8 +113,19 @@ for stored, largest in ((half, 0.0), ("*fp8e4nv", 448.0)):
     every.append(source(t.rope_append, {**rows, "k_cache": stored, "v_cache": stored}, sizes))
 codes = {"x": "*fp8e4nv", "weight": "*fp8e4nv", "x_scale": "*fp32", "weight_scale": "*fp32", "bias": half, "out": half}
 for by in (1, 2):
-    kind = {"KIND": 0, "HAS_BIAS": True, "X_BY": by, "W_BY": by, "EVEN": True, "M_BLOCK": 64, "N_BLOCK": 64, "K_BLOCK": 128}
+    kind = {"KIND": 0, "HAS_BIAS": True, "X_BY": by, "W_BY": by, "PRECISE": by == 1, "EVEN": True, "M_BLOCK": 64, "N_BLOCK": 64, "K_BLOCK": 128}
     every.append(source(f.product, codes, kind))
+sparse = {**dict.fromkeys(("q", "k", "v", "out"), half), **dict.fromkeys(("indptr", "indices", "row_sizes", "sizes", "numbers", "visible", "keys", "counts"), "*i32"), "mask": "*i1", "lse": "*fp32"}
+blocks = {"HAS_CAP": True, "HAS_LSE": True, "M_BLOCK": 64, "N_BLOCK": 64, "D_BLOCK": 128}
+for whole in (True, False):
+    every.append(source(b.block, sparse, {**blocks, "WHOLE": whole, "TILES": 2}, scale="fp32", soft_cap="fp32"))
+every.append(source(b.blocks_of_keys, sparse, {"N_BLOCK": 128, "BLOCK": 128}))
+every.append(source(b.visible_keys, sparse, {"BLOCK": 1024}))
+every.append(source(b.variable_block, sparse, {**blocks, "R_BLOCK": 64}, scale="fp32", soft_cap="fp32"))
+draws = {**dict.fromkeys(("draft", "target"), "*fp32"), **dict.fromkeys(("drafted", "tokens", "accepted"), "*i32"), **dict.fromkeys(("uniforms", "sums"), "*fp64"), "seed": "*i64", "offset": "*i64"}
+for given in (True, False):
+    every.append(source(d.verify, draws, {"HAS_SEED": given, "HAS_OFFSET": given, "POSITIONS": 8, "PART": 4096}))
+every.append(source(d.emit, draws, {"PARTS": 32, "PART": 4096}))
 for one in every:
     triton.compile(one, target=GPUTarget("cuda", 90, 32))
 print(len(every))
@@ -127,7 +138,30 @@ def test_triton_kernels_compile_for_an_absent_gpu(tmp_path):
 
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", _COMPILED], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and done.stdout.strip() == "44", done.stderr
+    assert done.returncode == 0 and done.stdout.strip() == "52", done.stderr
+
+
+@pytest.mark.parametrize(("bits", "step"), [(8, 1), (11, 16)])
+@pytest.mark.parametrize(("largest", "kind"), [(448.0, torch.float8_e4m3fn), (57344.0, torch.float8_e5m2), (127.0, None)])
+def test_one_correction_gives_the_codes_of_a_division(bits, step, largest, kind):
+    """`_codes_of` for values of at most 11 bits: all significands, as the largest value of a group (of f16 some) and as values in it."""
+    np = pytest.importorskip("numpy")
+    count = 1 << (bits - 1)
+    significands = (count + np.arange(count)).astype(np.float32) / np.float32(count)
+
+    def code(ratio):
+        return np.rint(ratio) if kind is None else torch.from_numpy(ratio).to(kind).view(torch.uint8).numpy()
+
+    for top in significands[::step]:
+        scale = np.float32(top / np.float32(largest))
+        inverse = np.float32(1) / scale
+        values = np.concatenate([significands * np.float32(2.0**-down) for down in range(22)])
+        values = values[values <= top]
+        ratio = values * inverse
+        # Exact before it is rounded to f32, as in a fused multiplication and addition.
+        remainder = (values - ratio.astype(np.float64) * float(scale)).astype(np.float32)
+        ratio = (ratio.astype(np.longdouble) + remainder.astype(np.longdouble) * np.longdouble(inverse)).astype(np.float32)
+        assert (code(ratio) == code(values / scale)).all(), top
 
 
 _INTERPRETED = """
@@ -152,6 +186,8 @@ def checked(key, *rest):
     launch(key, *rest)
 
 triton._launch = triton._norms._launch = checked
+# Small vocabularies have several parts.
+triton._sampling._PART = 16
 descriptor = json.loads((Path(backends.__file__).parent / "triton.cuda.json").read_text())["ops"]
 operations = {kernel["kernel_id"]: operation for operation, kernels in descriptor.items() for kernel in kernels}
 for id, function in triton.KERNELS.items():

@@ -18,7 +18,7 @@ import torch
 
 import layerzero as lz
 from layerzero import _native
-from layerzero._bench import shapes_experts, shapes_recurrent
+from layerzero._bench import shapes_experts, shapes_recurrent, shapes_sparse
 from layerzero._bench.shapes import Shape, _decode, _paged, _prefill, shapes
 from layerzero._report import Report, table
 
@@ -80,7 +80,7 @@ def _floats(result: Any) -> list[Any]:
 
 def _difference(shape: Shape, call: Callable[[], Any]) -> float | None:
     """The difference between a result and torch's; `None` for operations that sample, change their inputs or round to few bits."""
-    if shape.family in ("sampling", "append", "quantise", "norm + quantise", "FP8 linear") or {"residual", "state"} & shape.arguments.keys():
+    if shape.family in ("sampling", "speculative sampling", "append", "quantise", "norm + quantise", "FP8 linear") or {"residual", "state"} & shape.arguments.keys():
         return None
     ours, theirs = _floats(call()), _floats(shape.by_torch())
     worst = 0.0
@@ -353,7 +353,7 @@ def run(output: str | None = None, seconds: float = 1e9, families: tuple[str, ..
 
     if not families:
         host_cost(keep_host)
-    for make in chain(shapes(), shapes_experts.shapes(), shapes_recurrent.shapes()):
+    for make in chain(shapes(), shapes_experts.shapes(), shapes_recurrent.shapes(), shapes_sparse.shapes()):
         if time.monotonic() > end:
             data["problems"].append("stopped by the time limit")
             break

@@ -277,7 +277,7 @@ _DTYPES = {
 }  # fmt: skip
 
 # They call the launcher above.
-from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append  # noqa: E402
+from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _sparse  # noqa: E402
 
 #: Kernels by id.
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -296,6 +296,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.mlp.linear": _linear.linear,
     "triton.mlp.linear.invariant": _linear.invariant,
     "triton.mlp.linear.fp8": _fp8.linear,
+    "triton.mlp.linear.fp8.skinny": _fp8.linear,
     "triton.mlp.fused": _linear.fused,
     "triton.moe.route": _experts.route,
     "triton.moe.experts": _experts.experts,
@@ -306,6 +307,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.conv.causal1d": _recurrent.causal1d,
     "triton.conv.causal1d.step": _recurrent.causal1d_step,
     "triton.attention.gqa.prefill.paged": _paged.prefill_paged,
+    "triton.attention.sparse.block": _sparse.block,
+    "triton.attention.sparse.variable_block": _sparse.variable_block,
+    "triton.sampling.speculative": _sampling.speculative,
 }
 
 # It runs the kernels above.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from layerzero.backends import triton as launching
-from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append
+from layerzero.backends.triton import _experts, _fp8, _linear, _norms, _paged, _recurrent, _rope_append, _sampling, _sparse
 
 
 def _compile_format(operation: str, call: Mapping[str, str]) -> None:
@@ -173,6 +173,28 @@ def _compile_fp8(call: _Call) -> None:
     )  # fmt: skip
 
 
+def _compile_sparse(operation: str, call: _Call) -> None:
+    params: dict[str, Any] = {"soft_cap": call.number("soft_cap"), "sm_scale": call.number("sm_scale"), "return_lse": call.flag("return_lse")}
+    if operation == "attention.sparse.block":
+        block_rows, block_cols = call.size("block_rows"), call.size("block_cols")
+        # No block of queries has a list.
+        indptr = call.zeros(-(-max(call.size("m"), 1) // block_rows) + 1, dtype="i32")
+        q, k = call.zeros("m", "heads", "head_dim"), call.zeros("n", "kv_heads", "head_dim")
+        _sparse.block(q, k, k, indptr, call.zeros("nnz", dtype="i32"), block_rows=block_rows, block_cols=block_cols, **params)
+        return
+    q, k = call.zeros("heads", "m", "head_dim"), call.zeros("kv_heads", "n", "head_dim")
+    rows, columns = call.zeros("kv_heads", "row_blocks", dtype="i32"), call.zeros("kv_heads", "col_blocks", dtype="i32")
+    mask = call.zeros("kv_heads", "row_blocks", "col_blocks", dtype="i8").bool()
+    _sparse.variable_block(q, k, k, mask, rows, columns, **params)
+
+
+def _compile_speculative(call: _Call) -> None:
+    batch, length, vocab = max(call.size("batch"), 1), call.size("draft_len"), call.size("vocab")
+    _sampling.speculative(
+        call.zeros(batch, length, vocab, dtype="f32"), call.zeros(batch, length, dtype="i32"), call.zeros(batch, length + 1, vocab, dtype="f32"),
+        *(call.zeros(dtype="i64") if call.flag(f"given({name})") else None for name in ("seed_tensor", "offset_tensor")), seed=0, offset=0,
+    )  # fmt: skip
+
 
 def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
     """Compiles a kernel by running it once on a separate stream, small but with the sizes that are compile-time constants."""
@@ -222,6 +244,10 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _compile_convolution(operation, _Call(call))
         elif operation == "mlp.linear.fp8":
             _compile_fp8(_Call(call))
+        elif operation.startswith("attention.sparse."):
+            _compile_sparse(operation, _Call(call))
+        elif operation == "sampling.speculative":
+            _compile_speculative(_Call(call))
         else:
             pages = (1, size("page_size"), size("kv_heads"), size("head_dim"))
             if call["layout"] == "HND":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import torch
@@ -9,23 +10,17 @@ import torch
 from layerzero.backends import triton as launching
 from layerzero.backends.triton import _experts_kernels as kernels
 from layerzero.backends.triton._linear import _KINDS
+from layerzero.backends.triton._tiles import Table, Tile, tile_for
 
 #: Slots that a program reads at a time while sorting, and output features that one adds up.
 _SORT_BLOCK, _SUM_BLOCK = 1024, 1024
 
 
-def blocks(slots: int, experts: int, wide: bool) -> tuple[int, int, int, int, int]:
-    """Slots, features and inputs of a block, warps, and stages of the pipeline, by the average number of slots of an expert."""
-    tokens = -(-slots // experts)
-    if wide:
-        return 16 if tokens <= 16 else 32, 32, 32, 4, 2
-    if tokens <= 16:
-        return 16, 64, 128, 4, 4
-    if tokens <= 24:
-        return 32, 64, 128, 4, 3
-    if tokens <= 96:
-        return 64, 64, 64, 4, 4
-    return 128, 128, 64, 8, 3
+#: By the average number of slots of an expert: the fastest on an H200.
+_WIDE: Table = ((16, Tile(16, 32, 32, 4, 2)), (inf, Tile(32, 32, 32, 4, 2)))
+_NARROW: Table = (
+    (16, Tile(16, 64, 128, 4, 4)), (24, Tile(32, 64, 128, 4, 3)), (96, Tile(64, 64, 64, 4, 4)), (inf, Tile(128, 128, 64, 8, 3)),
+)  # fmt: skip
 
 
 def experts(
@@ -36,7 +31,7 @@ def experts(
     inner, top_k = x.shape[-1], indices.shape[-1]
     count, outer, middle = down_weight.shape
     slots, rows = indices.numel(), x.numel() // inner
-    m_block, n_block, k_block, warps, stages = blocks(slots, count, x.dtype == torch.float32)
+    m_block, n_block, k_block, warps, stages = tile_for(-(-slots // count), _WIDE if x.dtype == torch.float32 else _NARROW)
     tiles = min(slots, slots // m_block + count)
     on = {"device": x.device, "dtype": torch.int32}
     counts, order, tile_experts = (torch.empty(size, **on) for size in (count, tiles * m_block, tiles + 1))

@@ -45,6 +45,14 @@ def place(indices, counts, order, tiles, slots, experts, M_BLOCK: tl.constexpr, 
 
 
 @triton.jit
+def _slots_of(tile, order, tiles, slots, M_BLOCK: tl.constexpr):
+    """The expert of a tile, its rows, their slots, and which of them exist."""
+    m = tile * M_BLOCK + tl.arange(0, M_BLOCK)
+    slot = tl.load(order + m)
+    return tl.load(tiles + 1 + tile).to(tl.int64), m, slot, slot < slots
+
+
+@triton.jit
 def gate_up(
     x, weight, bias, order, tiles, hidden, slots, top_k, inner, middle, alpha, limit, up_offset, KIND: tl.constexpr, HAS_BIAS: tl.constexpr,
     INTERLEAVED: tl.constexpr, HAS_LIMIT: tl.constexpr, EVEN: tl.constexpr, M_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr,
@@ -54,10 +62,7 @@ def gate_up(
     tile = tl.program_id(0)
     if tile >= tl.load(tiles):
         return
-    expert = tl.load(tiles + 1 + tile).to(tl.int64)
-    m = tile * M_BLOCK + tl.arange(0, M_BLOCK)
-    slot = tl.load(order + m)
-    is_row = slot < slots
+    expert, m, slot, is_row = _slots_of(tile, order, tiles, slots, M_BLOCK)
     n = tl.program_id(1) * N_BLOCK + tl.arange(0, N_BLOCK)
     is_column = n < middle
     gate_row = 2 * n if INTERLEAVED else n
@@ -106,10 +111,7 @@ def down(
     tile = tl.program_id(0)
     if tile >= tl.load(tiles):
         return
-    expert = tl.load(tiles + 1 + tile).to(tl.int64)
-    m = tile * M_BLOCK + tl.arange(0, M_BLOCK)
-    slot = tl.load(order + m)
-    is_row = slot < slots
+    expert, m, slot, is_row = _slots_of(tile, order, tiles, slots, M_BLOCK)
     n = tl.program_id(1) * N_BLOCK + tl.arange(0, N_BLOCK)
     is_column = n < outer
     at = tl.arange(0, K_BLOCK)

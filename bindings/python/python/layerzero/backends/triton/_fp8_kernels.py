@@ -13,10 +13,11 @@ from layerzero.backends.triton._linear_kernels import _activate
 @triton.jit
 def product(
     x, weight, x_scale, weight_scale, bias, out, rows, inner, outer, KIND: tl.constexpr, HAS_BIAS: tl.constexpr, X_BY: tl.constexpr,
-    W_BY: tl.constexpr, EVEN: tl.constexpr, M_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr, K_BLOCK: tl.constexpr,
+    W_BY: tl.constexpr, PRECISE: tl.constexpr, EVEN: tl.constexpr, M_BLOCK: tl.constexpr, N_BLOCK: tl.constexpr, K_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A block of rows and output features. Scales by tensor (0), by row (1) or by block of 128 (2); with blocks, `K_BLOCK` is 128 and
-    `N_BLOCK` divides 128, so that a block of weights has one scale."""
+    `N_BLOCK` divides 128, so that a block of weights has one scale. With `PRECISE`, sums are exact up to the
+    rounding of f32: matrix instructions on fp8 keep fewer bits, those on bf16, which represents every fp8 value, do not."""
     m = tl.program_id(0) * M_BLOCK + tl.arange(0, M_BLOCK)
     n = tl.program_id(1) * N_BLOCK + tl.arange(0, N_BLOCK)
     is_row, is_column = m < rows, n < outer
@@ -33,6 +34,8 @@ def product(
             inside = start + at < inner
             left = tl.load(lefts + start, mask=is_row[:, None] & inside[None, :], other=0.0)
             right = tl.load(weights + start, mask=is_column[None, :] & inside[:, None], other=0.0)
+        if PRECISE:
+            left, right = left.to(tl.bfloat16), right.to(tl.bfloat16)
         if X_BY == 2 or W_BY == 2:
             part = tl.dot(left, right)
             if X_BY == 2:
@@ -40,6 +43,8 @@ def product(
             if W_BY == 2:
                 part *= tl.load(weight_scale + (tl.program_id(1) * N_BLOCK // 128) * scale_blocks + start // 128)
             sums += part
+        elif PRECISE:
+            sums = tl.dot(left, right, sums)
         else:
             sums = tl.dot(left, right, sums, max_num_imprecise_acc=K_BLOCK)
     if X_BY == 0:

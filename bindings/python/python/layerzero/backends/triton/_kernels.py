@@ -154,22 +154,39 @@ def _scale_of(bits, LARGEST: tl.constexpr):
 
 
 @triton.jit
-def _code_of(ratio, zero, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr, kind: tl.constexpr):
-    """Quotients in an 8-bit format, rounded to nearest even and saturated. NaN becomes 0 in integer formats."""
-    is_nan = ratio != ratio
+def _codes_of(values, by, zero, IS_GIVEN: tl.constexpr, NARROW: tl.constexpr, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr, kind: tl.constexpr):
+    """Quotients of values and scales, which broadcast, in an 8-bit format, rounded to nearest even and saturated. NaN becomes 0 in integer
+    formats. `NARROW` values have at most 11 significant bits.
+
+    A division per element is most of the arithmetic. With a scale that was computed here, nothing overflows or saturates, and a reciprocal
+    per scale with a correction by the remainder gives the codes of a division: with two, quotients are correctly rounded; narrow values need
+    only one, as all of them were compared."""
+    if HAS_ZERO:
+        # The sum with a zero point is exact: values far out of range saturate anyway, and f64 represents all others.
+        ratio = tl.div_rn(values, tl.zeros(values.shape, tl.float32) + by)
+        wide = tl.minimum(tl.maximum(tl.where(ratio != ratio, 0.0, ratio), -1e12), 1e12).to(tl.float64)
+        # Adding and subtracting 1.5 * 2^52 rounds to an integer.
+        whole = (wide + 6755399441055744.0) - 6755399441055744.0 + zero.to(tl.float64)
+        return tl.minimum(tl.maximum(whole, -128.0), 127.0).to(tl.int8)
+    if not IS_GIVEN and tl.min(((by > 1e-15) & (by < 1e15)).to(tl.int32)) != 0:
+        inverse = tl.div_rn(tl.full(by.shape, 1.0, tl.float32), by)
+        ratio = values * inverse
+        ratio = tl.fma(tl.fma(-ratio, by, values), inverse, ratio)
+        if not NARROW:
+            ratio = tl.fma(tl.fma(-ratio, by, values), inverse, ratio)
+        # The correction of -0 is 0.
+        sign = values.to(tl.uint32, bitcast=True) & 0x80000000
+        ratio = (ratio.to(tl.uint32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    else:
+        ratio = tl.div_rn(values, tl.zeros(values.shape, tl.float32) + by)
+        if kind == tl.int8:
+            ratio = tl.minimum(tl.maximum(tl.where(ratio != ratio, 0.0, ratio), -128.0), 127.0)
+        else:
+            ratio = tl.clamp(ratio, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     if kind == tl.int8:
-        ratio = tl.where(is_nan, 0.0, ratio)
-        if HAS_ZERO:
-            # The sum with a zero point is exact: values far out of range saturate anyway, and f64 represents
-            # all others.
-            wide = tl.minimum(tl.maximum(ratio, -1e12), 1e12).to(tl.float64)
-            # Adding and subtracting 1.5 * 2^52 rounds to an integer.
-            whole = (wide + 6755399441055744.0) - 6755399441055744.0 + zero.to(tl.float64)
-            return tl.minimum(tl.maximum(whole, -128.0), 127.0).to(tl.int8)
-        near = tl.minimum(tl.maximum(ratio, -128.0), 127.0)
-        return ((near + 12582912.0) - 12582912.0).to(tl.int8)
-    code = tl.minimum(tl.maximum(ratio, -LARGEST), LARGEST).to(kind).to(tl.uint8, bitcast=True)
-    return tl.where(is_nan, 0x7F, code).to(tl.uint8).to(kind, bitcast=True)
+        # Adding 1.5 * 2^23 rounds to an integer, whose lowest bits are then the lowest bits of the sum.
+        return (ratio + 12582912.0).to(tl.int32, bitcast=True).to(tl.int8)
+    return ratio.to(kind)
 
 
 @triton.jit
@@ -208,10 +225,12 @@ def quantize(
     columns = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < inner
     start = tl.cast(row, tl.int64) * inner
-    values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
-    ratio = tl.div_rn(values, tl.zeros((BLOCK,), tl.float32) + by)
+    values = tl.load(x + start + columns, mask=inside, other=0.0)
     from_zero = tl.load(zero + group) if HAS_ZERO else 0
-    tl.store(out + start + columns, _code_of(ratio, from_zero, HAS_ZERO, LARGEST, out.dtype.element_ty), mask=inside)
+    scales = by + tl.zeros((1,), tl.float32)
+    narrow: tl.constexpr = values.dtype != tl.float32
+    codes = _codes_of(values.to(tl.float32), scales, from_zero, HAS_SCALE, narrow, HAS_ZERO, LARGEST, out.dtype.element_ty)
+    tl.store(out + start + columns, codes, mask=inside)
 
 
 @triton.jit
@@ -227,15 +246,17 @@ def quantize_blocks(
     column = block[:, None] * size + at[None, :]
     inside = is_group[:, None] & (at < size)[None, :] & (column < inner)
     where = row[:, None] * inner + column
-    values = tl.load(x + where, mask=inside, other=0.0).to(tl.float32)
+    loaded = tl.load(x + where, mask=inside, other=0.0)
+    values = loaded.to(tl.float32)
     if HAS_SCALE:
         by = tl.load(scale + group, mask=is_group, other=1.0)
     else:
         by = _scale_of(tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1), LARGEST)
         tl.store(scale + group, by, mask=is_group)
-    ratio = tl.div_rn(values, tl.zeros((GROUPS, SIZE), tl.float32) + by[:, None])
     from_zero = tl.load(zero + group, mask=is_group, other=0)[:, None] if HAS_ZERO else 0
-    tl.store(out + where, _code_of(ratio, from_zero, HAS_ZERO, LARGEST, out.dtype.element_ty), mask=inside)
+    narrow: tl.constexpr = loaded.dtype != tl.float32
+    codes = _codes_of(values, by[:, None], from_zero, HAS_SCALE, narrow, HAS_ZERO, LARGEST, out.dtype.element_ty)
+    tl.store(out + where, codes, mask=inside)
 
 
 @triton.jit

@@ -8,30 +8,32 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerzero.backends.triton._kernels import _code_of, _scale_of
+from layerzero.backends.triton._kernels import _codes_of, _scale_of
 
 
 @triton.jit
 def rms_norm_quantize(
     x, residual, weight, scale, out, hidden, size, blocks, eps, offset, HAS_WEIGHT: tl.constexpr, ADDS: tl.constexpr, HAS_SCALE: tl.constexpr,
-    ONE_SCALE: tl.constexpr, LARGEST: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr,
+    ONE_SCALE: tl.constexpr, WHOLE: tl.constexpr, LARGEST: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """One row as groups of `size` elements that share a scale: adds the residual, normalizes, and quantizes."""
+    """One row as groups of `size` elements that share a scale: adds the residual, normalizes, and quantizes. `WHOLE` rows fill the tile."""
     row = tl.program_id(0).to(tl.int64)
     group, at = tl.arange(0, GROUPS), tl.arange(0, SIZE)
     column = group[:, None] * size + at[None, :]
-    inside = (at < size)[None, :] & (column < hidden)
+    # Rows without padding need no masks.
+    inside = tl.full((GROUPS, SIZE), True, tl.int1) if WHOLE else (at < size)[None, :] & (column < hidden)
     start = row * hidden
     values = tl.load(x + start + column, mask=inside, other=0.0)
     if ADDS:
         summed = values.to(tl.float32) + tl.load(residual + start + column, mask=inside, other=0.0).to(tl.float32)
         values = summed.to(values.dtype)
         tl.store(residual + start + column, values, mask=inside)
-    wide = values.to(tl.float32)
-    factor = 1.0 / tl.sqrt(tl.sum(tl.sum(wide * wide, 1), 0) / hidden + eps)
-    wide = wide * factor
     if HAS_WEIGHT:
-        wide = wide * (tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) + offset)
+        factors = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) + offset
+    wide = values.to(tl.float32)
+    wide = wide * (1.0 / tl.sqrt(tl.sum(tl.sum(wide * wide, 1), 0) / hidden + eps))
+    if HAS_WEIGHT:
+        wide = wide * factors
     wide = wide.to(values.dtype).to(tl.float32)
     if ONE_SCALE:
         by = tl.zeros((GROUPS,), tl.float32) + tl.load(scale)
@@ -41,5 +43,6 @@ def rms_norm_quantize(
         largest = tl.where(inside, wide, 0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
         by = _scale_of(tl.max(largest, 1), LARGEST)
         tl.store(scale + row * blocks + group, by, mask=group < blocks)
-    ratio = tl.div_rn(wide, tl.zeros((GROUPS, SIZE), tl.float32) + by[:, None])
-    tl.store(out + start + column, _code_of(ratio, 0, False, LARGEST, out.dtype.element_ty), mask=inside)
+    narrow: tl.constexpr = values.dtype != tl.float32
+    codes = _codes_of(wide, by[:, None], 0, HAS_SCALE or ONE_SCALE, narrow, False, LARGEST, out.dtype.element_ty)
+    tl.store(out + start + column, codes, mask=inside)
