@@ -45,7 +45,7 @@ from layerzero._inspect import (
     validate,
     which,
 )
-from layerzero._isolation import Plugin, Worker, load_plugin, workers
+from layerzero._isolation import IsolatedBackend, Plugin, Worker, isolate_backend, load_plugin, workers
 from layerzero._kv import KvCache, kv_cache
 from layerzero._native import (
     ConfigurationError,
@@ -111,6 +111,7 @@ __all__ = [
     "GenerationSession",
     "Generator",
     "GraphImportError",
+    "IsolatedBackend",
     "KernelExecutionError",
     "KvCache",
     "LayerZeroError",
@@ -151,6 +152,7 @@ __all__ = [
     "freeze",
     "generate",
     "import_definition",
+    "isolate_backend",
     "kv_cache",
     "layer_norm",
     "list_circuits",

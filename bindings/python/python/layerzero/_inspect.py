@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from layerzero import _native
+from layerzero._isolation import device_worker_of
 from layerzero._report import Report, table
 
 __all__ = [
@@ -64,6 +65,7 @@ def explain(operation: str, /, *args: Any, device: str | None = None, **keywords
     plan = data.get("plan") or {}
     rows = []
     for candidate in data["candidates"]:
+        candidate["runs_in"] = candidate["runs_in"] or device_worker_of(candidate["kernel"])
         rows.append((candidate["kernel"], candidate["chosen"], candidate["total"], "; ".join(_why(candidate)) or None))
     title = f"{operation}: {plan.get('kernel') or 'no kernel can run this call'}"
     return Explanation((table(title, ("kernel", "chosen", "score", "why"), rows),), data)
@@ -104,7 +106,10 @@ def list_kernels(
     `device` lists the kernels for another device, as in `explain`, including those of libraries that are not
     installed; for them `disabled` is the reason.
     """
-    return _native.kernels(operation, backend, device, other_backends(device) if device else [])
+    found = _native.kernels(operation, backend, device, other_backends(device) if device else [])
+    for kernel in found:
+        kernel["runs_in"] = kernel["runs_in"] or device_worker_of(kernel["id"])
+    return found
 
 
 def other_backends(device: str | None) -> list[dict[str, Any]]:

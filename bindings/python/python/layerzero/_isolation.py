@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from layerzero import _native
@@ -24,7 +25,50 @@ class Worker(NamedTuple):
 
 def workers() -> list[Worker]:
     """The worker processes of this process. Each is started by the first call that needs it."""
-    return [Worker(*row) for row in _native.list_workers()]
+    devices = sys.modules.get("layerzero._device_isolation")
+    return [Worker(*row) for row in (*_native.list_workers(), *(devices.rows() if devices else ()))]
+
+
+class IsolatedBackend(NamedTuple):
+    """A backend that was loaded into a worker process."""
+
+    backend: str
+    kernels: list[str]
+    #: Where they run, as `explain` shows it.
+    runs_in: str
+
+
+def isolate_backend(
+    backend: str,
+    module: str,
+    *,
+    python: str | os.PathLike[str] | None = None,
+    path: Sequence[str | os.PathLike[str]] = (),
+    environment: Mapping[str, str] | None = None,
+) -> IsolatedBackend:
+    """Loads a backend in a worker process of its own and registers its kernels, for CUDA devices and for host memory.
+
+    `module` is imported in the worker only, so its libraries may conflict with those of this process. Like a backend with
+    an entry point it has ``KERNELS``, functions by id, and ``DESCRIPTORS``, capability descriptors as text. `python` is the
+    worker's interpreter, such as that of another virtual environment, which needs torch but not LayerZero; `path` are
+    folders for its imports, and `environment` changes variables. Without `python`, the worker has this interpreter and
+    its import path.
+
+    Device tensors cross as CUDA IPC handles and are not copied. A kernel must not use its tensors after it returned, and
+    must not change inputs in host memory. If the worker ends or hangs, the call fails, the next kernel of its plan runs,
+    and a later call starts the worker again. These kernels never run during CUDA graph capture.
+    """
+    # Most programs do not need what it imports.
+    from layerzero import _device_isolation
+
+    return IsolatedBackend(backend, *_device_isolation.isolate(backend, module, python, path, environment))
+
+
+def device_worker_of(kernel: str) -> str | None:
+    """Where a kernel runs, if that is a worker of `isolate_backend`."""
+    devices = sys.modules.get("layerzero._device_isolation")
+    found: str | None = devices.runs_in(kernel) if devices else None
+    return found
 
 
 def is_loadable(name: str) -> bool:

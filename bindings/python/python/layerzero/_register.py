@@ -248,3 +248,6 @@ def load_backends(*names: str, probe: bool = False) -> list[str]:
 def unregister_backend(backend: str) -> None:
     """Unregisters a backend and its kernels."""
     _native.unregister_backend(backend)
+    devices = sys.modules.get("layerzero._device_isolation")
+    if devices is not None:
+        devices.forget(backend)

@@ -123,13 +123,14 @@ def names(x: Array) -> None:
 def reload() -> None:
     done: lz.PluginReload = lz.reload_plugin("new.so", drain_seconds=1)
     other: lz.Plugin = lz.load_plugin("new.so", alongside=True)
+    isolated: lz.IsolatedBackend = lz.isolate_backend("legacy", "legacy_kernels", python="/opt/legacy/bin/python", path=["/opt"], environment={"A": "b"})
     lz.configure({"rollout.shares": {"vendor.norm.rms@2.0": 10}})
     states: list[str] = [one["state"] for one in lz.canaries()]
     lz.promote_version("vendor.norm.rms@2.0")
     lz.roll_back_version("vendor.norm.rms@2.0")
     with lz.watch_config("layerzero.yaml", lambda state, message: print(state, message)) as watch:
         watched: lz.ConfigWatch = watch
-    print(done.unloaded, other.kernels, states, watched.is_open())
+    print(done.unloaded, other.kernels, isolated.runs_in, states, watched.is_open())
 
 
 def page() -> None:
