@@ -76,6 +76,8 @@ pub enum ProblemKind {
     NoRun,
     /// A schema needs at least one tensor input.
     NoTensor,
+    /// A schema needs at least one output that is a tensor, or an input that is changed in place.
+    NoOutput,
     /// A schema needs at least one axis.
     NoAxis,
 }
@@ -128,6 +130,8 @@ impl fmt::Display for ProblemKind {
                 formatter.write_str("the reference defines no function `run` at its top level")
             }
             ProblemKind::NoTensor => formatter.write_str("a schema needs at least one tensor input"),
+            ProblemKind::NoOutput => formatter
+                .write_str("a schema needs at least one output of numbers, and none of these outputs is one"),
             ProblemKind::NoAxis => formatter.write_str("a schema needs at least one axis in a shape"),
         }
     }

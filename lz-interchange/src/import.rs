@@ -43,6 +43,9 @@ pub fn import(text: &str, file: &str) -> Result<ImportedSchema, ImportError> {
     {
         problems.push(Problem { path: "$.axes".to_owned(), kind: ProblemKind::NoAxis });
     }
+    if plan.outputs.iter().all(|output| output.role == ArgumentRole::Nothing) {
+        problems.push(Problem { path: "$.outputs".to_owned(), kind: ProblemKind::NoOutput });
+    }
     if !problems.is_empty() {
         return Err(ImportError { file: file.to_owned(), problems });
     }
