@@ -18,8 +18,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-import layerzero as lz
-from layerzero import _device_isolation
+sys.path.insert(0, str(Path(__file__).parent))
+from captures import captured  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+from layerzero import _device_isolation  # noqa: E402
 
 HERE = Path(__file__).parent
 HANG, CRASH, OUT_OF_BOUNDS = 102.0, 104.0, 109.0
@@ -169,11 +172,7 @@ def handles():
 def captures():
     """Another kernel runs during capture."""
     x = normal(64, 4096)
-    lz.ops.norm_rms(x, eps=1e-5)
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.graph(graph, stream=stream):
-        y = lz.ops.norm_rms(x, eps=1e-5)
+    graph, y = captured(lambda: lz.ops.norm_rms(x, eps=1e-5))
     x.normal_()
     graph.replay()
     torch.cuda.synchronize()

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parent))
+from captures import captured  # noqa: E402
 from memory import memory  # noqa: E402
 
 import layerzero as lz  # noqa: E402
@@ -58,21 +59,13 @@ def graphs():
             line = {"operation": operation, "kernel": kernel}
             lz.lock(operation, kernel)
             try:
-                stream = torch.cuda.Stream()
-                stream.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(stream):
-                    for _ in range(2):
-                        function(**arguments)
-                torch.cuda.current_stream().wait_stream(stream)
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, stream=stream):
-                    captured = function(**arguments)
+                graph, result = captured(lambda: function(**arguments))  # noqa: B023
                 for value in arguments.values():
                     if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
                         value.normal_()
                 graph.replay()
                 torch.cuda.synchronize()
-                replayed = tuple(one.clone() for one in captured) if isinstance(captured, tuple) else captured.clone()
+                replayed = tuple(one.clone() for one in result) if isinstance(result, tuple) else result.clone()
                 line["off"] = close(replayed, function(**arguments))
             except lz.LayerZeroError as error:
                 codes = sorted({reason.code for reason in error.reasons})
@@ -104,21 +97,14 @@ def sampled_graphs(operation, call, offset):
         line = {"operation": operation, "kernel": kernel}
         lz.lock(operation, kernel)
         try:
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    function(**call)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                captured = tokens(function(**call))
+            graph, result = captured(lambda: tokens(function(**call)))
             drawn = []
             for step in range(3):
                 offset.fill_(step * 4)
                 graph.replay()
                 torch.cuda.synchronize()
-                drawn.append(captured.clone())
-                line[f"as eager {step}"] = bool(torch.equal(captured, tokens(function(**call))))
+                drawn.append(result.clone())
+                line[f"as eager {step}"] = bool(torch.equal(result, tokens(function(**call))))
             line["draws differ"] = not torch.equal(drawn[0], drawn[1])
             line["off"] = 0.0 if line["draws differ"] and all(line[f"as eager {step}"] for step in range(3)) else 1e9
         except lz.CudaGraphUnsafeError:

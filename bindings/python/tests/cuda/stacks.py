@@ -9,14 +9,18 @@ import gc
 import inspect
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-import layerzero as lz
-from layerzero import _native
+sys.path.insert(0, str(Path(__file__).parent))
+from captures import captured  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+from layerzero import _native  # noqa: E402
 
 BF16 = torch.bfloat16
 
@@ -63,14 +67,7 @@ def measure(variants, batch):
         found[name] = {}
         try:
             results[name] = step().float()
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                step()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                step()
-            graphs[name] = graph
+            graphs[name], _ = captured(step, calls=1)
         except Exception as error:
             found[name]["error"] = f"{type(error).__name__}: {error} {error.__cause__}"[:300]
             torch.cuda.synchronize()
