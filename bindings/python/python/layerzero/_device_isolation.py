@@ -87,8 +87,7 @@ class DeviceWorker:
 
         targets = out
         if targets is None:
-            fake = getattr(_torch_ops, f"_fake_{operation.replace('.', '_')}")
-            targets = fake(*inputs, **params)
+            targets = getattr(_torch_ops, _fake(operation))(*inputs, **params)
         listed = list(targets) if isinstance(targets, tuple | list) else [] if targets is None else [targets]
         devices = {one.get_device() for one in (*inputs, *listed) if isinstance(one, torch.Tensor) and one.is_cuda}
         for index in devices:
@@ -259,6 +258,11 @@ class _RemoteKernel:
         return self.worker.call(self.id, self.operation, inputs, params, out)
 
 
+def _fake(operation: str) -> str:
+    """The name of the function that allocates the results of an operation."""
+    return f"_fake_{operation.replace('.', '_')}"
+
+
 def _seconds(setting: str) -> float:
     return float(next(value for name, value, _ in _native.config() if name == setting))
 
@@ -293,8 +297,12 @@ def _register(worker: DeviceWorker, text: str) -> list[str]:
     descriptor = json.loads(text)
     if descriptor.get("backend") != worker.backend:
         raise ValueError(f"the descriptor is of the backend {descriptor.get('backend')!r}, expected {worker.backend!r}")
+    from layerzero import _torch_ops
+
     functions: dict[str, Callable[..., Any]] = {}
     for operation, kernels in descriptor["ops"].items():
+        if not hasattr(_torch_ops, _fake(operation)):
+            raise ValueError(f"{operation} cannot run in a worker of lz.isolate_backend: the shapes of its results are not known beforehand")
         for kernel in kernels:
             if kernel["kernel_id"] in functions:
                 raise ValueError(f"the kernel {kernel['kernel_id']} is listed twice")

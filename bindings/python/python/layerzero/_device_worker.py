@@ -62,7 +62,8 @@ def _read(connection: socket.socket, count: int) -> memoryview | None:
 
 
 class _Handle(ctypes.Structure):
-    _fields_ = (("bytes", ctypes.c_ubyte * 64),)
+    data: Any
+    _fields_ = (("data", ctypes.c_ubyte * 64),)
 
 
 class Driver:
@@ -80,12 +81,12 @@ class Driver:
         base, size, handle = ctypes.c_uint64(), ctypes.c_size_t(), _Handle()
         self._check("cuMemGetAddressRange", self._library.cuMemGetAddressRange_v2(base, size, pointer))
         self._check("cuIpcGetMemHandle", self._library.cuIpcGetMemHandle(handle, base))
-        return bytes(handle.bytes).hex(), pointer - base.value
+        return bytes(handle.data).hex(), pointer - base.value
 
     def open(self, handle: str) -> int:
         """The address of another process's allocation in this one."""
         found, opened = _Handle(), ctypes.c_uint64()
-        found.bytes[:] = bytes.fromhex(handle)
+        found.data[:] = bytes.fromhex(handle)
         lazy_peer_access = 1
         self._check("cuIpcOpenMemHandle", self._library.cuIpcOpenMemHandle_v2(opened, found, lazy_peer_access))
         return opened.value

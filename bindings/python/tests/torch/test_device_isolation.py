@@ -165,6 +165,9 @@ def test_backend_that_cannot_be_loaded_is_refused(tmp_path):
     other.write_text('KERNELS = {}\nDESCRIPTORS = [\'{"backend": "torch"}\']\n')
     with pytest.raises(ValueError, match="of the backend 'torch', expected 'broken'"):
         lz.isolate_backend("broken", "other_backend", path=[tmp_path])
+    other.write_text("""KERNELS = {}\nDESCRIPTORS = ['{"backend": "broken", "ops": {"tokenize.encode": []}}']\n""")
+    with pytest.raises(ValueError, match="tokenize.encode cannot run in a worker of lz.isolate_backend"):
+        lz.isolate_backend("broken", "other_backend", path=[tmp_path])
     assert all(one.backend != "broken" for one in lz.workers())
 
 
