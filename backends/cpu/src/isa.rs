@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use lz_core::{DType, KernelEntry, KernelError, Reason, ReasonCode};
+use lz_core::{KernelEntry, KernelError, Reason, ReasonCode};
 
 use crate::simd::Simd;
 
@@ -49,10 +49,9 @@ pub(crate) fn require_amx_int8<S: Simd>() -> Result<(), KernelError> {
     Err(KernelError::because(Reason::new(ReasonCode::IsaUnsupported).required("amx_int8")).before_writing())
 }
 
-/// Entries of kernels for every instruction set of this target: `variants![norm::RmsRows, …]`. A new
-/// instruction set (NEON) is one line here. `attention::GqaDecode as specialized` is the kernel's entry for the
-/// specialization of its operation, `mlp::Linear as packing` the one that packs constant weights ahead of calls, `norm::RmsRows as fusing_quantize` the one
-/// that fuses a following `quantize`.
+/// Entries of kernels for every instruction set of this target: `variants![norm::RmsRows, …]`. `attention::GqaDecode as specialized` is
+/// the kernel's entry for the specialization of its operation, `mlp::Linear as packing` the one that packs constant weights ahead of
+/// calls, `norm::RmsRows as fusing_quantize` the one that fuses a following `quantize`.
 macro_rules! variants {
     ($($kernel:path $(as $entry:ident)?),* $(,)?) => {{
         let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
@@ -63,6 +62,11 @@ macro_rules! variants {
                 use $crate::simd::{Avx2, Avx512};
                 entries.push($crate::isa::variant::<Avx512>($crate::isa::entry!(Kernel::<Avx512> $(as $entry)?)));
                 entries.push($crate::isa::variant::<Avx2>($crate::isa::entry!(Kernel::<Avx2> $(as $entry)?)));
+            }
+            #[cfg(target_arch = "aarch64")]
+            {
+                use $crate::simd::Neon;
+                entries.push($crate::isa::variant::<Neon>($crate::isa::entry!(Kernel::<Neon> $(as $entry)?)));
             }
             use $crate::simd::Scalar;
             entries.push($crate::isa::variant::<Scalar>($crate::isa::entry!(Kernel::<Scalar> $(as $entry)?)));
@@ -89,7 +93,7 @@ pub(crate) fn amx_variant(entry: KernelEntry) -> KernelEntry {
     let mut entry = variant::<crate::simd::Amx>(entry);
     let spec = Arc::make_mut(&mut entry.spec);
     spec.dtypes.retain(|(variable, _)| variable != "T");
-    spec.dtypes.push(("T".to_owned(), vec![DType::BF16]));
+    spec.dtypes.push(("T".to_owned(), vec![lz_core::DType::BF16]));
     spec.priority = spec.priority.saturating_add(10);
     entry
 }
@@ -97,23 +101,24 @@ pub(crate) fn amx_variant(entry: KernelEntry) -> KernelEntry {
 /// AMX variants of kernels with a bf16 tile path; none if the target has no AMX.
 macro_rules! amx_variants {
     ($($kernel:path $(as $entry:ident)?),* $(,)?) => {{
-        let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        {
+        let entries = vec![
             $({
                 use $kernel as Kernel;
-                entries.push($crate::isa::amx_variant($crate::isa::entry!(Kernel::<$crate::simd::Amx> $(as $entry)?)));
-            })*
-        }
+                $crate::isa::amx_variant($crate::isa::entry!(Kernel::<$crate::simd::Amx> $(as $entry)?))
+            }),*
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let entries: Vec<lz_core::KernelEntry> = Vec::new();
         entries
     }};
 }
 pub(crate) use amx_variants;
 
-/// The VNNI variant of an int8 kernel, with a higher priority.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn vnni_variant(entry: KernelEntry) -> KernelEntry {
-    let mut entry = variant::<crate::simd::Vnni>(entry);
+/// The variant of an int8 kernel for `S`, which has an instruction for the dot product of bytes, with a higher priority.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) fn dot_product_variant<S: Simd>(entry: KernelEntry) -> KernelEntry {
+    let mut entry = variant::<S>(entry);
     let spec = Arc::make_mut(&mut entry.spec);
     spec.priority = spec.priority.saturating_add(10);
     entry
@@ -129,7 +134,7 @@ pub(crate) fn amx_int8_variant(entry: KernelEntry) -> KernelEntry {
     entry
 }
 
-/// VNNI and AMX-INT8 variants of int8 kernels; none if the target has neither.
+/// Variants of int8 kernels for VNNI and AMX-INT8 or for the dot product of NEON.
 macro_rules! int8_variants {
     ($($kernel:path),* $(,)?) => {{
         let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
@@ -138,7 +143,16 @@ macro_rules! int8_variants {
             $({
                 use $kernel as Kernel;
                 entries.push($crate::isa::amx_int8_variant(Kernel::<$crate::simd::Amx>(std::marker::PhantomData).entry()));
-                entries.push($crate::isa::vnni_variant(Kernel::<$crate::simd::Vnni>(std::marker::PhantomData).entry()));
+                let vnni = Kernel::<$crate::simd::Vnni>(std::marker::PhantomData).entry();
+                entries.push($crate::isa::dot_product_variant::<$crate::simd::Vnni>(vnni));
+            })*
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            $({
+                use $kernel as Kernel;
+                let neon = Kernel::<$crate::simd::NeonDotProd>(std::marker::PhantomData).entry();
+                entries.push($crate::isa::dot_product_variant::<$crate::simd::NeonDotProd>(neon));
             })*
         }
         entries

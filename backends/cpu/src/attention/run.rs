@@ -231,6 +231,8 @@ macro_rules! impl_attend_simd {
 impl_attend_simd!(crate::simd::Scalar);
 #[cfg(target_arch = "x86_64")]
 impl_attend_simd!(crate::simd::Avx2, crate::simd::Avx512);
+#[cfg(target_arch = "aarch64")]
+impl_attend_simd!(crate::simd::Neon);
 
 #[cfg(target_arch = "x86_64")]
 impl Attend for crate::simd::Amx {

@@ -86,6 +86,13 @@ macro_rules! vectorized {
                 $(let wide = wide.prepared_by($from::$prepare::<Avx2>(std::marker::PhantomData));)?
                 entries.push(variant::<Avx2>(wide.of(*lz_primitives::$operation)));
             }
+            #[cfg(target_arch = "aarch64")]
+            {
+                use crate::simd::Neon;
+                let wide = KernelEntry::new(spec.clone(), Native::<Neon> { run: $module::$run::<Neon> });
+                $(let wide = wide.prepared_by($from::$prepare::<Neon>(std::marker::PhantomData));)?
+                entries.push(variant::<Neon>(wide.of(*lz_primitives::$operation)));
+            }
             let entry = KernelEntry::new(spec, Native::<Scalar> { run: $module::$run::<Scalar> });
             entries.push(variant::<Scalar>(entry.of(*lz_primitives::$operation)));
         })*

@@ -18,6 +18,8 @@ mod avx512;
 mod element;
 mod math;
 mod minifloat;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -30,6 +32,8 @@ pub use element::{
 };
 pub use math::{exp, exp2};
 pub use minifloat::{E2M1, E4M3, E5M2, SmallFloat, decode, encode};
+#[cfg(target_arch = "aarch64")]
+pub use neon::{Neon, NeonDotProd};
 pub use scalar::Scalar;
 
 /// A vectorized body of any size. `perform` must be `#[inline(always)]`, which a closure cannot be.
@@ -266,6 +270,11 @@ pub fn prefetch<T>(_at: *const T) {
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(_at.cast());
     }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above; the intrinsic is not stable, the instruction in assembly is.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) _at, options(readonly, nostack, preserves_flags));
+    }
 }
 
 /// As [`prefetch`], but not into L1.
@@ -275,6 +284,11 @@ pub fn prefetch_l2<T>(_at: *const T) {
     // SAFETY: a prefetch never faults, whatever the address.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(_at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above; the intrinsic is not stable, the instruction in assembly is.
+    unsafe {
+        std::arch::asm!("prfm pldl2keep, [{}]", in(reg) _at, options(readonly, nostack, preserves_flags));
     }
 }
 
