@@ -1,6 +1,7 @@
 //! SIMD classification of 16 bytes of text: finds the length of a run of ASCII letters without a branch on its length.
 
 /// Bit masks of the classes of 16 bytes.
+#[derive(Debug, PartialEq)]
 pub struct AsciiWindow {
     upper: u32,
     lower: u32,
@@ -49,9 +50,38 @@ impl AsciiWindow {
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
     #[inline(always)]
     fn of(bytes: &[u8; WIDTH]) -> AsciiWindow {
+        use std::arch::aarch64::{
+            vandq_u8, vcgeq_u8, vcltq_u8, vdupq_n_u8, vgetq_lane_u64, vld1q_u8, vpaddq_u8,
+            vreinterpretq_u64_u8, vsubq_u8,
+        };
+        /// The bit of each byte in its half of a mask.
+        const BITS: [u8; WIDTH] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+        // SAFETY: NEON is part of every aarch64, and the loads read the 16 bytes behind the references.
+        let masks = unsafe {
+            let (text, bits) = (vld1q_u8(bytes.as_ptr()), vld1q_u8(BITS.as_ptr()));
+            let within =
+                |first: u8| vandq_u8(bits, vcltq_u8(vsubq_u8(text, vdupq_n_u8(first)), vdupq_n_u8(26)));
+            let non_ascii = vandq_u8(bits, vcgeq_u8(text, vdupq_n_u8(0x80)));
+            // Three pairwise additions join the bits of eight bytes each, of all masks at once.
+            let pairs = vpaddq_u8(vpaddq_u8(within(b'A'), within(b'a')), vpaddq_u8(non_ascii, non_ascii));
+            vgetq_lane_u64::<0>(vreinterpretq_u64_u8(vpaddq_u8(pairs, pairs)))
+        };
+        let mask = |index: u32| (masks >> (16 * index)) as u32 & 0xffff;
+        AsciiWindow { upper: mask(0), lower: mask(1), non_ascii: mask(2) }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[inline(always)]
+    fn of(bytes: &[u8; WIDTH]) -> AsciiWindow {
+        AsciiWindow::byte_by_byte(bytes)
+    }
+
+    /// The definition, for other architectures and for tests.
+    #[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    fn byte_by_byte(bytes: &[u8; WIDTH]) -> AsciiWindow {
         let mask = |is: fn(&u8) -> bool| {
             bytes
                 .iter()
@@ -96,4 +126,24 @@ impl AsciiWindow {
 #[inline(always)]
 pub fn contraction_may_follow(text: &[u8], position: usize) -> bool {
     text.get(position) == Some(&b'\'')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_classified_at_every_position() {
+        for byte in 0..=u8::MAX {
+            for position in 0..WIDTH {
+                for around in [b'x', b'Q', b' ', 0xc3] {
+                    let mut bytes = [around; WIDTH];
+                    bytes[position] = byte;
+                    assert_eq!(AsciiWindow::of(&bytes), AsciiWindow::byte_by_byte(&bytes), "{bytes:?}");
+                }
+            }
+        }
+        let mixed = *b"aZ[`{@\x7f\x80\xffzA09 '_";
+        assert_eq!(AsciiWindow::of(&mixed), AsciiWindow::byte_by_byte(&mixed));
+    }
 }
