@@ -1,6 +1,6 @@
 //! Host CPUs: instruction sets, usable cores, caches.
 //!
-//! Everything but the x86 instruction sets is read from files below a root (`/` on a real machine), so that tests can create
+//! Everything but the instruction sets of this processor is read from files below a root (`/` on a real machine), so that tests can create
 //! machines in directories. A missing or malformed file yields a default; detection never fails.
 
 use std::fs;
@@ -42,7 +42,8 @@ pub fn detect_cpu_at(root: &Path) -> DeviceSpec {
     let first = online.first().copied().unwrap_or(0);
     let cache = |level: u32, data: bool| cache_bytes(root, first, level, data).unwrap_or(0);
     let vendor_id = field(&info, &["vendor_id", "CPU implementer"]).unwrap_or_default();
-    let model = field(&info, &["model name", "Model", "Hardware"]).unwrap_or_default();
+    // On most aarch64 machines only the part number tells processors apart.
+    let model = field(&info, &["model name", "Model", "Hardware", "CPU part"]).unwrap_or_default();
     let spec = CpuSpec {
         architecture: std::env::consts::ARCH.to_owned(),
         isa: instructions_by_flags(&info),

@@ -297,8 +297,9 @@ fn checker_finds_a_buffer_that_was_overwritten() {
 fn is_vectorized() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+    // NEON is part of every aarch64.
     #[cfg(not(target_arch = "x86_64"))]
-    false
+    cfg!(target_arch = "aarch64")
 }
 
 #[test]

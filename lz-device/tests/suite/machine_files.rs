@@ -77,9 +77,10 @@ fn arm_feature_names_are_mapped() {
     let machine = Machine::new();
     machine.file(
         "proc/cpuinfo",
-        "processor\t: 0\nCPU implementer\t: 0x41\nFeatures\t: fp asimd asimdhp asimddp sve sve2 bf16 i8mm\n",
+        "processor\t: 0\nFeatures\t: fp asimd asimdhp asimddp sve sve2 bf16 i8mm\nCPU implementer\t: 0x41\nCPU part\t: 0xd49\n",
     );
     let device = detect_cpu_at(machine.as_ref());
+    assert_eq!(device.cpu().unwrap().model, "0xd49", "the part number tells processors apart");
     assert_eq!(device.vendor, Vendor::Arm);
     assert_eq!(device.isa().to_string(), "neon fp16 dotprod bf16 i8mm sve sve2");
 }
