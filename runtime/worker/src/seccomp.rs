@@ -14,6 +14,15 @@ const THIS_ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const THIS_ARCHITECTURE: u32 = 0xC000_00B7;
 
+/// `renameat`: the `libc` crate has no number of it for aarch64.
+#[cfg(target_arch = "x86_64")]
+const RENAMEAT: libc::c_long = libc::SYS_renameat;
+#[cfg(target_arch = "aarch64")]
+const RENAMEAT: libc::c_long = 38;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the system call filters of workers are written for x86-64 and aarch64");
+
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const fn error(number: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | number.cast_unsigned()
@@ -68,6 +77,7 @@ const STRICTLY_DENIED: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_truncate,
     libc::SYS_unlinkat,
+    RENAMEAT,
     libc::SYS_renameat2,
     libc::SYS_linkat,
     libc::SYS_symlinkat,
@@ -94,8 +104,6 @@ const STRICTLY_DENIED: &[libc::c_long] = &[
     libc::SYS_rmdir,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_rename,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_renameat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_link,
     #[cfg(target_arch = "x86_64")]
@@ -187,5 +195,92 @@ pub(crate) fn install(strict: bool) -> io::Result<()> {
         0 => Ok(()),
         error if error > 0 => Err(io::Error::other(format!("thread {error} has another filter"))),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROCESS: u32 = 4711;
+    const DENIED: u32 = error(libc::EPERM);
+
+    /// What the kernel does with a filter, for the instructions that [`program`] writes.
+    fn decide(program: &[libc::sock_filter], architecture: u32, number: u32, arguments: [u32; 2]) -> u32 {
+        let (mut at, mut word) = (0, 0);
+        loop {
+            let libc::sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            let code = u32::from(code);
+            let jump_if = |holds: bool| usize::from(if holds { jt } else { jf });
+            if code == libc::BPF_RET | libc::BPF_K {
+                return k;
+            } else if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
+                word = match k {
+                    NUMBER => number,
+                    ARCHITECTURE => architecture,
+                    _ if k == argument(0) => arguments[0],
+                    _ if k == argument(1) => arguments[1],
+                    _ => panic!("the filter loads offset {k}"),
+                };
+            } else if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K {
+                at += jump_if(word == k);
+            } else if code == libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K {
+                at += jump_if(word >= k);
+            } else if code == libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K {
+                at += jump_if(word & k != 0);
+            } else {
+                panic!("unknown instruction {code:#x}");
+            }
+        }
+    }
+
+    fn verdict(strict: bool, number: libc::c_long, first: u32) -> u32 {
+        decide(&program(strict, PROCESS), THIS_ARCHITECTURE, number as u32, [first, 0])
+    }
+
+    #[test]
+    fn system_calls_of_another_architecture_are_denied() {
+        for strict in [false, true] {
+            let program = program(strict, PROCESS);
+            assert_eq!(decide(&program, THIS_ARCHITECTURE ^ 1, libc::SYS_read as u32, [0, 0]), DENIED);
+            assert_eq!(decide(&program, THIS_ARCHITECTURE, libc::SYS_read as u32, [0, 0]), ALLOW);
+        }
+        let expected = if cfg!(target_arch = "x86_64") { DENIED } else { ALLOW };
+        assert_eq!(verdict(false, 0x4000_0000, 0), expected, "the x32 ABI");
+    }
+
+    #[test]
+    fn levels_deny_what_they_list() {
+        for &number in ALWAYS_DENIED {
+            assert_eq!((verdict(false, number, 0), verdict(true, number, 0)), (DENIED, DENIED), "{number}");
+        }
+        for &number in STRICTLY_DENIED {
+            assert_eq!((verdict(false, number, 0), verdict(true, number, 0)), (ALLOW, DENIED), "{number}");
+        }
+        for number in
+            [libc::SYS_write, libc::SYS_mmap, libc::SYS_munmap, libc::SYS_futex, libc::SYS_exit_group]
+        {
+            assert_eq!((verdict(false, number, 0), verdict(true, number, 0)), (ALLOW, ALLOW), "{number}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_compared() {
+        let thread = libc::CLONE_THREAD.cast_unsigned() | 0x100;
+        assert_eq!(
+            (verdict(true, libc::SYS_clone, thread), verdict(true, libc::SYS_clone, 17)),
+            (ALLOW, DENIED)
+        );
+        assert_eq!(verdict(true, libc::SYS_clone3, 0), error(libc::ENOSYS));
+        let (local, network) = (libc::AF_UNIX.cast_unsigned(), libc::AF_INET.cast_unsigned());
+        assert_eq!(
+            (verdict(false, libc::SYS_socket, local), verdict(false, libc::SYS_socket, network)),
+            (ALLOW, DENIED)
+        );
+        assert_eq!(verdict(true, libc::SYS_socket, local), DENIED);
+        for number in [libc::SYS_kill, libc::SYS_tgkill] {
+            assert_eq!((verdict(false, number, PROCESS), verdict(false, number, 1)), (ALLOW, DENIED));
+        }
     }
 }
