@@ -1,5 +1,6 @@
 //! Development commands of the workspace: `cargo xtask <command>`.
 
+mod aarch64;
 mod bridge;
 mod browser;
 mod codegen;
@@ -55,6 +56,7 @@ cargo xtask <command>
   candle                      test the example crate that runs operations on tensors of candle
   mutants [FLAGS]             change selection, cache, health and checks, and expect tests to fail; flags of cargo mutants
   sanitize [rust|python]      run the Python extension and Rust tests under AddressSanitizer
+  aarch64 [build | test]      build for aarch64 Linux and run the tests under qemu; packages come from Debian, --mirror URL names its mirror; `aarch64 cargo ...` runs cargo there
   fmt                         format all hand-written Rust
   bench select [--json]       selection latency with all kernels registered
   bench instructions          instructions per selection, and the change since the last run
@@ -106,6 +108,7 @@ fn run() -> Result<()> {
         ["candle"] => command::cargo(root, &["test", "--manifest-path", "examples/candle/Cargo.toml"])?,
         ["mutants", flags @ ..] => mutants::run(root, flags)?,
         ["sanitize", flags @ ..] => sanitize::run(root, flags)?,
+        ["aarch64", flags @ ..] => aarch64::run(root, flags)?,
         ["fuzz", rest @ ..] => fuzz::run(root, rest)?,
         ["fmt"] => format::run(root, &[])?,
         ["new-op", name] => print!("{}", new_op::run(root, name)?),
