@@ -120,6 +120,24 @@ fn axes_of_an_import_can_be_fixed() {
 }
 
 #[test]
+fn an_axis_whose_expression_has_no_size_is_dynamic() {
+    for expression in ["M // 0", "N - 100"] {
+        let json = format!(
+            r#"{{"name": "halves", "op_type": "copy", "axes": {{"M": {{"type": "var"}}, "N": {{"type": "const", "value": 8}}, "P": {{"type": "var"}}}},
+            "inputs": {{"x": {{"shape": ["M", "N"], "dtype": "float32"}}}}, "outputs": {{"y": {{"shape": ["P"], "dtype": "float32"}}}},
+            "constraints": ["P == {expression}"], "reference": "def run(x):\n    return x[0]\n"}}"#
+        );
+        let imported = import(&json, "halves.json").unwrap_or_else(|error| panic!("{error}"));
+        assert!(
+            imported.notes.iter().any(|note| note.ends_with("so axis `P` is dynamic")),
+            "{:?}",
+            imported.notes
+        );
+        round_trip(&json, expression);
+    }
+}
+
+#[test]
 fn import_preserves_the_reference_verbatim() {
     for name in ["mla_paged_decode_h4_ckv32_kpe8_ps1.json", "top_p_sampling_v1000.json", "rmsnorm_h64.json"] {
         let json = text(&fixtures().join(name));

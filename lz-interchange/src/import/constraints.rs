@@ -1,6 +1,6 @@
 //! Which constraints the schema can state, and the sizes that satisfy them.
 
-use lz_schema::expr::{Type, Value, VariableTable, check_expecting};
+use lz_schema::expr::{Program, Type, Value, VariableTable, check_expecting};
 
 use super::{ArgumentRole, AxisRole, ConstraintPlan, Definition, Plan};
 use crate::constraint::{Meaning, translate};
@@ -82,7 +82,23 @@ impl<'a> Plan<'a> {
                 ));
             }
         }
+        self.keep_derived_sizes(&table, &values);
         self.workload = slots.into_iter().zip(values).collect();
+    }
+
+    /// Makes axes dynamic again whose expression has no size for the example workload, such as a division by zero.
+    fn keep_derived_sizes(&mut self, table: &VariableTable, values: &[Value]) {
+        for axis in &mut self.axes {
+            let AxisRole::Derived(text) = &axis.role else { continue };
+            let size = check_expecting(text, table, &Type::Int).ok().map(|typed| Program::compile(&typed));
+            if size.and_then(|size| size.eval_int(values).ok()).is_none_or(|size| size < 0) {
+                self.notes.push(format!(
+                    "`{text}` is no size in the example workload, so axis `{}` is dynamic",
+                    axis.name
+                ));
+                axis.role = AxisRole::Dynamic;
+            }
+        }
     }
 
     /// Output axes that a constraint gives as an expression over what inputs bind.
