@@ -120,6 +120,14 @@ fn axes_of_an_import_can_be_fixed() {
 }
 
 #[test]
+fn space_around_a_constraint_is_preserved() {
+    let json = text(&fixtures().join("second_dialect_append.json"));
+    let spaced = json.replace("mask is None or nnz >= 1", " mask is None or nnz >=1 ");
+    assert_ne!(json, spaced);
+    round_trip(&spaced, "space");
+}
+
+#[test]
 fn an_axis_whose_expression_has_no_size_is_dynamic() {
     for expression in ["M // 0", "N - 100"] {
         let json = format!(

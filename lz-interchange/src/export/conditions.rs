@@ -36,7 +36,8 @@ impl Exporter<'_> {
         let mut texts: Vec<String> = remembered.map(|constraint| constraint.check.clone()).collect();
         texts.extend(self.computed.iter().filter_map(|(.., constraint)| constraint.clone()));
         for constraint in &self.operation.constraints {
-            if !texts.contains(&constraint.message) {
+            // Messages of schemas have no space around them.
+            if !texts.iter().any(|text| text.split_whitespace().eq(constraint.message.split_whitespace())) {
                 texts.push(self.condition(&constraint.check));
             }
         }
