@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Characters of the longest name of an axis, an argument or a definition. YAML takes keys of up to 1024 characters.
+pub(crate) const MAX_NAME: usize = 256;
+
 /// Everything that keeps a file from being imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportError {
@@ -49,6 +52,11 @@ pub enum ProblemKind {
     },
     /// A text or mapping that must say something is empty.
     Empty,
+    /// A name that is too long for a key of a schema.
+    LongName {
+        /// Its characters.
+        count: usize,
+    },
     /// No dialect has such a dtype.
     UnknownDtype {
         /// What is written.
@@ -128,6 +136,9 @@ impl fmt::Display for ProblemKind {
             }
             ProblemKind::NoRun => {
                 formatter.write_str("the reference defines no function `run` at its top level")
+            }
+            ProblemKind::LongName { count } => {
+                write!(formatter, "a name has at most {MAX_NAME} characters, and this one has {count}")
             }
             ProblemKind::NoTensor => formatter.write_str("a schema needs at least one tensor input"),
             ProblemKind::NoOutput => formatter

@@ -4,7 +4,7 @@ use lz_schema::definition::{DTYPES, FIRST_DIALECT_DTYPES};
 use lz_schema::diagnostics::nearest;
 use serde_json::{Map, Value, json};
 
-use crate::error::{ImportError, Problem, ProblemKind};
+use crate::error::{ImportError, MAX_NAME, Problem, ProblemKind};
 use crate::json::{Json, Reader, entry};
 
 /// A FlashInfer-Bench `Definition`. A key that is null in a file counts as left out, except for shapes.
@@ -91,7 +91,10 @@ fn definition(json: &Json, reader: &mut Reader) -> Option<Definition> {
     for (key, value) in entries {
         let path = entry("$", key);
         match key {
-            "name" => read.name = reader.full_text(&path, value).unwrap_or_default(),
+            "name" => {
+                read.name = reader.full_text(&path, value).unwrap_or_default();
+                bounded(&path, &read.name, reader);
+            }
             "op_type" => read.op_type = reader.full_text(&path, value).unwrap_or_default(),
             "description" => read.description = reader.text(&path, value),
             "tags" => read.tags = reader.texts(&path, value),
@@ -112,6 +115,14 @@ fn definition(json: &Json, reader: &mut Reader) -> Option<Definition> {
     Some(read)
 }
 
+fn bounded(path: &str, name: &str, reader: &mut Reader) {
+    let count = name.chars().count();
+    if count > MAX_NAME {
+        let start: String = path.chars().take(MAX_NAME).collect();
+        reader.problem(start, ProblemKind::LongName { count });
+    }
+}
+
 fn named<T>(
     path: &str,
     json: &Json,
@@ -124,6 +135,7 @@ fn named<T>(
         if name.is_empty() {
             reader.problem(&path, ProblemKind::Empty);
         }
+        bounded(&path, name, reader);
         Some((name.to_owned(), one(&path, value, reader)?))
     });
     read.collect()
@@ -169,7 +181,10 @@ fn argument(path: &str, json: &Json, reader: &mut Reader) -> Option<Argument> {
         let path = entry(path, key);
         match key {
             "shape" if *value == Json::Null => argument.shape = None,
-            "shape" => argument.shape = reader.texts(&path, value),
+            "shape" => {
+                argument.shape = reader.texts(&path, value);
+                argument.shape.iter().flatten().for_each(|axis| bounded(&path, axis, reader));
+            }
             "dtype" => {
                 argument.dtype = reader.full_text(&path, value)?;
                 if !DTYPES.contains(&argument.dtype.as_str()) {

@@ -120,6 +120,17 @@ fn axes_of_an_import_can_be_fixed() {
 }
 
 #[test]
+fn long_names_are_refused() {
+    let json = text(&fixtures().join("gemm_n96_k40.json"));
+    for (from, at) in [("\"M\"", "$.axes"), ("\"A\"", "$.inputs"), ("\"gemm_n96_k40\"", "$.name")] {
+        assert!(json.contains(from));
+        let error = import(&json.replace(from, &format!("\"{}\"", "m".repeat(300))), "long").unwrap_err();
+        assert!(error.to_string().contains("at most 256 characters, and this one has 300"), "{error}");
+        assert!(error.problems.iter().any(|problem| problem.path.starts_with(at)), "{error}");
+    }
+}
+
+#[test]
 fn space_around_a_constraint_is_preserved() {
     let json = text(&fixtures().join("second_dialect_append.json"));
     let spaced = json.replace("mask is None or nnz >= 1", " mask is None or nnz >=1 ");
