@@ -293,7 +293,7 @@ impl Registry {
             problems.push(Reason::new(ReasonCode::KernelDuplicate).message(message));
             return;
         }
-        let compiled = match compiled::compile(entry, info) {
+        let compiled = match compiled::compile(entry.of(info), info) {
             Ok(compiled) => compiled,
             Err(more) => return problems.extend(more),
         };

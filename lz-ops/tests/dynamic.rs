@@ -4,9 +4,13 @@ use std::any::Any;
 
 use lz_core::device::Platform;
 use lz_core::expr::Value;
-use lz_core::{Arg, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, ReasonCode, Run, TensorView};
+use lz_core::{
+    Arg, DType, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, ReasonCode, Run, Tensor, TensorView,
+};
 use lz_engine::Engine;
 use lz_engine::dynamic::{self, Output};
+use lz_ops::tokenizer::Tokenizer;
+use lz_ops::{TOKENIZE_ENCODE, TokenizeEncode, tokenize_encode};
 
 const SCALE: &str = "
 operation: demo.scale
@@ -110,4 +114,51 @@ fn generated_context_fields_match_the_schema() {
             operation.name
         );
     }
+}
+
+/// Encodes every text to tokens of a shape that the schema does not have.
+struct WrongShape;
+
+impl Kernel for WrongShape {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn run(&self, _: &mut [Arg<'_>], outputs: &mut [OutArg<'_>], _: &mut Run<'_>) -> Result<(), KernelError> {
+        let OutArg::Dynamic(tokens) = &mut outputs[0] else { return Err(KernelError::failed("no tokens")) };
+        **tokens = Tensor::zeros(&[3, 1], DType::I32).ok();
+        Ok(())
+    }
+}
+
+#[test]
+fn outputs_of_a_wrong_shape_are_a_failure_of_the_kernel() {
+    let definition = include_bytes!("data/byte_level_bpe.json");
+    let tokenizer = Tokenizer::from_json(definition).unwrap();
+    let reference = Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
+    let encode = |engine: &Engine| tokenize_encode(engine, TokenizeEncode::new(&["hello"], &tokenizer));
+    let expected = encode(&reference).unwrap();
+
+    let engine = Engine::with_kernels(lz_ops::reference_kernels::kernels()).unwrap();
+    let spec = KernelSpec::new("wrong.encode", "tokenize.encode", "wrong", "1", Platform::Cpu).priority(99);
+    // Without `of`: the registry finds the operation by its name.
+    engine.register([KernelEntry::new(spec, WrongShape)]).unwrap();
+    let found = encode(&engine).expect("another kernel encodes");
+    assert_eq!(found.tokens.bytes(), expected.tokens.bytes());
+    assert_eq!(found.tokens.shape(), expected.tokens.shape());
+
+    engine.lock("tokenize.encode", "wrong.encode").unwrap();
+    engine
+        .configure([("fallback_enabled".to_owned(), lz_engine::policy::layer::SettingInput::Bool(false))])
+        .unwrap();
+    let error = encode(&engine).unwrap_err();
+    assert!(error.has(ReasonCode::KernelFailed) && error.to_string().contains("tokens"), "{error}");
+    let mut args = [
+        Arg::Text(&["hello"]),
+        Arg::Handle(&tokenizer),
+        Arg::Value(Value::Bool(true)),
+        Arg::Value(Value::Bool(false)),
+    ];
+    let error = dynamic::call(&engine, &TOKENIZE_ENCODE, &mut args).unwrap_err();
+    assert!(error.has(ReasonCode::KernelFailed), "{error}");
 }

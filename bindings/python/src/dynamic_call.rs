@@ -130,7 +130,7 @@ pub fn perform<'py, R>(
             }
         }
         let mut outs = out_args(&specs, &slots, &mut tensors, &mut strings_out);
-        frame.native(|| entry.kernel.run(&mut args, &mut outs, run))
+        frame.native(|| entry.run(&mut args, &mut outs, run))
     })?;
     if let Some(result) = frame.take_result() {
         return Ok((answer, result));

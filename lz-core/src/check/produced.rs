@@ -3,7 +3,9 @@
 use lz_schema::DType;
 use lz_schema::model::{Dim, Operation};
 
-use super::Bound;
+use super::{Bound, check};
+use crate::args::{Arg, OutArg};
+use crate::kernel::KernelError;
 use crate::reason::{Reason, ReasonCode};
 
 /// A produced output: its index in the schema, its dtype unless it is text, and its sizes.
@@ -43,4 +45,55 @@ pub fn check_produced(operation: &Operation, bound: &Bound, produced: &[Produced
         }
     }
     Ok(())
+}
+
+/// Checks the dynamic outputs of a kernel that ran. Those that are wrong are removed, and the kernel has failed.
+pub fn check_dynamic_outputs(
+    operation: &Operation,
+    args: &[Arg<'_>],
+    outputs: &mut [OutArg<'_>],
+) -> Result<(), KernelError> {
+    if outputs.iter().all(|output| matches!(output, OutArg::Absent | OutArg::Tensor(_))) {
+        return Ok(());
+    }
+    let bound = check(operation, args, None, false).map_err(KernelError::invalid)?;
+    let lengths: Vec<i64> = outputs.iter().map(|output| text_count(output).unwrap_or(0)).collect();
+    let mut produced: Vec<Produced<'_>> = Vec::with_capacity(outputs.len());
+    let mut missing = None;
+    for (number, (output, length)) in outputs.iter().zip(&lengths).enumerate() {
+        match output {
+            OutArg::Dynamic(tensor) => match tensor.as_ref() {
+                Some(tensor) => produced.push((number, Some(tensor.dtype()), tensor.shape())),
+                None => missing = Some(number),
+            },
+            OutArg::Text(texts) if texts.is_none() => missing = Some(number),
+            OutArg::Text(_) => produced.push((number, None, std::slice::from_ref(length))),
+            OutArg::Absent | OutArg::Tensor(_) => {}
+        }
+    }
+    let name =
+        |number: usize| operation.outputs.get(number).map_or("an output", |output| output.name.as_str());
+    let outcome = match missing {
+        Some(number) => Err(format!("the kernel produced no {}", name(number))),
+        None => check_produced(operation, &bound, &produced).map_err(|reason| {
+            format!("the kernel produced an output that the schema does not allow: {reason}")
+        }),
+    };
+    outcome.map_err(|message| {
+        for output in outputs {
+            match output {
+                OutArg::Dynamic(tensor) => **tensor = None,
+                OutArg::Text(texts) => **texts = None,
+                OutArg::Absent | OutArg::Tensor(_) => {}
+            }
+        }
+        KernelError::failed(message)
+    })
+}
+
+fn text_count(output: &OutArg<'_>) -> Option<i64> {
+    match output {
+        OutArg::Text(texts) => texts.as_ref().map(|texts| texts.len() as i64),
+        _ => None,
+    }
 }

@@ -259,6 +259,20 @@ impl KernelEntry {
         self
     }
 
+    /// Runs it with dynamic arguments. Outputs whose size it determines are checked: a wrong one is a failure of the kernel.
+    pub fn run(
+        &self,
+        args: &mut [crate::args::Arg<'_>],
+        outputs: &mut [crate::args::OutArg<'_>],
+        run: &mut crate::run::Run<'_>,
+    ) -> Result<(), KernelError> {
+        self.kernel.run(args, outputs, run)?;
+        match self.operation {
+            Some(operation) => crate::check::check_dynamic_outputs(operation.schema(), args, outputs),
+            None => Ok(()),
+        }
+    }
+
     /// The generated handle of a typed kernel.
     #[inline]
     pub fn typed<H: 'static>(&self) -> Option<&H> {

@@ -11,8 +11,9 @@ use lz_core::device::Platform;
 use lz_core::dynamic;
 use lz_core::error::Error;
 use lz_core::operation::OperationInfo;
+use lz_core::run::{Run, Scratch};
 use lz_core::tensor::{Device, Dims, Layout, Tensor, TensorMut, TensorView};
-use lz_core::{DType, ReasonCode};
+use lz_core::{DType, Kernel, KernelEntry, KernelError, KernelSpec, ReasonCode};
 use lz_schema::expr::Value;
 
 const SCHEMA: &str = "
@@ -517,6 +518,44 @@ fn produced_outputs() {
     assert_eq!((reason.required.as_deref(), reason.found.as_deref()), (Some("[5, 2]"), Some("[6, 2]")));
     // The number of an output that the schema does not have is ignored.
     assert!(check::check_produced(schema, &bound, &[(9, None, &[1])]).is_ok());
+}
+
+#[test]
+fn a_kernel_with_wrong_dynamic_outputs_has_failed() {
+    struct Produces(fn() -> Option<Tensor>);
+    impl Kernel for Produces {
+        fn as_any(&self) -> &dyn std::any::Any {
+            self
+        }
+
+        fn run(
+            &self,
+            _: &mut [Arg<'_>],
+            outputs: &mut [OutArg<'_>],
+            _: &mut Run<'_>,
+        ) -> Result<(), KernelError> {
+            for output in outputs {
+                if let OutArg::Dynamic(slot) = output {
+                    **slot = self.0();
+                }
+            }
+            Ok(())
+        }
+    }
+    let run = |produce: fn() -> Option<Tensor>| {
+        let spec = KernelSpec::new("test.checked", &operation().name, "test", "1", Platform::Cpu);
+        let entry = KernelEntry::new(spec, Produces(produce)).of(operation());
+        let (mut slot, mut scratch) = (None, Scratch::default());
+        let mut outputs = [OutArg::Absent, OutArg::Absent, OutArg::Dynamic(&mut slot)];
+        let outcome = entry.run(&mut valid(), &mut outputs, &mut Run::unbounded(&mut scratch));
+        (outcome.map_err(|error| error.to_string()), slot.is_some())
+    };
+    assert_eq!(run(|| Tensor::zeros(&[5, 2], DType::I32).ok()), (Ok(()), true));
+    insta::assert_debug_snapshot!([
+        run(|| Tensor::zeros(&[5], DType::I32).ok()),
+        run(|| Tensor::zeros(&[5, 2], DType::F32).ok()),
+        run(|| None),
+    ]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub fn call_into(
         }
     }
     engine
-        .dispatch(operation, &context, &mut |entry, run| entry.kernel.run(args, outputs, run))
+        .dispatch(operation, &context, &mut |entry, run| entry.run(args, outputs, run))
         .or_else(|error| split::or_split(engine, operation, error, args, outputs))
 }
 

@@ -224,7 +224,7 @@ impl Engine {
         let ran = {
             let mut out_args = out_args(&mut tensors);
             self.run_planned(&form.kernel, operation, &context, &mut |entry, run| {
-                entry.kernel.run(&mut args, &mut out_args, run)
+                entry.run(&mut args, &mut out_args, run)
             })?
         };
         if !ran {

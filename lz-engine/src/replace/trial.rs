@@ -122,7 +122,7 @@ fn try_one(
 fn run_call(runner: &Runner, call: &mut SyntheticCall) -> Result<(), KernelError> {
     call.with_arguments(|args, outputs| {
         let mut scratch = Scratch::default();
-        runner.run(&mut scratch, &mut |entry, run| entry.kernel.run(args, outputs, run))
+        runner.run(&mut scratch, &mut |entry, run| entry.run(args, outputs, run))
     })
 }
 

@@ -133,7 +133,7 @@ fn measure(engine: &Engine, operation: &'static OperationInfo, context: &Context
             operation,
             context,
             &options,
-            &mut |entry, run| entry.kernel.run(arguments, outputs, run),
+            &mut |entry, run| entry.run(arguments, outputs, run),
             &mut |progress| pause.after(progress),
         )
     });

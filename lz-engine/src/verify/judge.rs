@@ -98,7 +98,7 @@ pub(super) fn repeat(
 ) -> Result<Vec<RecordedResult>, Unrepeatable> {
     call.repeat(operation, original_layout, |_, args, outputs| {
         let mut scratch = Scratch::default();
-        Ok(runner.run(&mut scratch, &mut |entry, run| entry.kernel.run(args, outputs, run))?)
+        Ok(runner.run(&mut scratch, &mut |entry, run| entry.run(args, outputs, run))?)
     })
 }
 

@@ -72,7 +72,7 @@ macro_rules! kernel_trait {
             ) -> Result<(), $crate::call::KernelError> {
                 match entry.typed::<$handle>() {
                     Some(handle) => handle.0.run(self, out, run),
-                    None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
+                    None => entry.run(&mut self.to_args(), &mut out.to_args(), run),
                 }
             }
 
