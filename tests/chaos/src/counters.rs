@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Counter {
+    FailedAllocations,
     FailedReads,
     FailedWrites,
     FailedSyncs,
@@ -27,7 +28,8 @@ pub enum Counter {
 
 impl Counter {
     /// All counters with their names.
-    pub const ALL: [(Counter, &'static str); 12] = [
+    pub const ALL: [(Counter, &'static str); 13] = [
+        (Counter::FailedAllocations, "failed allocations"),
         (Counter::FailedReads, "failed reads"),
         (Counter::FailedWrites, "failed writes"),
         (Counter::FailedSyncs, "failed syncs"),

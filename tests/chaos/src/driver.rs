@@ -13,7 +13,7 @@ use crate::Options;
 use crate::counters::{self, Counter};
 use crate::faults::SEED_VARIABLE;
 use crate::random::Random;
-use crate::{lockfiles, plugins};
+use crate::{lockfiles, memory, plugins};
 
 /// The policy of all processes. Circuits recover quickly, so that the end of a run can wait for it.
 const POLICY: &str = "\
@@ -95,6 +95,8 @@ fn start(options: &Options, folder: &Path, number: u64, left: Duration) -> std::
         .args(texts)
         .arg(folder)
         .env_remove(SEED_VARIABLE)
+        // A failed allocation is not worth one.
+        .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .spawn()?;
     Ok(Serving { child, number, started: Instant::now(), was_killed: false })
@@ -118,7 +120,13 @@ fn drive(options: &Options, folder: &Path, totals: &mut Totals) {
         std::thread::sleep(Duration::from_millis(50 + random.below(150)));
         let mut left: Vec<Serving> = Vec::new();
         for mut one in std::mem::take(&mut serving) {
-            match one.child.try_wait() {
+            let outcome = one.child.try_wait();
+            let has_ended = matches!(&outcome, Ok(Some(_)));
+            if has_ended && !one.was_killed && memory::has_ended(folder, one.child.id()) {
+                one.was_killed = true;
+                totals.add("processes that ended without memory", 1);
+            }
+            match outcome {
                 Ok(None) if one.started.elapsed() < options.time + GRACE_TIME => left.push(one),
                 Ok(None) => {
                     totals.violations.push(format!("process {} hangs", one.number));

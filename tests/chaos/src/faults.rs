@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lz_core::device::Platform;
-use lz_core::{Arg, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, Run};
+use lz_core::{Arg, DType, Kernel, KernelEntry, KernelError, KernelSpec, OutArg, Run, Tensor};
 use lz_worker::serve::{WorkerKernels, serve};
 
 use crate::random::Random;
@@ -32,6 +32,10 @@ pub enum Fault {
     Slow,
     /// Returns wrong values.
     WrongValues,
+    /// Returns a dynamic output of a wrong shape.
+    WrongShape,
+    /// Overwrites the memory through which a worker answers.
+    Garbage,
     /// Raises a signal that ends the process.
     Signal(i32),
     /// Recurses without end.
@@ -60,6 +64,7 @@ pub const IN_WORKER: &[Fault] = &[
     Fault::StackOverflow,
     Fault::Hang,
     Fault::Memory,
+    Fault::Garbage,
 ];
 
 /// How many faults were injected, and whether they are.
@@ -116,7 +121,7 @@ impl Kernel for Faulty {
     ) -> Result<(), KernelError> {
         let fault = self.next();
         match fault {
-            None | Some(Fault::WrongValues) => {}
+            None | Some(Fault::WrongValues | Fault::WrongShape) => {}
             Some(Fault::Error) => return Err(KernelError::failed("an injected error")),
             Some(Fault::Decline) => return Err(KernelError::declined("an injected decline")),
             Some(Fault::Panic) => panic!("an injected panic"),
@@ -132,6 +137,7 @@ impl Kernel for Faulty {
             }
             Some(Fault::Hang) => std::thread::sleep(Duration::from_secs(3600)),
             Some(Fault::Memory) => exhaust_memory(),
+            Some(Fault::Garbage) => overwrite_answers(),
         }
         self.inner.run(args, outputs, run)?;
         if fault == Some(Fault::WrongValues)
@@ -139,6 +145,11 @@ impl Kernel for Faulty {
             && let Some(first) = tensor.as_slice_mut::<f32>().and_then(|all| all.first_mut())
         {
             *first += 1.0;
+        }
+        if fault == Some(Fault::WrongShape)
+            && let Some(OutArg::Dynamic(tokens)) = outputs.first_mut()
+        {
+            **tokens = Tensor::zeros(&[3, 1], DType::I32).ok();
         }
         Ok(())
     }
@@ -156,6 +167,22 @@ fn exhaust_memory() {
         all.push(std::hint::black_box(vec![1; 8 << 20]));
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Writes random bytes over the control memory of a worker. The arena is left: it has the inputs of other calls.
+fn overwrite_answers() {
+    let Ok((channel, arena)) = lz_worker::serve::open() else { return };
+    let (size, mut random) = (channel.memory.size(), Random::new(1, u64::from(std::process::id())));
+    if let Some(start) = channel.memory.at(0, size) {
+        for at in 0..size {
+            // SAFETY: inside the memory. The race with the host is the fault.
+            unsafe { start.wrapping_add(at).write_volatile(random.next() as u8) };
+        }
+    }
+    channel.wake_all();
+    // The worker still has both; the host stops this process.
+    std::mem::forget((channel, arena));
+    std::thread::sleep(Duration::from_secs(3600));
 }
 
 /// The reference kernel of an operation.

@@ -1,15 +1,18 @@
 //! Faults on purpose: several processes serve calls while kernels crash, hang and return wrong values, worker processes are killed,
-//! policy files, lockfiles, plugins and databases break, system calls fail, the clock jumps, and processes die. Checks that every call returns the right values or a listed error, that
-//! nothing acknowledged is lost, that nothing leaks, and that health recovers.
+//! policy files, lockfiles, plugins and databases break, system calls and allocations fail, the clock jumps, and processes die. Checks that
+//! every call returns the right values or a listed error, that nothing acknowledged is lost, that nothing leaks, and that health recovers.
 //!
 //! `lz-chaos --seed N --seconds S [--processes P] [--threads T]`. A seed determines which faults are injected; their timing depends on
 //! the machine.
 
+mod calls;
 mod counters;
+mod counts;
 mod driver;
 mod faults;
 mod leaks;
 mod lockfiles;
+mod memory;
 mod plugins;
 mod random;
 mod serving;

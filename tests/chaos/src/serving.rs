@@ -5,43 +5,25 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lz_core::{Error, KernelEntry, ReasonCode, Tensor, TensorView, equivalence};
+use lz_core::{Error, KernelEntry, Tensor, TensorView};
 use lz_engine::Engine;
 use lz_engine::bucket::Bucket;
 use lz_engine::health::{CircuitReport, DegradationLevel};
 use lz_engine::tune::{Outcome, TuneOptions};
-use lz_ops::{
-    ACTIVATION_GELU, ACTIVATION_SILU, ActivationGelu, ActivationSilu, NORM_RMS, NormRms, activation_gelu,
-    activation_silu, norm_rms,
-};
+use lz_ops::{ACTIVATION_GELU, ACTIVATION_SILU, NORM_RMS, NormRms, TOKENIZE_ENCODE};
 use lz_worker::{Worker, WorkerOptions};
-use serde_json::json;
 
+use crate::calls::Caller;
 use crate::counters::{self, Counter};
+use crate::counts::{Counts, count};
 use crate::faults::{self, CALM_VARIABLE, Fault, Faulty, IN_PROCESS, Injection, SEED_VARIABLE};
 use crate::leaks::Held;
 use crate::random::Random;
-use crate::{lockfiles, plugins, system};
-
-/// What a call may fail with, because a fallback was interrupted by another fault.
-const LISTED_ERRORS: &[ReasonCode] = &[
-    ReasonCode::KernelFailed,
-    ReasonCode::KernelPanicked,
-    ReasonCode::KernelDeclined,
-    ReasonCode::CapacityExceeded,
-    ReasonCode::WorkerCrashed,
-    ReasonCode::WorkerHung,
-    ReasonCode::WorkerOom,
-    ReasonCode::WorkerGarbage,
-    ReasonCode::WorkerUnavailable,
-    ReasonCode::OutOfMemory,
-    ReasonCode::CircuitHalfOpenBusy,
-    ReasonCode::EnvironmentFailed,
-];
+use crate::{lockfiles, memory, plugins, system};
 
 /// How long health may take to recover after the last fault.
 const RECOVERY_TIME: Duration = Duration::from_secs(20);
@@ -55,24 +37,6 @@ struct Arguments {
     time: Duration,
     threads: u64,
     folder: PathBuf,
-}
-
-/// Counters of a process.
-#[derive(Default)]
-struct Counts {
-    calls: AtomicU64,
-    listed_errors: AtomicU64,
-    wrong_values: AtomicU64,
-    tuned: AtomicU64,
-    worker_restarts: AtomicU64,
-    violations: Mutex<Vec<String>>,
-}
-
-impl Counts {
-    fn violation(&self, text: String) {
-        eprintln!("violation: {text}");
-        self.violations.lock().unwrap_or_else(PoisonError::into_inner).push(text);
-    }
 }
 
 /// The main function of a serving process: `serve SEED NUMBER SECONDS THREADS FOLDER`.
@@ -97,21 +61,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
     let (before, counts, injection) = (Held::now(), Counts::default(), Arc::<Injection>::default());
     serve(&arguments, &counts, &injection);
     check_leaks(&before, &counts);
-    let violations = counts.violations.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let report = json!({
-        "number": arguments.number,
-        "calls": load(&counts.calls),
-        "faults": load(&injection.count),
-        "listed_errors": load(&counts.listed_errors),
-        "wrong_values": load(&counts.wrong_values),
-        "tuned": load(&counts.tuned),
-        "worker_restarts": load(&counts.worker_restarts),
-        "violations": violations,
-        "held": format!("{:?}", Held::now()),
-    });
+    let (report, is_clean) = counts.report(injection.count.load(Ordering::Relaxed));
     let path = arguments.folder.join(format!("report-{}.json", std::process::id()));
-    if fs::write(path, report.to_string()).is_err() || !violations.is_empty() {
+    if fs::write(path, report.to_string()).is_err() || !is_clean {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -160,12 +112,15 @@ fn open(arguments: &Arguments, injection: &Arc<Injection>) -> Result<(Engine, Wo
         Faulty::new(faults::reference(operation), faults, every, stream(number), Arc::clone(injection))
     };
     let silu = faulty("activation.silu", IN_PROCESS, 20, 1);
+    let encode = faulty("tokenize.encode", &[Fault::WrongShape, Fault::Error], 20, 3);
     let gelu = faulty("activation.gelu", &[Fault::WrongValues], 50, 2);
     engine.register([
         KernelEntry::new(faults::spec("chaos.activation.silu", "activation.silu", 99), silu)
             .of(&ACTIVATION_SILU),
         KernelEntry::new(faults::spec("chaos.activation.gelu", "activation.gelu", 99), gelu)
             .of(&ACTIVATION_GELU),
+        KernelEntry::new(faults::spec("chaos.tokenize.encode", "tokenize.encode", 99), encode)
+            .of(&TOKENIZE_ENCODE),
     ])?;
     let program = std::env::current_exe().unwrap_or_default();
     let mut options = WorkerOptions::new(program);
@@ -191,27 +146,30 @@ fn serve(arguments: &Arguments, counts: &Counts, injection: &Arc<Injection>) {
         Ok(opened) => opened,
         Err(error) => return counts.violation(format!("cannot open: {error}")),
     };
-    let truth = match Engine::with_kernels(lz_ops::reference_kernels::kernels()) {
-        Ok(truth) => truth,
+    let caller = match Caller::new(&engine, counts) {
+        Ok(caller) => caller,
         Err(error) => return counts.violation(format!("cannot open the reference: {error}")),
     };
+    memory::start(&arguments.folder);
     let reload = engine.watch_config(&arguments.folder.join("layerzero.yaml"), |_| {});
     let end = Instant::now() + arguments.time;
     std::thread::scope(|scope| {
         for thread in 0..arguments.threads {
-            let (engine, truth) = (&engine, &truth);
+            let (engine, caller) = (&engine, &caller);
             scope.spawn(move || {
                 let mut random = Random::new(arguments.seed, 1_000_000 + arguments.number * 1000 + thread);
                 while Instant::now() < end {
-                    step(engine, truth, arguments, counts, &mut random, thread);
+                    step(engine, caller, arguments, counts, &mut random, thread);
                 }
             });
         }
     });
     // No more faults: health recovers, and calls use the faulty kernels again.
     injection.is_calm.store(true, Ordering::Relaxed);
+    memory::stop();
     fs::write(arguments.folder.join("calm"), b"").ok();
-    recover(&engine, &truth, counts);
+    recover(&engine, &caller, counts);
+    drop(caller);
     drop(reload);
     engine.wait_for_verification(Duration::from_secs(60));
     counts.worker_restarts.store(engine.metrics().worker_restarts, Ordering::Relaxed);
@@ -221,18 +179,18 @@ fn serve(arguments: &Arguments, counts: &Counts, injection: &Arc<Injection>) {
 
 fn step(
     engine: &Engine,
-    truth: &Engine,
+    caller: &Caller<'_>,
     arguments: &Arguments,
     counts: &Counts,
     random: &mut Random,
     thread: u64,
 ) {
-    call(engine, truth, counts, random);
+    caller.call(random);
     if thread == 0 && random.once_in(100) {
         tune(engine, arguments, counts, random);
     }
     if thread == 0 && random.once_in(500) {
-        fork();
+        fork(caller, counts, random);
     }
     if thread == 1 && arguments.number.is_multiple_of(2) && random.once_in(500) {
         fill_disk(random);
@@ -263,43 +221,6 @@ fn disturb(engine: &Engine, arguments: &Arguments, counts: &Counts, random: &mut
     }
 }
 
-/// One call of a random operation and shape. Its values are right, or its error is listed.
-fn call(engine: &Engine, truth: &Engine, counts: &Counts, random: &mut Random) {
-    let (rows, width) = (1 + random.below(20) as i64, *random.pick(&[4i64, 16, 64, 100]));
-    let data: Vec<f32> = (0..rows * width).map(|_| random.value()).collect();
-    let Ok(x) = TensorView::from_slice(&data, &[rows, width]) else { return };
-    type Call = fn(&Engine, TensorView<'_>) -> Result<Tensor, Error>;
-    let calls: [(&lz_core::OperationInfo, Call); 3] = [
-        (&NORM_RMS, |engine, x| Ok(norm_rms(engine, NormRms::new(x))?.output)),
-        (&ACTIVATION_SILU, |engine, x| Ok(activation_silu(engine, ActivationSilu::new(x))?.output)),
-        (&ACTIVATION_GELU, |engine, x| Ok(activation_gelu(engine, ActivationGelu::new(x))?.output)),
-    ];
-    let (operation, run) = *random.pick(&calls);
-    counts.calls.fetch_add(1, Ordering::Relaxed);
-    let found = match run(engine, x) {
-        Ok(found) => found,
-        Err(error) => {
-            counts.listed_errors.fetch_add(1, Ordering::Relaxed);
-            if !LISTED_ERRORS.iter().any(|code| error.has(*code)) {
-                counts.violation(format!("{}: unlisted error {error}", operation.name));
-            }
-            return;
-        }
-    };
-    let expected = match run(truth, x) {
-        Ok(expected) => expected,
-        Err(error) => return counts.violation(format!("the reference failed: {error}")),
-    };
-    let difference = equivalence::difference(operation.schema(), &found.view(), &expected.view());
-    if let Some(difference) = difference {
-        // One kernel returns wrong values on purpose, until verification finds it.
-        counts.wrong_values.fetch_add(1, Ordering::Relaxed);
-        if operation.name != "activation.gelu" {
-            counts.violation(format!("{}: {difference}", operation.name));
-        }
-    }
-}
-
 /// Tunes a call. Measurements that were acknowledged are written to a file, which the driver compares with the database.
 fn tune(engine: &Engine, arguments: &Arguments, counts: &Counts, random: &mut Random) {
     let width = 8 + 8 * random.below(8) as i64;
@@ -324,7 +245,7 @@ fn tune(engine: &Engine, arguments: &Arguments, counts: &Counts, random: &mut Ra
     let tuned =
         engine.tune(&NORM_RMS, &call.context(), &options, &mut run_one, &mut |_| ControlFlow::Continue(()));
     let Ok(tuned) = tuned else { return };
-    counts.tuned.fetch_add(1, Ordering::Relaxed);
+    count(&counts.tuned);
     let is_shared = !arguments.number.is_multiple_of(2);
     if tuned.kept == Some(Ok(())) && is_shared {
         let measured = tuned.kernels.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Measured(_)));
@@ -341,19 +262,32 @@ fn append(path: &Path, lines: &str) {
     }
 }
 
-/// Forks in the middle of everything. The child makes a call with an engine of its own and ends.
-fn fork() {
+/// How long a forked child may take for its calls.
+const CHILD_SECONDS: u32 = 60;
+
+/// Forks in the middle of everything. The child makes calls with the engine that it inherits, without the threads and the worker.
+fn fork(caller: &Caller<'_>, counts: &Counts, random: &mut Random) {
     counters::add(Counter::Forks);
-    // SAFETY: the child uses no lock of the parent's threads: it ends at once.
+    let before = counts.violations();
+    // SAFETY: the child uses only the engine, which supports forks, and ends without running destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        system::stop();
+        memory::stop();
+        // SAFETY: ends the child if it waits for a thread that only its parent has.
+        unsafe { libc::alarm(CHILD_SECONDS) };
+        (0..5).for_each(|_| caller.call(random));
         // SAFETY: ends the child without running destructors, which belong to the parent.
-        unsafe { libc::_exit(0) };
+        unsafe { libc::_exit(i32::from(counts.violations() > before)) };
     }
     if child > 0 {
         let mut status = 0;
         // SAFETY: our child, and a valid pointer.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
+        // The driver may have killed it in place of a worker.
+        if status != 0 && status != libc::SIGKILL {
+            counts.violation(format!("a forked child ended with status {status}"));
+        }
     }
 }
 
@@ -371,7 +305,7 @@ fn fill_disk(random: &mut Random) {
 }
 
 /// After the last fault, the engine recovers: no degradation, and circuits let calls pass again, except quarantined ones.
-fn recover(engine: &Engine, truth: &Engine, counts: &Counts) {
+fn recover(engine: &Engine, caller: &Caller<'_>, counts: &Counts) {
     let mut random = Random::new(7, 7);
     let start = Instant::now();
     let refusing = || -> Vec<CircuitReport> {
@@ -392,7 +326,7 @@ fn recover(engine: &Engine, truth: &Engine, counts: &Counts) {
     };
     loop {
         for _ in 0..50 {
-            call(engine, truth, counts, &mut random);
+            caller.call(&mut random);
         }
         let level = engine.health().level();
         if level == DegradationLevel::Full && waiting().is_empty() {

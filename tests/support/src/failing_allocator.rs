@@ -2,12 +2,15 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ops::Range;
 
 /// Which allocation fails.
 #[derive(Clone, Copy)]
 struct Plan {
     /// Smaller allocations never fail.
     min_bytes: usize,
+    /// Allocations of this size and larger ones never fail.
+    end_bytes: usize,
     /// How many succeed before one fails.
     left: u32,
     failed: bool,
@@ -25,7 +28,7 @@ pub struct FailingAllocator;
 fn fails(bytes: usize) -> bool {
     // Threads that end have no plan any more.
     let Ok(Some(mut plan)) = PLAN.try_with(Cell::get) else { return false };
-    if plan.failed || bytes < plan.min_bytes {
+    if plan.failed || !(plan.min_bytes..plan.end_bytes).contains(&bytes) {
         return false;
     }
     plan.failed = plan.left == 0;
@@ -64,7 +67,12 @@ unsafe impl GlobalAlloc for FailingAllocator {
 /// Runs `call` while the allocation with this number (from 0) of at least `min_bytes` bytes fails, on this thread only. Returns its result
 /// and whether an allocation failed.
 pub fn fail_allocation<R>(number: u32, min_bytes: usize, call: impl FnOnce() -> R) -> (R, bool) {
-    PLAN.set(Some(Plan { min_bytes, left: number, failed: false }));
+    fail_allocation_of(number, min_bytes..usize::MAX, call)
+}
+
+/// As [`fail_allocation`], for allocations of one of these sizes.
+pub fn fail_allocation_of<R>(number: u32, sizes: Range<usize>, call: impl FnOnce() -> R) -> (R, bool) {
+    PLAN.set(Some(Plan { min_bytes: sizes.start, end_bytes: sizes.end, left: number, failed: false }));
     let result = call();
     let failed = PLAN.take().is_some_and(|plan| plan.failed);
     (result, failed)

@@ -5,6 +5,6 @@ mod failing_allocator;
 mod fixtures;
 mod folder;
 
-pub use failing_allocator::{FailingAllocator, fail_allocation};
+pub use failing_allocator::{FailingAllocator, fail_allocation, fail_allocation_of};
 pub use fixtures::{fixtures, hold, operation, operations};
 pub use folder::Folder;
