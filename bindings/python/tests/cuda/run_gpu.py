@@ -153,7 +153,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default="out")
     parser.add_argument("--site", default="/tmp/layerzero-gpu-site")
-    parser.add_argument("--parts", nargs="*", default=["compile", "short", "ready", "conform", "promises", "references", "scenarios", "isolation", "views", "bench", "step"])
+    parser.add_argument("--parts", nargs="*", default=["compile", "short", "ready", "conform", "promises", "references", "scenarios", "isolation", "verification", "views", "bench", "step"])
     parser.add_argument("--reserve", type=float, default=300, help="seconds reserved for other parts than compiling")
     parser.add_argument("--modules", type=int, help="number of FlashInfer modules to compile")
     parser.add_argument("--compilers", type=int, default=8, help="modules that are compiled at a time")
@@ -201,8 +201,8 @@ def main():
             codes.append(part(name, [*python, str(tests / "references.py")], environment, left()))
         elif name == "promises":
             codes.append(part(name, [*python, str(tests / "promises.py"), "--output", str(output)], environment, left()))
-        elif name == "isolation":
-            codes.append(part(name, [*python, str(tests / "isolation.py"), "--output", str(output)], environment, left()))
+        elif name in ("isolation", "verification"):
+            codes.append(part(name, [*python, str(tests / f"{name}.py"), "--output", str(output)], environment, left()))
         elif name == "views":
             codes.append(part(name, [*python, str(tests / "views.py"), "--output", str(output)], environment, left()))
         elif name == "scenarios":
