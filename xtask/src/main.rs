@@ -18,6 +18,7 @@ mod fuzz;
 mod gpu_bundle;
 mod instructions;
 mod metadata;
+mod miri;
 mod mutants;
 mod new_op;
 mod notices;
@@ -54,6 +55,7 @@ cargo xtask <command>
   export-definition OP        convert an operation to a FlashInfer-Bench definition: --axes head_dim=128,...
   chaos [--seed N] [--seconds S]  inject faults into serving processes and check that they go on
   candle                      test the example crate that runs operations on tensors of candle
+  miri [FILTER]               run the tests of tensors and arguments under Miri, if the toolchain has it
   mutants [FLAGS]             change selection, cache, health and checks, and expect tests to fail; flags of cargo mutants
   sanitize [rust|python]      run the Python extension and Rust tests under AddressSanitizer
   aarch64 [build | test]      build for aarch64 Linux and run the tests under qemu; packages come from Debian, --mirror URL names its mirror; `aarch64 cargo ...` runs cargo there
@@ -106,6 +108,7 @@ fn run() -> Result<()> {
             command::cargo(root, &[&["run", "--package", "lz-chaos", "--"], flags].concat())?;
         }
         ["candle"] => command::cargo(root, &["test", "--manifest-path", "examples/candle/Cargo.toml"])?,
+        ["miri", filters @ ..] => miri::run(root, filters)?,
         ["mutants", flags @ ..] => mutants::run(root, flags)?,
         ["sanitize", flags @ ..] => sanitize::run(root, flags)?,
         ["aarch64", flags @ ..] => aarch64::run(root, flags)?,
