@@ -145,7 +145,10 @@ mod tests {
 
     #[test]
     fn negative_and_zero_strides_and_every_size() {
-        let data: Vec<u8> = (0..64).collect();
+        // Words, so that elements of every size are aligned.
+        let data: Vec<u64> =
+            (0..8).map(|word| 0x0706_0504_0302_0100 + word * 0x0808_0808_0808_0808).collect();
+        let start: *const u8 = data.as_ptr().cast();
         for (dtype, size) in [(DType::U8, 1), (DType::F16, 2), (DType::F32, 4), (DType::I64, 8)] {
             let count = 64 / size;
             let layout = |strides: &[i64]| Layout {
@@ -156,11 +159,8 @@ mod tests {
             };
             // SAFETY: the last elements of the data, backwards; then one row twice.
             let views = unsafe {
-                let end = data.as_ptr().add((count - 1) * size);
-                [
-                    TensorView::from_raw(end, layout(&[-3, -1])),
-                    TensorView::from_raw(data.as_ptr(), layout(&[0, 1])),
-                ]
+                let end = start.add((count - 1) * size);
+                [TensorView::from_raw(end, layout(&[-3, -1])), TensorView::from_raw(start, layout(&[0, 1]))]
             };
             for from in views {
                 let mut dense = Tensor::zeros(&[2, 3], dtype).unwrap();

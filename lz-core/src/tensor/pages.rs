@@ -150,6 +150,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "megabytes, byte by byte")]
     fn memory_of_any_size_is_zeroed_aligned_and_writable() {
         for size in [0, 1, 63, 4096, HUGE_PAGE - 1, HUGE_PAGE, HUGE_PAGE + 1, 3 * HUGE_PAGE + 5000] {
             let mut pages = Pages::zeroed(size).unwrap();
@@ -166,12 +167,14 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "the interpreter ends if it has no memory")]
     fn sizes_without_memory_are_refused() {
         assert!(Pages::zeroed(usize::MAX).is_none());
         assert!(Pages::zeroed(usize::MAX / 4).is_none());
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "megabytes, byte by byte")]
     fn advice_keeps_the_content() {
         for size in [0, 10, HUGE_PAGE, 5 * HUGE_PAGE + 123] {
             let mut memory: Vec<u8> = (0..size).map(|index| (index % 251) as u8).collect();
@@ -184,6 +187,7 @@ mod tests {
     /// The kernel reports per mapping whether huge pages were advised (`hg` in `VmFlags`).
     #[cfg(target_os = "linux")]
     #[test]
+    #[cfg_attr(miri, ignore = "reads what the kernel reports")]
     fn huge_pages_are_requested() {
         let pages = Pages::zeroed(4 * HUGE_PAGE).unwrap();
         let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else { return };
