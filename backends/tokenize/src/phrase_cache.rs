@@ -10,6 +10,8 @@ pub const SLACK: usize = 3;
 const MIN_BYTES: usize = 512;
 /// Longer phrases are not cached.
 const MAX_PHRASE_BYTES: usize = 4096;
+/// New phrases are computed together up to this many bytes, so that more cache misses overlap.
+const MAX_COMPUTED_BYTES: usize = 2048;
 /// Log2 of the number of sets.
 const SET_BITS: u32 = 14;
 /// Maximum bytes of cached text; the cache is cleared beyond it.
@@ -48,53 +50,62 @@ impl PhraseCache {
         may_end: impl Fn(usize) -> bool,
         mut compute: impl FnMut(usize, usize, &mut Vec<i32>) -> Result<bool, OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
+        // New phrases from here on are computed together.
+        let mut computed = start;
+        let mut compute_reserved = |start: usize, end: usize, out: &mut Vec<i32>| {
+            memory::reserve(out, end - start + SLACK)?;
+            compute(start, end, out)
+        };
         while text.len() > start + MIN_BYTES {
             let end =
                 (start + MIN_BYTES..text.len()).find(|position| may_end(*position)).unwrap_or(text.len());
-            memory::reserve(out, end - start + SLACK)?;
-            if end - start > MAX_PHRASE_BYTES {
-                compute(start, end, out)?;
-            } else {
-                self.phrase(&text[start..end], out, |out| compute(start, end, out))?;
+            let phrase = &text[start..end];
+            let found = if phrase.len() <= MAX_PHRASE_BYTES { self.find(phrase)? } else { None };
+            match found {
+                None if end - computed < MAX_COMPUTED_BYTES => {}
+                None => {
+                    compute_reserved(computed, end, out)?;
+                    computed = end;
+                }
+                Some((position, slot)) => {
+                    if computed < start {
+                        compute_reserved(computed, start, out)?;
+                    }
+                    let first = out.len();
+                    if slot.length == 0 {
+                        if compute_reserved(start, end, out)? {
+                            self.insert(position, slot.hash, phrase, &out[first..])?;
+                        }
+                    } else if self.bytes[slot.bytes as usize..][..slot.length as usize] == *phrase {
+                        memory::reserve(out, slot.count as usize)?;
+                        out.extend_from_slice(&self.ids[slot.ids as usize..][..slot.count as usize]);
+                    } else {
+                        compute_reserved(start, end, out)?;
+                    }
+                    computed = end;
+                }
             }
             start = end;
         }
-        if start < text.len() {
-            memory::reserve(out, text.len() - start + SLACK)?;
-            compute(start, text.len(), out)?;
+        if computed < text.len() {
+            compute_reserved(computed, text.len(), out)?;
         }
         Ok(())
     }
 
-    fn phrase(
-        &mut self,
-        phrase: &[u8],
-        out: &mut Vec<i32>,
-        compute: impl FnOnce(&mut Vec<i32>) -> Result<bool, OutOfMemory>,
-    ) -> Result<(), OutOfMemory> {
+    /// The set and slot of a phrase whose hash has occurred before. Otherwise the hash is added.
+    fn find(&mut self, phrase: &[u8]) -> Result<Option<(usize, Slot)>, OutOfMemory> {
         if self.sets.is_empty() {
             self.sets = memory::filled(Default::default(), 1 << SET_BITS)?;
         }
         let hash = hash(phrase);
         let position = (hash >> (64 - SET_BITS)) as usize;
         let set = &mut self.sets[position];
-        let Some(way) = set.iter().position(|slot| slot.hash == hash) else {
+        let found = set.iter().find(|slot| slot.hash == hash).map(|slot| (position, *slot));
+        if found.is_none() {
             *set = [Slot { hash, ..Slot::default() }, set[0]];
-            compute(out)?;
-            return Ok(());
-        };
-        let slot = set[way];
-        let first = out.len();
-        if slot.length == 0 {
-            if compute(out)? {
-                self.insert(position, hash, phrase, &out[first..])?;
-            }
-        } else if self.bytes[slot.bytes as usize..][..slot.length as usize] == *phrase {
-            out.extend_from_slice(&self.ids[slot.ids as usize..][..slot.count as usize]);
-        } else {
-            compute(out)?;
         }
-        Ok(())
+        Ok(found)
     }
 
     fn insert(&mut self, position: usize, hash: u64, phrase: &[u8], ids: &[i32]) -> Result<(), OutOfMemory> {

@@ -18,7 +18,7 @@ pub struct Merges {
     bytes: [u32; 256],
     /// Ranks of all pairs of single bytes, which every piece starts with.
     byte_pairs: Box<[BytePair]>,
-    pairs: PairRanks,
+    pub(super) pairs: PairRanks,
     /// The token that the merge of each rank produces; empty with internal ids.
     tokens: Vec<u32>,
     /// The token id of each internal id; empty without internal ids.
@@ -29,15 +29,16 @@ pub struct Merges {
 
 /// A pair of single bytes: the rank of its merge, and of merges that may consume one of the bytes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct BytePair {
-    rank: u32,
+pub(super) struct BytePair {
+    pub(super) rank: u32,
     /// The lowest rank of a merge of any token that ends with the first byte and the second byte alone.
-    rival_left: u32,
+    pub(super) rival_left: u32,
     /// The lowest rank of a merge of the first byte alone and any token that begins with the second byte.
-    rival_right: u32,
+    pub(super) rival_right: u32,
 }
 
-const NO_BYTE_PAIR: BytePair = BytePair { rank: NO_RANK, rival_left: NO_RANK, rival_right: NO_RANK };
+pub(super) const NO_BYTE_PAIR: BytePair =
+    BytePair { rank: NO_RANK, rival_left: NO_RANK, rival_right: NO_RANK };
 
 /// A BPE merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +63,9 @@ const MAX_SHORT_PIECE: usize = 48;
 /// Most pieces have up to this many bytes: they take less memory.
 const MAX_SMALL_PIECE: usize = 16;
 /// Greater than every rank with its position.
-const NO_PAIR: i32 = i32::MAX;
+pub(super) const NO_PAIR: i32 = i32::MAX;
 /// Bits of a position in a short piece.
-const POSITION_BITS: u32 = 6;
+pub(super) const POSITION_BITS: u32 = 6;
 
 impl Merges {
     /// From the token of each byte and `(left, right, merged)` triples in rank order. A repeated pair has its last rank. At most
@@ -142,6 +143,18 @@ impl Merges {
         merges
     }
 
+    /// A pair of single bytes.
+    #[inline(always)]
+    pub(super) fn byte_pair(&self, first: u8, second: u8) -> BytePair {
+        self.byte_pairs[usize::from(first) << 8 | usize::from(second)]
+    }
+
+    /// The (internal) id of a byte.
+    #[inline(always)]
+    pub(super) fn byte_id(&self, byte: u8) -> u32 {
+        self.bytes[usize::from(byte)]
+    }
+
     #[inline(always)]
     fn rank(&self, left: u32, right: u32) -> u32 {
         self.pairs.rank(left, right)
@@ -155,7 +168,7 @@ impl Merges {
 
     /// The token id of an internal id.
     #[inline]
-    fn id(&self, internal: u32) -> u32 {
+    pub(super) fn id(&self, internal: u32) -> u32 {
         if internal >= self.same_from { internal } else { self.ids[internal as usize] }
     }
 
@@ -240,7 +253,7 @@ impl Merges {
     fn merge_short<const N: usize>(&self, piece: &[u8], each: impl FnMut(u32, u32)) {
         let (mut ids, mut ranks, mut links) = ([0u32; N], [NO_PAIR; N], Links::<N>::new());
         let byte_pair = |position: usize| match piece.get(position + 1) {
-            Some(second) => self.byte_pairs[usize::from(piece[position]) << 8 | usize::from(*second)],
+            Some(second) => self.byte_pair(piece[position], *second),
             None => NO_BYTE_PAIR,
         };
         // One bit for each position where such a pair begins. No two of them share a byte.
@@ -257,7 +270,7 @@ impl Merges {
         while rest != 0 {
             let position = rest.trailing_zeros() as usize;
             rest &= rest - 1;
-            ids[position] = self.token((ranks[position] >> POSITION_BITS) as u32);
+            ids[position] = self.token(rank_of(ranks[position]));
             ranks[position + 1] = NO_PAIR;
             links.skip(position, position + 1);
         }
@@ -295,9 +308,7 @@ impl Merges {
         // Whole groups of four for SIMD.
         let groups = &mut ranks[..count.next_multiple_of(4)];
         loop {
-            let minimum = minimum(groups);
-            let (rank, position) =
-                ((minimum >> POSITION_BITS) as u32, (minimum & ((1 << POSITION_BITS) - 1)) as usize);
+            let (rank, position) = split_rank(minimum(groups));
             if rank >= NO_RANK {
                 break;
             }
@@ -423,9 +434,21 @@ impl<const N: usize> Links<N> {
 
 /// A rank with its position in the low bits.
 #[inline(always)]
-fn rank_and_position(rank: u32, position: usize) -> i32 {
+pub(super) fn rank_and_position(rank: u32, position: usize) -> i32 {
     // A rank has 22 bits.
     (rank << POSITION_BITS | position as u32) as i32
+}
+
+/// The rank and the position of [`rank_and_position`].
+#[inline(always)]
+pub(super) fn split_rank(both: i32) -> (u32, usize) {
+    (rank_of(both), (both & ((1 << POSITION_BITS) - 1)) as usize)
+}
+
+/// The rank of [`rank_and_position`].
+#[inline(always)]
+pub(super) fn rank_of(both: i32) -> u32 {
+    (both >> POSITION_BITS) as u32
 }
 
 /// A pair as one key.
@@ -436,7 +459,7 @@ pub fn key(left: u32, right: u32) -> u64 {
 
 /// The minimum of whole groups of four.
 #[inline(always)]
-fn minimum(groups: &[i32]) -> i32 {
+pub(super) fn minimum(groups: &[i32]) -> i32 {
     let mut all = [NO_PAIR; 4];
     for group in groups.chunks_exact(4) {
         for (minimum, &other) in all.iter_mut().zip(group) {

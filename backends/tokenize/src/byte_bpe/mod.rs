@@ -1,6 +1,8 @@
 //! Native byte-level BPE: hand-written pretokenizers, a word cache, and merges in O(n log n) on a perfect-hash map of ranks.
 
+mod lookup;
 pub mod merge;
+mod merge_group;
 mod pair_ranks;
 mod short_words;
 pub mod word_cache;
@@ -11,8 +13,9 @@ use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
+use self::lookup::Queue;
 use self::merge::{MAX_PAIRS, Merges, Pair};
-use self::short_words::{Found, ShortWords};
+use self::short_words::ShortWords;
 use self::word_cache::WordCache;
 use crate::byte_alphabet;
 use crate::coder::{Coder, Encoded, EqualityTest, encode_by_definition};
@@ -47,27 +50,16 @@ pub struct ByteBpe {
 struct ThreadCaches {
     words: WordCache,
     phrases: PhraseCache,
+    queue: Queue,
 }
 
 impl ThreadCaches {
     fn new() -> Result<ThreadCaches, OutOfMemory> {
-        Ok(ThreadCaches { words: WordCache::new()?, phrases: PhraseCache::default() })
+        Ok(ThreadCaches { words: WordCache::new()?, phrases: PhraseCache::default(), queue: Queue::new()? })
     }
 }
 
 type LastBytes = Option<Box<[u32; 256]>>;
-
-/// A piece that waits for its lookup; key and hash are those of a short piece.
-#[derive(Clone, Copy)]
-struct QueuedPiece {
-    key: u128,
-    hash: u64,
-    start: usize,
-    end: usize,
-}
-
-/// Number of pieces that are looked up together.
-const QUEUED_PIECES: usize = 16;
 
 impl Coder for ByteBpe {
     const OFFSETS: bool = true;
@@ -230,85 +222,37 @@ impl ByteBpe {
         caches: &mut ThreadCaches,
         ids: &mut Vec<i32>,
     ) -> Result<(), OutOfMemory> {
-        let ThreadCaches { words, phrases } = caches;
+        let ThreadCaches { words, phrases, queue } = caches;
         let begins = |position: usize| self.splitter.begins_piece(text, position);
         phrases.encode(&text.as_bytes()[..end], start, ids, begins, |start, end, ids| {
-            self.words(text, start, end, words, ids)?;
+            self.words(text, start, end, words, queue, ids)?;
             Ok(true)
         })
     }
 
-    /// Appends the tokens of a text between two positions at which pieces begin. Pieces are looked up several at a time, so that their
-    /// cache misses overlap.
+    /// Appends the tokens of a text between two positions at which pieces begin.
     fn words(
         &self,
         text: &str,
         start: usize,
         end: usize,
         words: &mut WordCache,
+        queue: &mut Queue,
         ids: &mut Vec<i32>,
     ) -> Result<(), OutOfMemory> {
         let bytes = text.as_bytes();
-        let mut queue = [QueuedPiece { key: 0, hash: 0, start: 0, end: 0 }; QUEUED_PIECES];
-        let (mut queued, mut result) = (0, Ok(()));
+        let mut result = Ok(());
         self.splitter.between(text, start, end, |start, end| {
-            let piece = &mut queue[queued];
-            (piece.start, piece.end) = (start, end);
-            if end - start <= word_cache::MAX_SHORT_BYTES {
-                piece.key = word_cache::key(bytes, start, end);
-                piece.hash = word_cache::mix(piece.key);
-                words.prefetch(piece.hash);
-                self.short_words.prefetch(piece.hash);
-            }
-            queued += 1;
-            if queued == QUEUED_PIECES {
+            if queue.push(start, end) {
                 if result.is_ok() {
-                    result = self.look_up(bytes, &queue, words, ids);
+                    result = self.look_up(bytes, queue, words, ids);
                 }
-                queued = 0;
+                // After an error pieces are still added.
+                queue.clear();
             }
         });
         result?;
-        self.look_up(bytes, &queue[..queued], words, ids)
-    }
-
-    /// Appends the tokens of pieces.
-    #[inline(never)]
-    fn look_up(
-        &self,
-        text: &[u8],
-        pieces: &[QueuedPiece],
-        words: &mut WordCache,
-        ids: &mut Vec<i32>,
-    ) -> Result<(), OutOfMemory> {
-        for &QueuedPiece { key, hash, start, end } in pieces {
-            if end - start <= word_cache::MAX_SHORT_BYTES {
-                words.short_hashed(key, hash, ids, |tokens| {
-                    self.short_piece(key, hash, &text[start..end], tokens)
-                })?;
-            } else {
-                let piece = &text[start..end];
-                words.long(piece, ids, |tokens| self.piece(piece, tokens))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Computes the tokens of a short piece that is not cached.
-    #[inline(never)]
-    fn short_piece(
-        &self,
-        key: u128,
-        hash: u64,
-        piece: &[u8],
-        tokens: &mut Vec<u32>,
-    ) -> Result<(), OutOfMemory> {
-        match self.short_words.find(key, hash) {
-            Found::Id(id) => tokens.push(id),
-            Found::Absent => self.merge(piece, tokens)?,
-            Found::Unknown => self.piece(piece, tokens)?,
-        }
-        Ok(())
+        self.look_up(bytes, queue, words, ids)
     }
 
     /// Computes the tokens of a piece that is not cached.

@@ -25,6 +25,13 @@ pub struct PairRanks {
     overflow: HashMap<u64, u32>,
 }
 
+/// A lookup that [`PairRanks::probe`] has started: the slot.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Probe(u32);
+
+/// A probe of the overflow map. There are fewer slots.
+const IN_OVERFLOW: u32 = u32::MAX;
+
 /// The rank of a pair that is not in the map: greater than every rank.
 pub const NO_RANK: u32 = (1 << RANK_BITS) - 1;
 
@@ -143,12 +150,27 @@ impl PairRanks {
     /// The rank of a pair, or [`NO_RANK`].
     #[inline(always)]
     pub fn rank(&self, left: u32, right: u32) -> u32 {
+        let (slot, displacement) = self.slot(super::merge::key(left, right));
+        let slot = if displacement == OVERFLOWED { IN_OVERFLOW } else { slot as u32 };
+        self.probed_rank(Probe(slot), left, right)
+    }
+
+    /// Starts a lookup: loads the slot of a pair into the cache.
+    #[inline(always)]
+    pub fn probe(&self, left: u32, right: u32) -> Probe {
+        let (slot, displacement) = self.slot(super::merge::key(left, right));
+        super::word_cache::prefetch(&self.slots[slot]);
+        Probe(if displacement == OVERFLOWED { IN_OVERFLOW } else { slot as u32 })
+    }
+
+    /// Ends a lookup of the same pair: its rank, or [`NO_RANK`].
+    #[inline(always)]
+    pub fn probed_rank(&self, Probe(slot): Probe, left: u32, right: u32) -> u32 {
         let expected = super::merge::key(left, right);
-        let (slot, displacement) = self.slot(expected);
-        if displacement == OVERFLOWED {
+        if slot == IN_OVERFLOW {
             return self.overflowed(expected);
         }
-        let found = self.slots[slot];
+        let found = self.slots[slot as usize];
         if found >> RANK_BITS == expected { found as u32 & ((1 << RANK_BITS) - 1) } else { NO_RANK }
     }
 

@@ -12,6 +12,8 @@ const WAYS: usize = 3;
 struct Bucket {
     keys: [u128; WAYS],
     ids: [u32; WAYS],
+    /// Whether a word had no way left.
+    overflowed: bool,
 }
 
 /// A hash table from words to ids. Words for which a bucket has no way left are not in it.
@@ -28,7 +30,7 @@ pub enum Found {
     Id(u32),
     /// The word is not in the vocabulary.
     Absent,
-    /// The bucket is full, so that the word may be in the vocabulary.
+    /// The bucket overflowed, so that the word may be in the vocabulary.
     Unknown,
 }
 
@@ -36,19 +38,19 @@ impl ShortWords {
     /// From the words of the vocabulary and their ids; frequent words come first. Longer words are skipped. Of equal words the first
     /// counts.
     pub fn new<'a>(words: impl Iterator<Item = (&'a [u8], u32)>, count: usize) -> ShortWords {
-        // About two words per bucket: most words fit, and half of the buckets prove that a word is absent.
+        // About two words per bucket: most words fit, and most buckets prove that a word is absent.
         let bits = (count / 2).next_power_of_two().max(2).trailing_zeros();
-        let empty = Bucket { keys: [0; WAYS], ids: [0; WAYS] };
+        let empty = Bucket { keys: [0; WAYS], ids: [0; WAYS], overflowed: false };
         let mut table =
             ShortWords { buckets: vec![empty; 1 << bits].into_boxed_slice(), shift: u64::BITS - bits };
         for (word, id) in words.filter(|(word, _)| (1..=MAX_SHORT_BYTES).contains(&word.len())) {
             let key = key(word, 0, word.len());
             let index = table.index(mix(key));
             let bucket = &mut table.buckets[index];
-            if let Some(way) = bucket.keys.iter().position(|known| *known == 0 || *known == key)
-                && bucket.keys[way] == 0
-            {
-                (bucket.keys[way], bucket.ids[way]) = (key, id);
+            match bucket.keys.iter().position(|known| *known == 0 || *known == key) {
+                Some(way) if bucket.keys[way] == 0 => (bucket.keys[way], bucket.ids[way]) = (key, id),
+                Some(_) => {}
+                None => bucket.overflowed = true,
             }
         }
         table
@@ -71,8 +73,8 @@ impl ShortWords {
         let bucket = &self.buckets[self.index(hash)];
         match bucket.keys.iter().position(|known| *known == key) {
             Some(way) => Found::Id(bucket.ids[way]),
-            None if bucket.keys[WAYS - 1] == 0 => Found::Absent,
-            None => Found::Unknown,
+            None if bucket.overflowed => Found::Unknown,
+            None => Found::Absent,
         }
     }
 }

@@ -13,9 +13,9 @@ const MAX_LONG_BYTES: usize = 96;
 const SET_BITS: u32 = 15;
 /// Log2 of the number of slots for longer words.
 const LONG_SLOT_BITS: u32 = 15;
-/// Maximum number of spilled tokens; the cache is cleared beyond it.
+/// Maximum number of spilled tokens; [`WordCache::limit`] clears the cache beyond it.
 const MAX_SPILLED_TOKENS: usize = 1 << 20;
-/// Maximum bytes of longer words; the cache is cleared beyond it.
+/// Maximum bytes of longer words; [`WordCache::limit`] clears the cache beyond it.
 const MAX_WORD_BYTES_TOTAL: usize = 1 << 22;
 /// Tokens that fit into a slot.
 const INLINE_TOKENS: usize = 3;
@@ -55,6 +55,10 @@ pub struct WordCache {
     words: Vec<u8>,
 }
 
+/// The position of a cached word.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cached(u32);
+
 const EMPTY_SET: Set = Set([Slot { key: 0, tokens: [0; INLINE_TOKENS], count: 0 }; 2]);
 const EMPTY_LONG: LongSlot = LongSlot { hash: 0, bytes: 0, length: 0, tokens: 0, count: 0 };
 
@@ -85,30 +89,13 @@ impl WordCache {
         out: &mut Vec<i32>,
         compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
-        self.short_hashed(key, mix(key), out, compute)
-    }
-
-    /// Loads the set of a word into the cache.
-    #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        prefetch(&self.sets[set_index(hash)]);
-    }
-
-    /// [`WordCache::short`] with the hash of the key, which [`mix`] returns.
-    #[inline(always)]
-    pub fn short_hashed(
-        &mut self,
-        key: u128,
-        hash: u64,
-        out: &mut Vec<i32>,
-        compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
-    ) -> Result<(), OutOfMemory> {
-        let position = set_index(hash);
-        let Set(slots) = &self.sets[position];
-        let slot = &slots[usize::from(slots[1].key == key)];
-        if slot.key != key {
-            return self.insert(position, key, out, compute);
+        let hash = mix(key);
+        let (found, cached) = self.find(key, hash);
+        if !found {
+            return self.compute_short(key, hash, out, compute);
         }
+        let Set(slots) = &self.sets[cached.0 as usize / 2];
+        let slot = &slots[cached.0 as usize % 2];
         let count = slot.count as usize;
         if count <= INLINE_TOKENS {
             // Copies the whole slot and truncates: no branch on the number of tokens.
@@ -121,28 +108,83 @@ impl WordCache {
         Ok(())
     }
 
+    /// Loads the set of a word into the cache.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(&self.sets[set_index(hash)]);
+    }
+
+    /// Whether a word is cached, and where; the second is valid until a word is inserted.
+    #[inline(always)]
+    pub fn find(&self, key: u128, hash: u64) -> (bool, Cached) {
+        let position = set_index(hash);
+        let Set(slots) = &self.sets[position];
+        let second = slots[1].key == key;
+        ((slots[0].key == key) | second, Cached((2 * position + usize::from(second)) as u32))
+    }
+
+    /// Copies the tokens of a cached word and returns their number. There is room for one per byte and [`SLACK`].
+    #[inline(always)]
+    pub fn copy(&self, Cached(index): Cached, out: &mut [i32]) -> usize {
+        let Set(slots) = &self.sets[index as usize / 2];
+        let slot = &slots[index as usize % 2];
+        let count = slot.count as usize;
+        if count <= INLINE_TOKENS {
+            // Copies the whole slot: no branch on the number of tokens.
+            out[..INLINE_TOKENS].copy_from_slice(&slot.tokens);
+        } else {
+            let start = slot.tokens[0] as usize;
+            for (to, token) in out.iter_mut().zip(&self.spilled[start..start + count]) {
+                *to = *token as i32;
+            }
+        }
+        count
+    }
+
     #[inline(never)]
-    fn insert(
+    fn compute_short(
         &mut self,
-        position: usize,
         key: u128,
+        hash: u64,
         out: &mut Vec<i32>,
         compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
+        self.limit();
         let (start, count) = self.compute_spilled(MAX_SHORT_BYTES, out, compute)?;
         let mut slot = Slot { key, tokens: [start as i32, 0, 0], count: count as u32 };
         if count <= INLINE_TOKENS {
-            for (to, from) in slot.tokens.iter_mut().zip(&self.spilled[start..]) {
-                *to = *from as i32;
-            }
+            slot.tokens = inline(&self.spilled[start..]);
             self.spilled.truncate(start);
         }
-        let Set(slots) = &mut self.sets[position];
-        *slots = [slot, slots[0]];
+        self.replace(slot, hash);
         Ok(())
     }
 
-    /// Appends the tokens of a longer word; calls `compute` on a cache miss.
+    /// Inserts a word; its set keeps the newer one of the others.
+    #[inline(always)]
+    fn replace(&mut self, slot: Slot, hash: u64) {
+        let Set(slots) = &mut self.sets[set_index(hash)];
+        *slots = [slot, slots[0]];
+    }
+
+    /// Caches the tokens of a word of at most [`MAX_SHORT_BYTES`] bytes, unless they are cached.
+    pub fn insert(&mut self, key: u128, hash: u64, tokens: &[u32]) -> Result<(), OutOfMemory> {
+        if self.find(key, hash).0 {
+            return Ok(());
+        }
+        let mut slot = Slot { key, tokens: [0; INLINE_TOKENS], count: tokens.len() as u32 };
+        if tokens.len() <= INLINE_TOKENS {
+            slot.tokens = inline(tokens);
+        } else {
+            memory::reserve(&mut self.spilled, tokens.len())?;
+            slot.tokens[0] = self.spilled.len() as i32;
+            self.spilled.extend_from_slice(tokens);
+        }
+        self.replace(slot, hash);
+        Ok(())
+    }
+
+    /// Appends the tokens of a longer word; calls `compute` on a cache miss. The caller calls [`WordCache::limit`].
     pub fn long(
         &mut self,
         word: &[u8],
@@ -172,6 +214,14 @@ impl WordCache {
         Ok(())
     }
 
+    /// Clears the cache if it has too many spilled tokens or bytes.
+    #[inline(always)]
+    pub fn limit(&mut self) {
+        if self.spilled.len() > MAX_SPILLED_TOKENS || self.words.len() > MAX_WORD_BYTES_TOTAL {
+            self.clear();
+        }
+    }
+
     /// Appends the computed tokens of a word of at most `length` bytes to `spilled` and to the result. Returns their offset and count.
     fn compute_spilled(
         &mut self,
@@ -179,9 +229,6 @@ impl WordCache {
         out: &mut Vec<i32>,
         compute: impl FnOnce(&mut Vec<u32>) -> Result<(), OutOfMemory>,
     ) -> Result<(usize, usize), OutOfMemory> {
-        if self.spilled.len() > MAX_SPILLED_TOKENS || self.words.len() > MAX_WORD_BYTES_TOTAL {
-            self.clear();
-        }
         let start = self.spilled.len();
         memory::reserve(&mut self.spilled, length)?;
         compute(&mut self.spilled)?;
@@ -189,6 +236,11 @@ impl WordCache {
         out.extend(tokens.iter().map(|token| *token as i32));
         Ok((start, tokens.len()))
     }
+}
+
+/// Up to [`INLINE_TOKENS`] tokens as they are stored in a slot.
+fn inline(tokens: &[u32]) -> [i32; INLINE_TOKENS] {
+    std::array::from_fn(|index| tokens.get(index).map_or(0, |token| *token as i32))
 }
 
 #[inline(always)]
@@ -276,6 +328,7 @@ mod tests {
                 if text.len() <= MAX_SHORT_BYTES {
                     cache.short(key(text.as_bytes(), 0, text.len()), &mut out, &mut compute).unwrap();
                 } else {
+                    cache.limit();
                     cache.long(text.as_bytes(), &mut out, &mut compute).unwrap();
                 }
                 let expected: Vec<i32> =

@@ -287,6 +287,7 @@ impl<M: Model> WordTokenizer<M> {
                 result = if end - start <= word_cache::MAX_SHORT_BYTES {
                     cache.short(word_cache::key(bytes, start, end), ids, &mut compute)
                 } else {
+                    cache.limit();
                     cache.long(&bytes[start..end], ids, &mut compute)
                 };
             });
